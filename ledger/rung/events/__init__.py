@@ -1,0 +1,35 @@
+"""The vocabulary of the ledger: every event that Rung writes, and its envelope.
+
+One module per subject holds the payloads (`experiment`, `trial`, `checkpoint`, `allocation`,
+`metric`); `envelope` wraps them as CloudEvents; `codec` turns an event into bytes and back;
+`upcast` reads what older versions wrote; `topic` says which topics exist and how a key finds
+its partition; `errors` holds the one tree of exceptions.
+"""
+
+from rung.events.codec import decode, encode
+from rung.events.envelope import Event, Payload, decision, fact
+from rung.events.errors import (
+    Fenced,
+    LedgerError,
+    LedgerUnavailable,
+    RungError,
+    UndecodableEvent,
+)
+from rung.events.topic import TOPICS, Topic, partition_of
+
+__all__ = [
+    "TOPICS",
+    "Event",
+    "Fenced",
+    "LedgerError",
+    "LedgerUnavailable",
+    "Payload",
+    "RungError",
+    "Topic",
+    "UndecodableEvent",
+    "decision",
+    "decode",
+    "encode",
+    "fact",
+    "partition_of",
+]

@@ -1,0 +1,174 @@
+"""What happens in a resource pool: agents come and go, allocations are asked for and granted."""
+
+from typing import ClassVar, Literal
+
+from msgspec import Struct
+from rung.events import topic
+from rung.events.trial import RunSpec, Withdrawal
+
+
+class Slot(Struct, frozen=True, kw_only=True):
+    """One schedulable device of an agent."""
+
+    id: int
+    kind: Literal["cpu", "cuda", "rocm"]
+    name: str
+    """What a person calls it: `NVIDIA H200`, `CPU slot 0`."""
+
+
+class AgentJoined(Struct, frozen=True, kw_only=True):
+    """An agent started and offers its slots, all of them idle.
+
+    A higher incarnation of a known agent means that whatever the earlier one ran is gone.
+    """
+
+    TYPE: ClassVar[str] = "rung.agent.joined.v1"
+    TOPIC: ClassVar[str] = topic.POOLS
+    WRITER: ClassVar[str] = "agent"
+    READERS: ClassVar[tuple[str, ...]] = ("scheduler", "gateway")
+
+    pool: str
+    agent_id: str
+    incarnation: int
+    hostname: str
+    slots: list[Slot]
+
+
+class AgentLeft(Struct, frozen=True, kw_only=True):
+    """An agent went down in good order; nothing runs on it any more."""
+
+    TYPE: ClassVar[str] = "rung.agent.left.v1"
+    TOPIC: ClassVar[str] = topic.POOLS
+    WRITER: ClassVar[str] = "agent"
+    READERS: ClassVar[tuple[str, ...]] = ("scheduler", "gateway")
+
+    pool: str
+    agent_id: str
+    incarnation: int
+
+
+class AgentLost(Struct, frozen=True, kw_only=True):
+    """An agent's heartbeat stayed away for too long; written by the scheduler's shell."""
+
+    TYPE: ClassVar[str] = "rung.agent.lost.v1"
+    TOPIC: ClassVar[str] = topic.POOLS
+    WRITER: ClassVar[str] = "scheduler"
+    READERS: ClassVar[tuple[str, ...]] = ("scheduler", "gateway")
+
+    pool: str
+    agent_id: str
+    incarnation: int
+    silent_ms: int
+
+
+class AllocationRequested(Struct, frozen=True, kw_only=True):
+    """A run wants slots; forwarded by the scheduler's intake from what the searcher decided."""
+
+    TYPE: ClassVar[str] = "rung.allocation.requested.v1"
+    TOPIC: ClassVar[str] = topic.POOLS
+    WRITER: ClassVar[str] = "scheduler"
+    READERS: ClassVar[tuple[str, ...]] = ("scheduler", "gateway")
+
+    pool: str
+    allocation_id: str
+    experiment_id: str
+    slots: int
+    priority: int
+    """1 to 99, lower is more important."""
+    max_slots: int | None
+    spec: RunSpec
+
+
+class AllocationWithdrawn(Struct, frozen=True, kw_only=True):
+    """A run no longer wants its slots; forwarded by the scheduler's intake."""
+
+    TYPE: ClassVar[str] = "rung.allocation.withdrawn.v1"
+    TOPIC: ClassVar[str] = topic.POOLS
+    WRITER: ClassVar[str] = "scheduler"
+    READERS: ClassVar[tuple[str, ...]] = ("scheduler",)
+
+    pool: str
+    allocation_id: str
+    how: Withdrawal
+
+
+class AllocationReleased(Struct, frozen=True, kw_only=True):
+    """An agent's part of an allocation is over: its processes are gone, its slots are idle."""
+
+    TYPE: ClassVar[str] = "rung.allocation.released.v1"
+    TOPIC: ClassVar[str] = topic.POOLS
+    WRITER: ClassVar[str] = "agent"
+    READERS: ClassVar[tuple[str, ...]] = ("scheduler", "gateway")
+
+    pool: str
+    allocation_id: str
+    agent_id: str
+    incarnation: int
+
+
+class Share(Struct, frozen=True, kw_only=True):
+    """The slots that one agent gives to an allocation."""
+
+    agent_id: str
+    incarnation: int
+    slots: list[int]
+
+
+class AllocationGranted(Struct, frozen=True, kw_only=True):
+    """The allocation has its slots; the agents named start the run (the first is the chief)."""
+
+    TYPE: ClassVar[str] = "rung.allocation.granted.v1"
+    TOPIC: ClassVar[str] = topic.PLACEMENTS
+    WRITER: ClassVar[str] = "scheduler"
+    READERS: ClassVar[tuple[str, ...]] = ("scheduler", "agent", "gateway")
+
+    pool: str
+    allocation_id: str
+    shares: list[Share]
+    spec: RunSpec
+
+
+class AllocationSignaled(Struct, frozen=True, kw_only=True):
+    """The agents named make the run stop; they then report its exit and the release."""
+
+    TYPE: ClassVar[str] = "rung.allocation.signaled.v1"
+    TOPIC: ClassVar[str] = topic.PLACEMENTS
+    WRITER: ClassVar[str] = "scheduler"
+    READERS: ClassVar[tuple[str, ...]] = ("scheduler", "agent", "gateway")
+
+    pool: str
+    allocation_id: str
+    agents: list[str]
+    how: Withdrawal
+
+
+class AllocationLost(Struct, frozen=True, kw_only=True):
+    """A granted allocation is gone with one of its agents; the others kill their part."""
+
+    TYPE: ClassVar[str] = "rung.allocation.lost.v1"
+    TOPIC: ClassVar[str] = topic.PLACEMENTS
+    WRITER: ClassVar[str] = "scheduler"
+    READERS: ClassVar[tuple[str, ...]] = ("scheduler", "searcher", "agent", "gateway")
+
+    pool: str
+    allocation_id: str
+    experiment_id: str
+    trial_id: str
+    run: int
+    reason: str
+
+
+class AllocationDropped(Struct, frozen=True, kw_only=True):
+    """A waiting allocation was withdrawn before it got its slots."""
+
+    TYPE: ClassVar[str] = "rung.allocation.dropped.v1"
+    TOPIC: ClassVar[str] = topic.PLACEMENTS
+    WRITER: ClassVar[str] = "scheduler"
+    READERS: ClassVar[tuple[str, ...]] = ("scheduler", "searcher", "gateway")
+
+    pool: str
+    allocation_id: str
+    experiment_id: str
+    trial_id: str
+    run: int
+    reason: str

@@ -1,0 +1,97 @@
+"""Events as bytes: CloudEvents 1.0 in the structured JSON format."""
+
+from typing import Any, Final, get_args
+
+import msgspec
+from rung.events.envelope import Event, Payload
+from rung.events.errors import UndecodableEvent
+from rung.events.upcast import UPCASTERS
+
+PAYLOADS: Final[dict[str, type[Payload]]] = {kind.TYPE: kind for kind in get_args(Payload)}
+"""Every type string of the ledger with its record."""
+
+
+class _Wire(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The envelope as it lies on the wire; its data is decoded once the type is known."""
+
+    id: str
+    source: str
+    type: str
+    subject: str
+    time: str
+    data: msgspec.Raw
+    specversion: str
+    datacontenttype: str
+    actor: str | None = None
+    cause: str | None = None
+    causeposition: int | None = None
+    causeindex: int | None = None
+    origin: str | None = None
+    sequence: int | None = None
+
+
+_wire_decoder: Final = msgspec.json.Decoder(_Wire)
+_data_decoders: Final = {name: msgspec.json.Decoder(kind) for name, kind in PAYLOADS.items()}
+_encoder: Final = msgspec.json.Encoder()
+
+
+def encode(event: Event) -> bytes:
+    """Return the event as one line of JSON."""
+    return _encoder.encode(
+        _Wire(
+            event.id,
+            event.source,
+            event.data.TYPE,
+            event.subject,
+            event.time,
+            msgspec.Raw(_encoder.encode(event.data)),
+            "1.0",
+            "application/json",
+            event.actor,
+            event.cause,
+            event.causeposition,
+            event.causeindex,
+            event.origin,
+            event.sequence,
+        )
+    )
+
+
+def decode(value: bytes) -> Event:
+    """Return the event that the bytes hold; fields that this version does not know are ignored.
+
+    Raises:
+        UndecodableEvent: the bytes are no CloudEvent, or of a type unknown to this version.
+    """
+    try:
+        wire = _wire_decoder.decode(value)
+        decoder = _data_decoders.get(wire.type)
+        data = decoder.decode(wire.data) if decoder else _upcast(wire)
+    except msgspec.DecodeError as error:
+        raise UndecodableEvent(f"not an event: {error}") from error
+    return Event(
+        id=wire.id,
+        source=wire.source,
+        subject=wire.subject,
+        time=wire.time,
+        data=data,
+        actor=wire.actor,
+        cause=wire.cause,
+        causeposition=wire.causeposition,
+        causeindex=wire.causeindex,
+        origin=wire.origin,
+        sequence=wire.sequence,
+    )
+
+
+def _upcast(wire: _Wire) -> Payload:
+    kind = wire.type
+    data: dict[str, Any] = msgspec.json.decode(wire.data)
+    while kind in UPCASTERS:
+        kind, upcaster = UPCASTERS[kind]
+        data = upcaster(data)
+    if kind not in PAYLOADS:
+        raise UndecodableEvent(
+            f"unknown type {wire.type!r}; was it written by a newer Rung?"
+        )
+    return msgspec.convert(data, PAYLOADS[kind])

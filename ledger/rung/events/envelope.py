@@ -1,0 +1,211 @@
+"""The envelope around every event: CloudEvents 1.0, with Rung's extension attributes.
+
+A *fact* says what happened; it carries its `origin` and the origin's own `sequence`, so that a
+repeated one is recognised by a high-water mark. A *decision* says what a process made of a fact;
+it carries the fact's id and position and an index, so that facts and decisions merge into one
+sequence wherever they are read.
+"""
+
+import hashlib
+from typing import Final
+
+from msgspec import Struct
+from rung.events.allocation import (
+    AgentJoined,
+    AgentLeft,
+    AgentLost,
+    AllocationDropped,
+    AllocationGranted,
+    AllocationLost,
+    AllocationReleased,
+    AllocationRequested,
+    AllocationSignaled,
+    AllocationWithdrawn,
+)
+from rung.events.checkpoint import (
+    CheckpointDamaged,
+    CheckpointDeleted,
+    CheckpointPinned,
+    CheckpointRetired,
+    CheckpointStored,
+)
+from rung.events.experiment import (
+    CancelRequested,
+    ExperimentEnded,
+    ExperimentPaused,
+    ExperimentResumed,
+    ExperimentSubmitted,
+    KillRequested,
+    PauseRequested,
+    ResumeRequested,
+    SearchPlanned,
+)
+from rung.events.metric import AgentBeat, LogsPrinted, MessageRejected, MetricsReported
+from rung.events.topic import TOPICS
+from rung.events.trial import (
+    RunEnded,
+    RunRequested,
+    RunWithdrawn,
+    TrialClosed,
+    TrialEnded,
+    TrialExited,
+    TrialPromoted,
+    TrialRequested,
+    TrialRestored,
+    TrialStarted,
+    TrialStopped,
+    TrialValidated,
+)
+
+Payload = (
+    ExperimentSubmitted
+    | PauseRequested
+    | ResumeRequested
+    | CancelRequested
+    | KillRequested
+    | SearchPlanned
+    | ExperimentPaused
+    | ExperimentResumed
+    | ExperimentEnded
+    | TrialRequested
+    | RunRequested
+    | RunWithdrawn
+    | TrialPromoted
+    | TrialStopped
+    | TrialClosed
+    | TrialStarted
+    | TrialRestored
+    | TrialValidated
+    | TrialExited
+    | RunEnded
+    | TrialEnded
+    | CheckpointStored
+    | CheckpointDamaged
+    | CheckpointPinned
+    | CheckpointRetired
+    | CheckpointDeleted
+    | AgentJoined
+    | AgentLeft
+    | AgentLost
+    | AllocationRequested
+    | AllocationWithdrawn
+    | AllocationReleased
+    | AllocationGranted
+    | AllocationSignaled
+    | AllocationLost
+    | AllocationDropped
+    | MetricsReported
+    | LogsPrinted
+    | AgentBeat
+    | MessageRejected
+)
+"""Every event that may lie in the ledger."""
+
+_SUBJECTS: Final = (
+    "checkpoint_id",
+    "allocation_id",
+    "trial_id",
+    "experiment_id",
+    "agent_id",
+    "topic",
+)
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """One event with its envelope.
+
+    Attributes:
+        id: unique and deterministic; the same event written twice has the same id.
+        source: who wrote it, `/rung/searcher` or `/rung/agent/<agent_id>`.
+        subject: the narrowest thing that it is about.
+        time: RFC 3339 in UTC; for people, never for decisions.
+        actor: who asked for it, where a person or a token did.
+        cause: the id of the event that it answers.
+        causeposition, causeindex: of a decision, where its fact lies and which of the fact's
+            decisions it is, counted from 0.
+        origin, sequence: of a fact, its origin and the origin's own strictly growing number.
+    """
+
+    id: str
+    source: str
+    subject: str
+    time: str
+    data: Payload
+    actor: str | None = None
+    cause: str | None = None
+    causeposition: int | None = None
+    causeindex: int | None = None
+    origin: str | None = None
+    sequence: int | None = None
+
+    @property
+    def type(self) -> str:
+        """The versioned name of what happened."""
+        return self.data.TYPE
+
+    @property
+    def topic(self) -> str:
+        """The topic on which it lies."""
+        return self.data.TOPIC
+
+    @property
+    def key(self) -> str:
+        """What its partition is chosen by."""
+        return key_of(self.data)
+
+
+def key_of(data: Payload) -> str:
+    """Return the ledger key of an event's data."""
+    key: str = getattr(data, TOPICS[data.TOPIC].key)
+    return key
+
+
+def subject_of(data: Payload) -> str:
+    """Return the id of the narrowest thing that the event is about."""
+    for name in _SUBJECTS:
+        value: str | None = getattr(data, name, None)
+        if value is not None:
+            return value
+    raise AssertionError(data)
+
+
+def fact(  # noqa: PLR0913 - the attributes of the envelope
+    data: Payload,
+    *,
+    source: str,
+    origin: str,
+    sequence: int,
+    time: str,
+    actor: str | None = None,
+    cause: str | None = None,
+) -> Event:
+    """Wrap a fact; its id follows from its origin and the origin's sequence."""
+    return Event(
+        id=f"{origin}#{sequence}",
+        source=source,
+        subject=subject_of(data),
+        time=time,
+        data=data,
+        actor=actor,
+        cause=cause,
+        origin=origin,
+        sequence=sequence,
+    )
+
+
+def decision(data: Payload, *, source: str, cause: Event, position: int, index: int) -> Event:
+    """Wrap a decision; its id follows from the fact that caused it, so it is the same anywhere.
+
+    It carries the time of its fact: the process that decides has no clock.
+    """
+    name = f"{cause.id}|{source}|{index}".encode()
+    return Event(
+        id=hashlib.blake2b(name, digest_size=16).hexdigest(),
+        source=source,
+        subject=subject_of(data),
+        time=cause.time,
+        data=data,
+        cause=cause.id,
+        causeposition=position,
+        causeindex=index,
+    )

@@ -1,0 +1,73 @@
+"""Every error that Rung raises on purpose, in one tree.
+
+    RungError
+    ├── LedgerError               the ledger could not do what was asked
+    │   ├── LedgerUnavailable     it may work in a moment (retriable)
+    │   ├── LedgerDamaged         it will not work before a person acts
+    │   ├── Fenced                another writer owns the partition (start again)
+    │   └── UndecodableEvent      a message that this version cannot read
+    ├── ObjectError               an object store refused
+    │   ├── ObjectMissing
+    │   └── ObjectDamaged         a digest or a size differs from the manifest
+    └── InvalidConfig             an experiment file, refused with paths and fixes
+
+A broken invariant is none of these: it is an `assert`, and the process dies.
+"""
+
+from typing import ClassVar
+
+
+class RungError(Exception):
+    """Whatever Rung raises on purpose; its message is written for the person who reads it."""
+
+    retriable: ClassVar[bool] = False
+    """Whether the same call may succeed later without anybody's doing."""
+
+
+class LedgerError(RungError):
+    """The ledger could not do what was asked."""
+
+
+class LedgerUnavailable(LedgerError):
+    """The ledger did not answer, or its disk is full; nothing was written."""
+
+    retriable = True
+
+
+class LedgerDamaged(LedgerError):
+    """The ledger's file is truncated, corrupt, or written by a newer version."""
+
+
+class Fenced(LedgerError):
+    """Another writer appended to a partition that this process believed its own.
+
+    Whoever meets it forgets its state and folds the ledger again.
+    """
+
+
+class UndecodableEvent(LedgerError):
+    """A message that is no event of a known type; it goes to the dead letters."""
+
+
+class ObjectError(RungError):
+    """The object store refused."""
+
+
+class ObjectMissing(ObjectError):
+    """No object of that name."""
+
+
+class ObjectDamaged(ObjectError):
+    """An object's bytes are not the ones that its manifest promises."""
+
+
+class InvalidConfig(RungError):
+    """An experiment file that cannot be run, with one line per problem.
+
+    Attributes:
+        problems: pairs of the field's path (`searcher.max_trials`) and what would be right.
+    """
+
+    def __init__(self, problems: list[tuple[str, str]]) -> None:
+        self.problems = problems
+        super().__init__("\n".join(f"{path}: {text}" for path, text in problems))

@@ -1,0 +1,130 @@
+"""What happens to an experiment as a whole."""
+
+from typing import Any, ClassVar, Literal
+
+from msgspec import Struct
+from rung.events import topic
+
+ExperimentState = Literal["completed", "errored", "canceled"]
+
+
+class ExperimentSubmitted(Struct, frozen=True, kw_only=True):
+    """Somebody handed in an experiment; its configuration is complete and valid."""
+
+    TYPE: ClassVar[str] = "rung.experiment.submitted.v1"
+    TOPIC: ClassVar[str] = topic.EXPERIMENTS
+    WRITER: ClassVar[str] = "gateway"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "checkpoint-gc", "gateway")
+
+    experiment_id: str
+    config: dict[str, Any]
+    """The configuration with every default filled in and `experiment_seed` chosen."""
+    source: str
+    """The experiment file as its author wrote it."""
+    code_digest: str | None
+    """SHA-256 of the code archive in the object store, None without a code folder."""
+
+
+class PauseRequested(Struct, frozen=True, kw_only=True):
+    """Somebody asked that the experiment give its slots back and wait."""
+
+    TYPE: ClassVar[str] = "rung.experiment.pause_requested.v1"
+    TOPIC: ClassVar[str] = topic.EXPERIMENTS
+    WRITER: ClassVar[str] = "gateway"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
+
+    experiment_id: str
+
+
+class ResumeRequested(Struct, frozen=True, kw_only=True):
+    """Somebody asked that a paused experiment go on."""
+
+    TYPE: ClassVar[str] = "rung.experiment.resume_requested.v1"
+    TOPIC: ClassVar[str] = topic.EXPERIMENTS
+    WRITER: ClassVar[str] = "gateway"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
+
+    experiment_id: str
+
+
+class CancelRequested(Struct, frozen=True, kw_only=True):
+    """Somebody asked that the experiment end, its trials checkpointing first."""
+
+    TYPE: ClassVar[str] = "rung.experiment.cancel_requested.v1"
+    TOPIC: ClassVar[str] = topic.EXPERIMENTS
+    WRITER: ClassVar[str] = "gateway"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
+
+    experiment_id: str
+
+
+class KillRequested(Struct, frozen=True, kw_only=True):
+    """Somebody asked that the experiment end at once."""
+
+    TYPE: ClassVar[str] = "rung.experiment.kill_requested.v1"
+    TOPIC: ClassVar[str] = topic.EXPERIMENTS
+    WRITER: ClassVar[str] = "gateway"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
+
+    experiment_id: str
+
+
+class BracketPlan(Struct, frozen=True, kw_only=True):
+    """One bracket of a search: its rungs, shortest first, in units of the time metric.
+
+    `lengths` is empty where trials have no length of their own (they end by themselves).
+    """
+
+    bracket: int
+    lengths: list[int]
+    trials: int
+    """How many trials the bracket starts; for `single`, `grid`, `random` all of them."""
+
+
+class SearchPlanned(Struct, frozen=True, kw_only=True):
+    """The searcher read the configuration and says what the search will be."""
+
+    TYPE: ClassVar[str] = "rung.search.planned.v1"
+    TOPIC: ClassVar[str] = topic.SEARCHES
+    WRITER: ClassVar[str] = "searcher"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
+
+    experiment_id: str
+    method: str
+    time_metric: str
+    brackets: list[BracketPlan]
+
+
+class ExperimentPaused(Struct, frozen=True, kw_only=True):
+    """The searcher withdraws the experiment's runs until it is resumed."""
+
+    TYPE: ClassVar[str] = "rung.experiment.paused.v1"
+    TOPIC: ClassVar[str] = topic.SEARCHES
+    WRITER: ClassVar[str] = "searcher"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
+
+    experiment_id: str
+
+
+class ExperimentResumed(Struct, frozen=True, kw_only=True):
+    """The searcher asks for the experiment's runs again."""
+
+    TYPE: ClassVar[str] = "rung.experiment.resumed.v1"
+    TOPIC: ClassVar[str] = topic.SEARCHES
+    WRITER: ClassVar[str] = "searcher"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
+
+    experiment_id: str
+
+
+class ExperimentEnded(Struct, frozen=True, kw_only=True):
+    """Every trial is closed and no more will come."""
+
+    TYPE: ClassVar[str] = "rung.experiment.ended.v1"
+    TOPIC: ClassVar[str] = topic.SEARCHES
+    WRITER: ClassVar[str] = "searcher"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
+
+    experiment_id: str
+    state: ExperimentState
+    reason: str

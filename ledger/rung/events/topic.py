@@ -1,0 +1,49 @@
+"""The topics of the ledger, and how a key finds its partition."""
+
+import zlib
+from typing import Final, Literal, NamedTuple
+
+Holds = Literal["facts", "decisions", "stream"]
+
+
+class Topic(NamedTuple):
+    """One topic: its name, what its key is, and what lies on it."""
+
+    name: str
+    key: str
+    holds: Holds
+
+
+EXPERIMENTS: Final = "experiments"
+SEARCHES: Final = "searches"
+RETIREMENTS: Final = "retirements"
+POOLS: Final = "pools"
+PLACEMENTS: Final = "placements"
+METRICS: Final = "metrics"
+LOGS: Final = "logs"
+HEARTBEATS: Final = "heartbeats"
+DEADLETTER: Final = "deadletter"
+
+TOPICS: Final[dict[str, Topic]] = {
+    topic.name: topic
+    for topic in (
+        Topic(EXPERIMENTS, "experiment_id", "facts"),
+        Topic(SEARCHES, "experiment_id", "decisions"),
+        Topic(RETIREMENTS, "experiment_id", "decisions"),
+        Topic(POOLS, "pool", "facts"),
+        Topic(PLACEMENTS, "pool", "decisions"),
+        Topic(METRICS, "trial_id", "stream"),
+        Topic(LOGS, "trial_id", "stream"),
+        Topic(HEARTBEATS, "agent_id", "stream"),
+        Topic(DEADLETTER, "topic", "stream"),
+    )
+}
+
+
+def partition_of(key: str, partitions: int) -> int:
+    """Return the partition of a key: the same on every machine and for ever.
+
+    CRC-32 rather than `hash()`, which differs between processes. Topics that share a key also
+    share their number of partitions, so a key's facts and decisions lie on equal numbers.
+    """
+    return zlib.crc32(key.encode()) % partitions

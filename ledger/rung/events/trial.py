@@ -1,0 +1,248 @@
+"""What happens to a trial: one choice of hyperparameters, trained in one run after another.
+
+A trial is `<experiment_id>.<index>`; a *run* is one stretch of its training in one allocation,
+numbered from 1; the allocation is `<trial_id>.<run>`. A report that names another run than the
+trial's current one comes from a life that no longer counts.
+"""
+
+from typing import Any, ClassVar, Literal
+
+from msgspec import Struct
+from rung.events import topic
+
+NonFinite = Literal["NaN", "Infinity", "-Infinity"]
+MetricValue = float | NonFinite
+"""A metric on the wire; JSON has no words for the numbers that are not finite."""
+
+TrialState = Literal["completed", "stopped", "errored", "canceled"]
+"""completed: trained to its full length, or ended by itself; stopped: given up by the search."""
+
+ExitOutcome = Literal["finished", "preempted", "failed", "killed", "invalid_hp"]
+"""How a run's process ended.
+
+finished: exit code 0 without acknowledging a preemption; preempted: exit code 0 after
+acknowledging one; failed: any other exit code, or a signal that the platform did not send;
+killed: by the platform, as asked; invalid_hp: the script refused its hyperparameters.
+"""
+
+Withdrawal = Literal["preempt", "kill"]
+"""preempt: checkpoint and leave within the grace period; kill: at once."""
+
+
+def trial_id_of(experiment_id: str, index: int) -> str:
+    """Return the id of an experiment's trial (index counted from 0)."""
+    return f"{experiment_id}.{index}"
+
+
+def allocation_id_of(trial_id: str, run: int) -> str:
+    """Return the id of the allocation in which a run takes place."""
+    return f"{trial_id}.{run}"
+
+
+class RunSpec(Struct, frozen=True, kw_only=True):
+    """All that an agent must know to start a run, without asking anybody."""
+
+    experiment_id: str
+    trial_id: str
+    trial_index: int
+    run: int
+    hparams: dict[str, Any]
+    seed: int
+    length: int | None
+    """Train until the time metric reaches this, counted from the trial's beginning; None: the
+    script ends by itself."""
+    time_metric: str
+    """`batches`, `epochs`, `records`, or a metric that the script reports in its validations."""
+    restore: list[str]
+    """Checkpoints to start from, best choice first; empty: from scratch."""
+    code_digest: str | None
+    config: dict[str, Any]
+    """The experiment's complete configuration without its `hyperparameters`."""
+
+
+class TrialRequested(Struct, frozen=True, kw_only=True):
+    """The search wants this trial to exist."""
+
+    TYPE: ClassVar[str] = "rung.trial.requested.v1"
+    TOPIC: ClassVar[str] = topic.SEARCHES
+    WRITER: ClassVar[str] = "searcher"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
+
+    experiment_id: str
+    trial_id: str
+    index: int
+    bracket: int
+    hparams: dict[str, Any]
+    seed: int
+
+
+class RunRequested(Struct, frozen=True, kw_only=True):
+    """The searcher wants the trial trained (further): at first, after a fault, when promoted."""
+
+    TYPE: ClassVar[str] = "rung.run.requested.v1"
+    TOPIC: ClassVar[str] = topic.SEARCHES
+    WRITER: ClassVar[str] = "searcher"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "scheduler", "gateway")
+
+    experiment_id: str
+    pool: str
+    slots: int
+    priority: int
+    max_slots: int | None
+    """How many slots the whole experiment may hold at once."""
+    reason: str
+    spec: RunSpec
+
+
+class RunWithdrawn(Struct, frozen=True, kw_only=True):
+    """The searcher no longer wants this run, be it waiting or running."""
+
+    TYPE: ClassVar[str] = "rung.run.withdrawn.v1"
+    TOPIC: ClassVar[str] = topic.SEARCHES
+    WRITER: ClassVar[str] = "searcher"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "scheduler", "gateway")
+
+    experiment_id: str
+    trial_id: str
+    run: int
+    pool: str
+    how: Withdrawal
+    reason: str
+
+
+class TrialPromoted(Struct, frozen=True, kw_only=True):
+    """The search trains the trial on to a longer length; the evidence is in `reason`."""
+
+    TYPE: ClassVar[str] = "rung.trial.promoted.v1"
+    TOPIC: ClassVar[str] = topic.SEARCHES
+    WRITER: ClassVar[str] = "searcher"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
+
+    experiment_id: str
+    trial_id: str
+    rung: int
+    length: int
+    reason: str
+
+
+class TrialStopped(Struct, frozen=True, kw_only=True):
+    """The search gives the trial up; the evidence is in `reason`."""
+
+    TYPE: ClassVar[str] = "rung.trial.stopped.v1"
+    TOPIC: ClassVar[str] = topic.SEARCHES
+    WRITER: ClassVar[str] = "searcher"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
+
+    experiment_id: str
+    trial_id: str
+    rung: int | None
+    reason: str
+
+
+class TrialClosed(Struct, frozen=True, kw_only=True):
+    """The trial will never train again and holds no slots."""
+
+    TYPE: ClassVar[str] = "rung.trial.closed.v1"
+    TOPIC: ClassVar[str] = topic.SEARCHES
+    WRITER: ClassVar[str] = "searcher"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "checkpoint-gc", "gateway")
+
+    experiment_id: str
+    trial_id: str
+    state: TrialState
+    reason: str
+    restarts: int
+    """How many of its runs failed."""
+
+
+class TrialStarted(Struct, frozen=True, kw_only=True):
+    """A run's process is alive and has restored what it starts from."""
+
+    TYPE: ClassVar[str] = "rung.trial.started.v1"
+    TOPIC: ClassVar[str] = topic.EXPERIMENTS
+    WRITER: ClassVar[str] = "agent"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
+
+    experiment_id: str
+    trial_id: str
+    run: int
+    agent_id: str
+
+
+class TrialRestored(Struct, frozen=True, kw_only=True):
+    """A run loaded a checkpoint and goes on from its step."""
+
+    TYPE: ClassVar[str] = "rung.trial.restored.v1"
+    TOPIC: ClassVar[str] = topic.EXPERIMENTS
+    WRITER: ClassVar[str] = "agent"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
+
+    experiment_id: str
+    trial_id: str
+    run: int
+    checkpoint_id: str
+    steps_completed: int
+
+
+class TrialValidated(Struct, frozen=True, kw_only=True):
+    """A run reported validation metrics at a step."""
+
+    TYPE: ClassVar[str] = "rung.trial.validated.v1"
+    TOPIC: ClassVar[str] = topic.EXPERIMENTS
+    WRITER: ClassVar[str] = "agent"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "checkpoint-gc", "gateway")
+
+    experiment_id: str
+    trial_id: str
+    run: int
+    steps_completed: int
+    metrics: dict[str, MetricValue]
+
+
+class TrialExited(Struct, frozen=True, kw_only=True):
+    """A run's processes are gone."""
+
+    TYPE: ClassVar[str] = "rung.trial.exited.v1"
+    TOPIC: ClassVar[str] = topic.EXPERIMENTS
+    WRITER: ClassVar[str] = "agent"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
+
+    experiment_id: str
+    trial_id: str
+    run: int
+    agent_id: str
+    outcome: ExitOutcome
+    exit_code: int | None
+    signal: int | None
+    message: str
+    """What a person should read: the last line of the traceback, the signal's name."""
+
+
+class RunEnded(Struct, frozen=True, kw_only=True):
+    """A run ended without its agent saying so: lost with its agent, or never placed.
+
+    Forwarded by the searcher's intake from what the scheduler decided.
+    """
+
+    TYPE: ClassVar[str] = "rung.run.ended.v1"
+    TOPIC: ClassVar[str] = topic.EXPERIMENTS
+    WRITER: ClassVar[str] = "searcher"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
+
+    experiment_id: str
+    trial_id: str
+    run: int
+    outcome: Literal["lost", "dropped"]
+    reason: str
+
+
+class TrialEnded(Struct, frozen=True, kw_only=True):
+    """A trial was closed; forwarded by checkpoint-gc's intake from what the searcher decided."""
+
+    TYPE: ClassVar[str] = "rung.trial.ended.v1"
+    TOPIC: ClassVar[str] = topic.EXPERIMENTS
+    WRITER: ClassVar[str] = "checkpoint-gc"
+    READERS: ClassVar[tuple[str, ...]] = ("checkpoint-gc",)
+
+    experiment_id: str
+    trial_id: str

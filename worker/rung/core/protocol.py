@@ -1,0 +1,104 @@
+"""What a trial process and its agent say to each other, over a Unix socket.
+
+Each message is one line of JSON, tagged with its `type`. The trial connects to the path in
+`RUNG_SOCKET`, says `Hello`, gets `Welcome`, and from then on both sides send at will. All that a
+trial says before its end of file belongs to the run, also when the process was killed right
+after: the agent reads to the end before it reports the exit.
+"""
+
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+from rung.events.trial import MetricValue, RunSpec
+
+SOCKET_VARIABLE: Final = "RUNG_SOCKET"
+"""Environment variable with the path of the agent's socket."""
+ALLOCATION_VARIABLE: Final = "RUNG_ALLOCATION"
+"""Environment variable with the allocation's id; its absence means: not managed by Rung."""
+TOKEN_VARIABLE: Final = "RUNG_ALLOCATION_TOKEN"  # noqa: S105 - the name of a variable
+"""Environment variable with the secret that lets this process speak for its allocation."""
+RANK_VARIABLE: Final = "RUNG_RANK"
+"""Environment variable with the process's rank within the run, from 0."""
+
+
+class Hello(Struct, frozen=True, tag="hello"):
+    """The first message of a trial process."""
+
+    allocation_id: str
+    token: str
+    rank: int
+    pid: int
+
+
+class Reported(Struct, frozen=True, tag="reported"):
+    """Metrics at a step. `kind` is `training`, `validation` or a group of the script's own."""
+
+    kind: str
+    step: int
+    time_ms: int
+    values: dict[str, MetricValue]
+
+
+class Stored(Struct, frozen=True, tag="stored"):
+    """A checkpoint is complete in the object store."""
+
+    checkpoint_id: str
+    steps_completed: int
+    size_bytes: int
+    files: int
+    digest: str
+
+
+class Restored(Struct, frozen=True, tag="restored"):
+    """The run goes on from this checkpoint."""
+
+    checkpoint_id: str
+    steps_completed: int
+
+
+class Damaged(Struct, frozen=True, tag="damaged"):
+    """A checkpoint could not be restored; the run tries the one before it."""
+
+    checkpoint_id: str
+    reason: str
+
+
+class Acknowledged(Struct, frozen=True, tag="acknowledged"):
+    """The script saw the preemption and is about to leave with exit code 0."""
+
+
+class HparamsRefused(Struct, frozen=True, tag="hparams_refused"):
+    """The script cannot train with these hyperparameters."""
+
+    reason: str
+
+
+class Welcome(Struct, frozen=True, tag="welcome"):
+    """The agent's answer to `Hello`."""
+
+    spec: RunSpec
+    agent_id: str
+    objects_url: str
+    """The object store, for `rung.objects.open_store`."""
+    slots: list[int]
+    """Ids of the slots that the run holds on this agent."""
+
+
+class Preempt(Struct, frozen=True, tag="preempt"):
+    """Please checkpoint and leave."""
+
+    grace_ms: int
+
+
+FromTrial = Hello | Reported | Stored | Restored | Damaged | Acknowledged | HparamsRefused
+FromAgent = Welcome | Preempt
+
+encoder: Final = msgspec.json.Encoder()
+trial_decoder: Final = msgspec.json.Decoder(FromTrial)
+agent_decoder: Final = msgspec.json.Decoder(FromAgent)
+
+
+def frame(message: FromTrial | FromAgent) -> bytes:
+    """Return the message as it goes over the socket."""
+    return encoder.encode(message) + b"\n"
