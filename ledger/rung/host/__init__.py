@@ -1,5 +1,22 @@
 """The loop around a decider: read, evolve, decide, append; and what goes with it."""
 
+from rung.host.audit import Difference, Verdict, audit
+from rung.host.fold import PartitionFold, Rejected
+from rung.host.forward import forward
+from rung.host.loop import dead_letter, host
 from rung.host.process import Process
+from rung.host.writer import FactWriter, now
 
-__all__ = ["Process"]
+__all__ = [
+    "Difference",
+    "FactWriter",
+    "PartitionFold",
+    "Process",
+    "Rejected",
+    "Verdict",
+    "audit",
+    "dead_letter",
+    "forward",
+    "host",
+    "now",
+]

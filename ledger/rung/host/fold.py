@@ -1,0 +1,200 @@
+"""One partition of a decider: how facts and decisions merge into the state of each key.
+
+Theory of operation. A partition holds many keys, and each key is folded on its own: a fact, then
+the decisions that it caused, then the key's next fact. The decisions come from one of two places:
+
+* **on record**: the decisions topic already holds decisions of this key with this or a later
+  cause. They are authoritative, even if today's code would decide otherwise.
+* **decided anew**: the fact lies behind the key's last recorded cause. The last recorded cause
+  itself is decided again, because a crash may have cut its decisions short: those that are
+  missing, by index, are appended.
+
+Two things are handled at the door, once for all processes: a fact whose origin's sequence was
+already seen is dropped, and so is a decision whose cause is not later than the last one seen.
+
+A key whose process raised is quarantined: nothing of it is folded or decided any more until the
+process starts again. Nothing here knows the ledger; `loop.py` and `audit.py` do.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from msgspec import Struct, field
+from rung.events import Event, Payload, UndecodableEvent, decision, decode
+from rung.host.process import Process
+from rung.ledger import Record
+
+S = TypeVar("S")
+
+
+class KeyFold(Struct, Generic[S]):
+    """What is known of one key."""
+
+    state: S
+    marks: dict[str, int] = field(default_factory=dict[str, int])
+    """Origin → the highest sequence folded."""
+    cause: tuple[int, int] = (-1, -1)
+    """Position and index of the last decision folded."""
+
+
+class Snapshot(Struct, Generic[S]):
+    """A partition's fold between two facts."""
+
+    version: int
+    facts: int
+    """Position of the next fact to fold."""
+    decisions: int
+    """Position behind the last decision folded."""
+    keys: dict[str, KeyFold[S]]
+
+
+class Rejected(NamedTuple):
+    """A record that could not be folded, and why."""
+
+    record: Record
+    reason: str
+
+
+class Folded(NamedTuple):
+    """What came of one fact: the decisions to append, and what its process once decided."""
+
+    new: list[Event]
+    recorded: list[Event]
+    decided: list[Payload] | None
+    """What the process decides today; None where it was not asked."""
+    rejected: Rejected | None
+
+
+_NOTHING = Folded([], [], None, None)
+
+
+class PartitionFold(Generic[S]):
+    """The fold of one partition; the caller brings facts and recorded decisions."""
+
+    def __init__(self, process: Process[S], snapshot: Snapshot[S] | None = None) -> None:
+        self._process = process
+        self._source = f"/rung/{process.name}"
+        self._keys: dict[str, KeyFold[S]] = snapshot.keys if snapshot else {}
+        self._recorded: dict[str, list[Event]] = {}
+        self._quarantined: dict[str, str] = {}
+        self.facts = snapshot.facts if snapshot else 0
+        self.decisions = snapshot.decisions if snapshot else 0
+
+    @property
+    def quarantined(self) -> dict[str, str]:
+        """Keys that are no longer folded, with the reason."""
+        return self._quarantined
+
+    def snapshot(self) -> Snapshot[S] | None:
+        """Return the fold as it is; None while a key is quarantined, for it must be retried."""
+        if self._quarantined:
+            return None
+        return Snapshot(self._process.version, self.facts, self.decisions, self._keys)
+
+    def state(self, key: str) -> S | None:
+        """Return a key's state, None if nothing is known of it."""
+        known = self._keys.get(key)
+        return known.state if known else None
+
+    def record(self, records: Sequence[Record]) -> list[Rejected]:
+        """Take in decisions on record; must precede the facts that caused them."""
+        rejected = []
+        for record in records:
+            assert record.position == self.decisions, (record, self.decisions)
+            self.decisions += 1
+            try:
+                event = decode(record.value)
+            except UndecodableEvent as error:
+                self._quarantined[record.key] = str(error)
+                rejected.append(Rejected(record, str(error)))
+                continue
+            if self._is_later(record.key, event):
+                self._recorded.setdefault(record.key, []).append(event)
+        return rejected
+
+    def _is_later(self, key: str, event: Event) -> bool:
+        waiting = self._recorded.get(key)
+        known = self._keys.get(key)
+        last = _cause(waiting[-1]) if waiting else known.cause if known else (-1, -1)
+        return _cause(event) > last
+
+    def fold(self, record: Record, *, compare: bool = False) -> Folded:
+        """Fold one fact and what follows from it.
+
+        With `compare` the process is asked also where its decisions are on record.
+        """
+        assert record.position >= self.facts, (record, self.facts)
+        self.facts = record.position + 1
+        if record.key in self._quarantined:
+            return _NOTHING
+        try:
+            fact = decode(record.value)
+        except UndecodableEvent as error:
+            return Folded([], [], None, Rejected(record, str(error)))
+        try:
+            return self._fold(record, fact, compare=compare)
+        except Exception as error:  # noqa: BLE001 - whatever a process raises concerns its key alone
+            reason = f"{type(error).__name__}: {error}"
+            self._quarantined[record.key] = reason
+            return Folded([], [], None, Rejected(record, reason))
+
+    def _fold(self, record: Record, fact: Event, *, compare: bool) -> Folded:
+        known = self._keys.get(record.key)
+        if known is None:
+            known = self._keys[record.key] = KeyFold(self._process.initial(record.key))
+        if not self._is_new(known, fact):
+            return _NOTHING
+        self._process.evolve(known.state, fact.data)
+        recorded, last = self._take_recorded(record)
+        if last is not None and record.position < last and not compare:
+            decided, new = None, []
+        else:
+            decided = self._process.decide(known.state, fact.data)
+            new = [
+                decision(data, source=self._source, cause=fact, position=record.position, index=i)
+                for i, data in enumerate(decided)
+                if i >= len(recorded) and (last is None or record.position >= last)
+            ]
+        for event in (*recorded, *new):
+            self._process.evolve(known.state, event.data)
+            known.cause = _cause(event)
+        return Folded(new, recorded, decided, None)
+
+    def _is_new(self, known: KeyFold[S], fact: Event) -> bool:
+        if fact.origin is None or fact.sequence is None:
+            return True
+        if fact.sequence <= known.marks.get(fact.origin, -1):
+            return False
+        known.marks[fact.origin] = fact.sequence
+        return True
+
+    def _take_recorded(self, record: Record) -> tuple[list[Event], int | None]:
+        """Return the fact's recorded decisions, and the key's last cause if it is on record."""
+        waiting = self._recorded.get(record.key)
+        if not waiting:
+            return [], None
+        last = _cause(waiting[-1])[0]
+        count = 0
+        while count < len(waiting) and _cause(waiting[count])[0] == record.position:
+            count += 1
+        assert count == len(waiting) or _cause(waiting[count])[0] > record.position, (
+            f"decision {waiting[count].id} is caused by position {_cause(waiting[count])[0]}, "
+            "where no fact of its key lies"
+        )
+        recorded, rest = waiting[:count], waiting[count:]
+        if rest:
+            self._recorded[record.key] = rest
+        else:
+            del self._recorded[record.key]
+        return recorded, last
+
+
+def _cause(event: Event) -> tuple[int, int]:
+    assert event.causeposition is not None, event
+    assert event.causeindex is not None, event
+    return event.causeposition, event.causeindex
+
+
+def snapshot_type(process: Process[Any]) -> Any:
+    """Return the type that msgspec needs to read a snapshot of this process."""
+    return Snapshot[process.state_type]  # type: ignore[name-defined]

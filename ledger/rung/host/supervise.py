@@ -1,0 +1,37 @@
+"""Starts a loop again when the ledger failed it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import structlog
+from rung.events import Fenced, LedgerError
+
+_WAIT_S_MIN: Final = 0.1
+_WAIT_S_MAX: Final = 10.0
+_CALM_S: Final = 60.0
+"""A run that lasted this long is taken as healthy: the next failure waits briefly again."""
+
+_log = structlog.get_logger()
+
+
+async def supervise(run: Callable[[], Awaitable[None]], *, name: str) -> None:
+    """Run `run` for ever, again after each error of the ledger that may pass.
+
+    Raises:
+        LedgerError: one that does not pass by itself.
+    """
+    clock = asyncio.get_running_loop().time
+    wait_s = _WAIT_S_MIN
+    while True:
+        started = clock()
+        try:
+            await run()
+        except LedgerError as error:
+            if not (error.retriable or isinstance(error, Fenced)):
+                raise
+            if clock() - started > _CALM_S:
+                wait_s = _WAIT_S_MIN
+            _log.warning("starting again", loop=name, error=str(error), wait_s=wait_s)
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _WAIT_S_MAX)
