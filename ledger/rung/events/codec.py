@@ -91,7 +91,5 @@ def _upcast(wire: _Wire) -> Payload:
         kind, upcaster = UPCASTERS[kind]
         data = upcaster(data)
     if kind not in PAYLOADS:
-        raise UndecodableEvent(
-            f"unknown type {wire.type!r}; was it written by a newer Rung?"
-        )
+        raise UndecodableEvent(f"unknown type {wire.type!r}; was it written by a newer Rung?")
     return msgspec.convert(data, PAYLOADS[kind])

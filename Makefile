@@ -1,0 +1,77 @@
+# The few commands of this repository. `make demo` and `make test` set up what they need.
+#
+# Three stamps keep a second run from setting anything up again: the virtual environment, torch in
+# it (large, so a step of its own that other changes do not repeat), and the browser for the page.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+SETUP  := $(VENV)/.setup
+TORCH  := $(VENV)/.torch
+DEV    := $(VENV)/.dev
+
+.PHONY: demo test check test-fast test-ledger sim test-e2e bench docs clean
+
+# Run a real search on this machine and show its result.
+demo: $(SETUP)
+	$(BIN)/python -m rung.cli.demo
+
+# Everything that has to hold: lint, types, layers, and all lanes of tests.
+test: check test-fast test-ledger sim test-e2e
+
+# Lint, format, strict types, layers.
+check: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	PYTHONPATH=$(ROOTS) $(BIN)/lint-imports
+
+# Pure parts and single services, in seconds.
+test-fast: $(DEV)
+	$(BIN)/pytest -m "not e2e and not ledger and not sim" -n 2
+
+# The ledger's adapters against one conformance suite.
+test-ledger: $(DEV)
+	$(BIN)/pytest -m ledger
+
+# Seeded simulations of the whole system, with faults.
+sim: $(DEV)
+	$(BIN)/pytest -m sim
+
+# Real processes, killed at bad moments.
+test-e2e: $(DEV)
+	$(BIN)/pytest -m e2e
+
+# Speeds, each as a ratio against a named peer or limit.
+bench: $(DEV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --group bench
+	for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+# The documents that are made from the code.
+docs: $(DEV)
+	$(BIN)/python -m rung.events asyncapi > docs/asyncapi.json
+	$(BIN)/python -m rung.events page > docs/EVENTS.md
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+
+EMPTY :=
+SPACE := $(EMPTY) $(EMPTY)
+ROOTS := $(subst $(SPACE),:,$(wildcard ledger worker cli sim services/*))
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Rung needs Python 3.11 or newer; try: make PYTHON=python3.12 …")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade "pip>=25.1"
+
+$(TORCH): constraints.txt | $(BIN)/python
+	$(BIN)/pip install --quiet --constraint constraints.txt torch torchdata numpy
+	touch $@
+
+$(SETUP): pyproject.toml constraints.txt $(TORCH)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[one-machine,examples]"
+	touch $@
+
+$(DEV): $(SETUP)
+	$(BIN)/pip install --quiet --constraint constraints.txt --group dev
+	touch $@

@@ -1,0 +1,154 @@
+"""The vocabulary: what is on the wire is permanent, and the documents say what the code does."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from rung.events import TOPICS, decode, encode, partition_of
+from rung.events.asyncapi import asyncapi, events_page, example_of
+from rung.events.codec import PAYLOADS
+from rung.events.envelope import Event, decision, fact
+from rung.events.errors import UndecodableEvent
+from rung.events.examples import EXAMPLES
+from rung.events.upcast import UPCASTERS
+
+_HERE = Path(__file__).parent
+_DOCS = _HERE.parents[1] / "docs"
+_SCHEMAS = _HERE / "schemas"
+
+KINDS = sorted(PAYLOADS)
+
+
+def _schema_text(kind: str) -> str:
+    schema = msgspec.json.schema(PAYLOADS[kind])
+    return json.dumps(schema, indent=1, sort_keys=True) + "\n"
+
+
+def test_wire_strings_are_those_reviewed() -> None:
+    """A type string, a topic or an attribute of the envelope never changes unnoticed."""
+    attributes = sorted(json.loads(encode(example_of("rung.trial.requested.v1"))))
+    strings = [*sorted(TOPICS), *attributes, *KINDS]
+
+    assert strings == (_HERE / "wire_strings.txt").read_text().splitlines()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_schema_is_the_golden_one(kind: str) -> None:
+    """The shape of a type's data changes only together with its golden schema."""
+    assert _schema_text(kind) == (_SCHEMAS / f"{kind}.json").read_text()
+
+
+def test_every_schema_still_has_a_reader() -> None:
+    """A schema once published can be read for ever: by its record or through an upcaster."""
+    published = {path.name.removesuffix(".json") for path in _SCHEMAS.glob("*.json")}
+
+    assert published == set(PAYLOADS) | set(UPCASTERS)
+
+
+def test_each_type_has_one_example_and_a_known_topic() -> None:
+    """Writers, topics and examples are complete, so that the documents are."""
+    assert sorted(example.TYPE for example in EXAMPLES) == KINDS
+    assert {record.TOPIC for record in PAYLOADS.values()} == set(TOPICS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_round_trip(kind: str) -> None:
+    """What is encoded is decoded to an equal event."""
+    event = example_of(kind)
+
+    assert event == decode(encode(event))
+
+
+def test_decisions_topics_have_one_writer() -> None:
+    """A topic of decisions is written by one service alone."""
+    for name, topic in TOPICS.items():
+        writers = {record.WRITER for record in PAYLOADS.values() if name == record.TOPIC}
+        if topic.holds == "decisions":
+            assert len(writers) == 1, name
+
+
+def test_asyncapi_document_is_up_to_date() -> None:
+    """`docs/asyncapi.json` is what the records say (`make docs` writes it)."""
+    assert asyncapi() == json.loads((_DOCS / "asyncapi.json").read_text())
+
+
+def test_events_page_is_up_to_date() -> None:
+    """`docs/EVENTS.md` is what the records say (`make docs` writes it)."""
+    assert events_page() == (_DOCS / "EVENTS.md").read_text()
+
+
+def test_unknown_fields_are_ignored() -> None:
+    """A reader takes an event to which a newer writer added a field."""
+    wire = json.loads(encode(example_of("rung.trial.closed.v1")))
+    wire["data"]["mood"] = "sunny"
+    wire["traceparent"] = "00-1-2-01"
+
+    assert example_of("rung.trial.closed.v1") == decode(json.dumps(wire).encode())
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b"", "not an event"),
+        (b"{", "not an event"),
+        (b"[]", "not an event"),
+        (b"\xff\xfe", "not an event"),
+        (b'{"id": 3}', "not an event"),
+    ],
+)
+def test_what_is_no_event_is_refused(value: bytes, reason: str) -> None:
+    """Bytes that are no event raise an error that can be written to the dead letters."""
+    with pytest.raises(UndecodableEvent, match=reason):
+        decode(value)
+
+
+def test_unknown_type_is_refused_by_name() -> None:
+    """An event of a type that this version does not know is refused, naming the type."""
+    wire = json.loads(encode(example_of("rung.trial.closed.v1")))
+    wire["type"] = "rung.trial.sang.v1"
+
+    with pytest.raises(UndecodableEvent, match=r"rung\.trial\.sang\.v1"):
+        decode(json.dumps(wire).encode())
+
+
+def test_an_old_version_is_upcast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A type that has a newer version is read through its upcaster."""
+    monkeypatch.setitem(
+        UPCASTERS,
+        "rung.trial.ended.v0",
+        (
+            "rung.trial.ended.v1",
+            lambda old: {**old, "trial_id": f"{old['experiment_id']}.{old['n']}"},
+        ),
+    )
+    wire = json.loads(encode(example_of("rung.trial.ended.v1")))
+    wire["type"] = "rung.trial.ended.v0"
+    wire["data"] = {"experiment_id": "k3f9x2ma", "n": 17}
+
+    assert example_of("rung.trial.ended.v1").data == decode(json.dumps(wire).encode()).data
+
+
+def test_ids_follow_from_what_caused_them() -> None:
+    """The same decision has the same id wherever it is made; another index has another."""
+    cause = example_of("rung.experiment.submitted.v1")
+
+    def at(index: int) -> Event:
+        data = example_of("rung.trial.closed.v1").data
+        return decision(data, source="/rung/searcher", cause=cause, position=4, index=index)
+
+    assert at(0) == at(0)
+    assert at(0).id != at(1).id
+
+
+def test_fact_carries_its_origin() -> None:
+    """A fact's id is its origin with the origin's own number."""
+    data = example_of("rung.trial.started.v1").data
+    event = fact(data, source="/rung/agent/a", origin="agent/a/1", sequence=9, time="t")
+
+    assert (event.id, event.subject, event.key) == ("agent/a/1#9", "k3f9x2ma.17", "k3f9x2ma")
+
+
+def test_partitions_are_the_same_for_ever() -> None:
+    """A key's partition is part of the format: these values may never change."""
+    assert [partition_of(key, 8) for key in ("", "default", "k3f9x2ma", "ü")] == [0, 7, 2, 5]
