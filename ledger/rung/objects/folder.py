@@ -1,0 +1,198 @@
+"""Objects as files in a folder: whole or absent, also after a power cut.
+
+An object is written to a file of its own under `.incoming/`, synced, renamed to its place, and
+the folder synced; so a reader never sees half of one. What a killed writer left in `.incoming/`
+is swept when the store is opened a day later.
+
+Not handled: two writers of one name; the last one wins, whole.
+"""
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Final
+
+from rung.events.errors import ObjectError, ObjectMissing
+from rung.objects.name import INCOMING, check_name, check_prefix
+from rung.objects.port import ObjectInfo
+
+_STALE_S: Final = 24 * 3600
+_ATTEMPTS: Final = 5
+"""How often a write makes its folder again while a deletion clears empty folders away."""
+
+
+class FolderStore:
+    """An object store in one folder of a local or shared file system."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.absolute()
+        with self._explained("open", str(self._root)):
+            (self._root / INCOMING).mkdir(parents=True, exist_ok=True)
+            self._sweep()
+
+    @property
+    def root(self) -> Path:
+        """The folder that holds the objects."""
+        return self._root
+
+    @property
+    def url(self) -> str:
+        """Where it is: `file:///…`."""
+        return self._root.as_uri()
+
+    def put(self, name: str, source: Path) -> None:
+        """Store a file's bytes under the name, durably and all or nothing."""
+
+        def copy(target: IO[bytes]) -> None:
+            with source.open("rb") as opened:
+                shutil.copyfileobj(opened, target, 1 << 20)
+
+        self._write(name, copy)
+
+    def put_bytes(self, name: str, data: bytes) -> None:
+        """Store bytes under the name, durably and all or nothing."""
+
+        def copy(target: IO[bytes]) -> None:
+            target.write(data)
+
+        self._write(name, copy)
+
+    def get(self, name: str, target: Path) -> None:
+        """Write the object's bytes to a file; its folder is made where it is missing."""
+        path = self._path(name)
+        with self._explained("read", name), path.open("rb") as opened:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("wb") as copy:
+                shutil.copyfileobj(opened, copy, 1 << 20)
+
+    def read(self, name: str) -> bytes:
+        """Return the object's bytes."""
+        path = self._path(name)
+        with self._explained("read", name):
+            return path.read_bytes()
+
+    def list(self, prefix: str) -> list[ObjectInfo]:
+        """Return the objects whose name begins with the prefix, sorted by name."""
+        check_prefix(prefix)
+        with self._explained("list", prefix):
+            return sorted(self._walk(prefix))
+
+    def delete(self, prefix: str) -> int:
+        """Delete every object whose name begins with the prefix; return how many there were."""
+        if not prefix:
+            raise ObjectError("an empty prefix would delete every object; name a prefix")
+        found = self.list(prefix)
+        with self._explained("delete", prefix):
+            for info in found:
+                (self._root / info.name).unlink(missing_ok=True)
+            self._drop_empty({(self._root / info.name).parent for info in found})
+        return len(found)
+
+    def _path(self, name: str) -> Path:
+        return self._root / check_name(name)
+
+    def _write(self, name: str, copy: Callable[[IO[bytes]], None]) -> None:
+        path = self._path(name)
+        draft = self._root / INCOMING / secrets.token_hex(16)
+        with self._explained("write", name):
+            try:
+                with draft.open("xb") as target:
+                    copy(target)
+                    target.flush()
+                    os.fsync(target.fileno())
+                self._place(draft, path)
+            finally:
+                draft.unlink(missing_ok=True)
+
+    def _place(self, draft: Path, path: Path) -> None:
+        for attempt in range(1, _ATTEMPTS + 1):
+            made = _make_folders(path.parent)
+            try:
+                draft.replace(path)
+            except FileNotFoundError:
+                if attempt == _ATTEMPTS:
+                    raise
+                continue
+            break
+        for folder in (path.parent, *made):
+            _sync_folder(folder)
+
+    def _walk(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield what lies below the deepest folder that the prefix names, and matches it."""
+        parent, _, _ = prefix.rpartition("/")
+        for folder, folders, files in os.walk(self._root / parent):
+            if Path(folder) == self._root and INCOMING in folders:
+                folders.remove(INCOMING)
+            below = Path(folder).relative_to(self._root).as_posix()
+            for file in files:
+                name = file if below == "." else f"{below}/{file}"
+                if name.startswith(prefix):
+                    with contextlib.suppress(FileNotFoundError):
+                        yield ObjectInfo(name, (Path(folder) / file).lstat().st_size)
+
+    def _drop_empty(self, folders: set[Path]) -> None:
+        for folder in sorted(folders, reverse=True):
+            current = folder
+            while current != self._root:
+                try:
+                    current.rmdir()
+                except OSError:
+                    break
+                current = current.parent
+
+    def _sweep(self) -> None:
+        """Remove half-written files that nobody has touched for a day."""
+        horizon = time.time() - _STALE_S
+        for draft in (self._root / INCOMING).iterdir():
+            with contextlib.suppress(FileNotFoundError, PermissionError):
+                if draft.stat().st_mtime < horizon:
+                    draft.unlink()
+
+    @contextlib.contextmanager
+    def _explained(self, verb: str, name: str) -> Iterator[None]:
+        """Turn what the operating system says into what a person understands."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            if verb == "read" and not (self._root / name).exists():
+                raise ObjectMissing(f"no object {name!r} in {self.url}") from error
+            raise ObjectError(f"cannot {verb} {name!r} in {self.url}: {error}") from error
+        except OSError as error:
+            reason = _REASONS.get(error.errno or 0, str(error))
+            raise ObjectError(f"cannot {verb} {name!r} in {self.url}: {reason}") from error
+
+
+_REASONS: Final[dict[int, str]] = {
+    errno.ENOSPC: "the disk is full; free some space and try again",
+    errno.EDQUOT: "the disk quota is used up; free some space and try again",
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "permission denied; the folder must be writable by the user who runs Rung",
+    errno.EPERM: "permission denied; the folder must be writable by the user who runs Rung",
+}
+
+
+def _make_folders(folder: Path) -> list[Path]:
+    """Make a folder and those above it; return the ones whose entries changed."""
+    changed = []
+    current = folder
+    while not current.is_dir():
+        changed.append(current.parent)
+        current = current.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    return changed
+
+
+def _sync_folder(folder: Path) -> None:
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:  # a deletion took it, and the object, away again
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
