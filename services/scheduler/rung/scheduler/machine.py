@@ -1,0 +1,281 @@
+"""The scheduler: which allocation gets which slots on which agents.
+
+Theory of operation
+===================
+
+The state is that of one pool. Facts: agents join, leave and are lost; allocations are requested,
+withdrawn and released. Decisions: allocations are granted, signaled, lost and dropped.
+
+An allocation that is in none of these states is unknown, and what is said of it is ignored:
+
+    waiting ──granted──▶ running ──all its agents released it───────────────▶ over
+       │                    │                                                  ▲
+       │                    └──an agent is gone──▶ lost ──the rest released it─┤
+       └──withdrawn──▶ dropped ────────────────────────────────────────────────┘
+
+A running one that is withdrawn is signaled (preempt, then perhaps kill); what its agents make of
+that comes back as a release.
+
+An agent is known by its incarnation, which grows with every start. What names another incarnation
+than the current one comes from a life that is over and is ignored. An agent's life ends when it
+leaves, is lost, or joins with a higher incarnation; it never begins again: an agent that was
+declared lost and is not comes back under a higher incarnation, with all its slots idle. When a
+life ends, the allocations that had a part on it are lost, once each. Of a gang, the other agents
+kill their parts; those slots stay taken until they are released.
+
+Facts move things, decisions confirm: `evolve` of a fact puts an allocation whose agent is gone
+into `stricken`, and a waiting one that was withdrawn into `leaving`; `decide` turns these into
+`AllocationLost` and `AllocationDropped`, whose `evolve` takes them out. So both are empty between
+two facts, and `decide` never sees a state in which a gone agent still offers slots.
+
+After every fact, as much starts as the policy (`priority.py`) and the idle slots (`placement.py`)
+allow. Allocations of no slots wait in a queue of their own, in the same order: they take nothing
+from the others, so neither kind waits for the other.
+
+Invariants
+----------
+
+* A slot belongs to at most one allocation; an agent gives no more slots than it has.
+* A grant never makes an experiment hold more slots than the request's `max_slots`.
+* Between two facts nothing waits that the policy would start.
+* Every request is answered by exactly one of granted and dropped, a grant by at most one lost.
+
+Not handled: preemption, fair share, backfill (`priority.py` says where they go); allocation ids
+that come back after they are over (the host drops repeated facts; the searcher counts runs).
+"""
+
+from typing import assert_never
+
+from rung.events import Payload, topic
+from rung.events.allocation import (
+    AgentJoined,
+    AgentLeft,
+    AgentLost,
+    AllocationDropped,
+    AllocationGranted,
+    AllocationLost,
+    AllocationReleased,
+    AllocationRequested,
+    AllocationSignaled,
+    AllocationWithdrawn,
+)
+from rung.scheduler.pool import Allocation, State
+from rung.scheduler.priority import choose
+from rung.scheduler.queue import Queue, Request
+
+PoolFact = (
+    AgentJoined
+    | AgentLeft
+    | AgentLost
+    | AllocationRequested
+    | AllocationWithdrawn
+    | AllocationReleased
+)
+PoolDecision = AllocationGranted | AllocationSignaled | AllocationLost | AllocationDropped
+
+
+class Scheduler:
+    """The process that decides `placements`."""
+
+    name = "scheduler"
+    facts = topic.POOLS
+    decisions = topic.PLACEMENTS
+    version = 1
+    state_type = State
+
+    def initial(self, key: str) -> State:
+        """Return a pool without agents."""
+        return State(pool=key)
+
+    def evolve(self, state: State, event: Payload) -> None:
+        """Fold a fact or a decision into the pool."""
+        if isinstance(event, PoolFact):
+            _fold_fact(state, event)
+        elif isinstance(event, PoolDecision):
+            _fold_decision(state, event)
+
+    def decide(self, state: State, fact: Payload) -> list[Payload]:
+        """Return what follows from a fact: losses, drops, signals, then what starts now."""
+        if not isinstance(fact, PoolFact):
+            return []
+        decisions: list[Payload] = [
+            _lost(state, allocation_id, reason) for allocation_id, reason in state.stricken.items()
+        ]
+        decisions += [_dropped(state, request) for request in state.leaving.values()]
+        if isinstance(fact, AllocationWithdrawn):
+            decisions += _signaled(state, fact)
+        decisions += _granted(state, state.queue)
+        decisions += _granted(state, state.zero_slot_queue)
+        return decisions
+
+
+def _fold_fact(state: State, event: PoolFact) -> None:
+    match event:
+        case AgentJoined():
+            _join(state, event)
+        case AgentLeft():
+            _end_life(state, event.agent_id, event.incarnation, "left")
+        case AgentLost():
+            how = f"was silent for {event.silent_ms / 1000:.1f} s"
+            _end_life(state, event.agent_id, event.incarnation, how)
+        case AllocationRequested():
+            _request(state, event)
+        case AllocationWithdrawn():
+            _withdraw(state, event.allocation_id)
+        case AllocationReleased():
+            _release(state, event)
+        case _:
+            assert_never(event)
+
+
+def _fold_decision(state: State, event: PoolDecision) -> None:
+    match event:
+        case AllocationGranted():
+            _grant(state, event)
+        case AllocationSignaled():
+            state.allocations[event.allocation_id].signaled = event.how
+        case AllocationLost():
+            del state.stricken[event.allocation_id]
+            state.allocations[event.allocation_id].lost = True
+            _close_if_over(state, event.allocation_id)
+        case AllocationDropped():
+            del state.leaving[event.allocation_id]
+        case _:
+            assert_never(event)
+
+
+def _join(state: State, event: AgentJoined) -> None:
+    if event.incarnation <= state.incarnations.get(event.agent_id, -1):
+        return
+    if event.agent_id in state.room.agents:
+        known = state.incarnations[event.agent_id]
+        _end_life(state, event.agent_id, known, "was started again")
+    state.incarnations[event.agent_id] = event.incarnation
+    state.room.join(event.agent_id, event.incarnation, [slot.id for slot in event.slots])
+    state.runs_on[event.agent_id] = []
+
+
+def _end_life(state: State, agent_id: str, incarnation: int, how: str) -> None:
+    offer = state.room.agents.get(agent_id)
+    if offer is None or offer.incarnation != incarnation:
+        return
+    state.room.leave(agent_id)
+    for allocation_id in state.runs_on.pop(agent_id):
+        allocation = state.allocations[allocation_id]
+        _hold(state, allocation.experiment_id, -len(allocation.parts.pop(agent_id)))
+        if allocation.lost:
+            _close_if_over(state, allocation_id)
+        else:
+            state.stricken[allocation_id] = f"agent {agent_id} {how}"
+
+
+def _request(state: State, event: AllocationRequested) -> None:
+    if state.knows(event.allocation_id):
+        return
+    state.queue_of(event.slots).add(
+        Request(
+            allocation_id=event.allocation_id,
+            experiment_id=event.experiment_id,
+            slots=event.slots,
+            priority=event.priority,
+            max_slots=event.max_slots,
+            arrival=state.arrivals,
+            spec=event.spec,
+        )
+    )
+    state.arrivals += 1
+
+
+def _withdraw(state: State, allocation_id: str) -> None:
+    for queue in (state.queue, state.zero_slot_queue):
+        if allocation_id in queue:
+            state.leaving[allocation_id] = queue.remove(allocation_id)
+
+
+def _release(state: State, event: AllocationReleased) -> None:
+    allocation = state.allocations.get(event.allocation_id)
+    if allocation is None or event.agent_id not in allocation.parts:
+        return
+    if state.room.agents[event.agent_id].incarnation != event.incarnation:
+        return
+    slots = allocation.parts.pop(event.agent_id)
+    state.room.give_back(event.agent_id, slots)
+    state.runs_on[event.agent_id].remove(event.allocation_id)
+    _hold(state, allocation.experiment_id, -len(slots))
+    _close_if_over(state, event.allocation_id)
+
+
+def _grant(state: State, event: AllocationGranted) -> None:
+    slots = sum(len(share.slots) for share in event.shares)
+    request = state.queue_of(slots).remove(event.allocation_id)
+    state.allocations[event.allocation_id] = Allocation(
+        experiment_id=request.experiment_id,
+        trial_id=request.spec.trial_id,
+        run=request.spec.run,
+        parts={share.agent_id: share.slots for share in event.shares},
+    )
+    for share in event.shares:
+        state.room.take(share)
+        state.runs_on[share.agent_id].append(event.allocation_id)
+    _hold(state, request.experiment_id, slots)
+
+
+def _hold(state: State, experiment_id: str, slots: int) -> None:
+    held = state.held.pop(experiment_id, 0) + slots
+    if held:
+        state.held[experiment_id] = held
+
+
+def _close_if_over(state: State, allocation_id: str) -> None:
+    if not state.allocations[allocation_id].parts:
+        del state.allocations[allocation_id]
+
+
+def _lost(state: State, allocation_id: str, reason: str) -> AllocationLost:
+    allocation = state.allocations[allocation_id]
+    return AllocationLost(
+        pool=state.pool,
+        allocation_id=allocation_id,
+        experiment_id=allocation.experiment_id,
+        trial_id=allocation.trial_id,
+        run=allocation.run,
+        reason=reason,
+    )
+
+
+def _dropped(state: State, request: Request) -> AllocationDropped:
+    return AllocationDropped(
+        pool=state.pool,
+        allocation_id=request.allocation_id,
+        experiment_id=request.experiment_id,
+        trial_id=request.spec.trial_id,
+        run=request.spec.run,
+        reason="withdrawn before it got its slots",
+    )
+
+
+def _signaled(state: State, fact: AllocationWithdrawn) -> list[Payload]:
+    """Answer a withdrawal of what runs; kill may follow preempt, anything else is a repetition."""
+    allocation = state.allocations.get(fact.allocation_id)
+    if allocation is None or allocation.lost or allocation.signaled in {fact.how, "kill"}:
+        return []
+    return [
+        AllocationSignaled(
+            pool=state.pool,
+            allocation_id=fact.allocation_id,
+            agents=list(allocation.parts),
+            how=fact.how,
+        )
+    ]
+
+
+def _granted(state: State, queue: Queue) -> list[Payload]:
+    return [
+        AllocationGranted(
+            pool=state.pool,
+            allocation_id=request.allocation_id,
+            shares=shares,
+            spec=request.spec,
+        )
+        for request, shares in choose(queue, state.room, state.held)
+    ]

@@ -1,0 +1,133 @@
+"""Scenarios of one pool: facts in few words, and the scheduler folded as its host folds it."""
+
+import msgspec
+from rung.events import Payload
+from rung.events.allocation import (
+    AgentJoined,
+    AgentLeft,
+    AgentLost,
+    AllocationDropped,
+    AllocationGranted,
+    AllocationLost,
+    AllocationReleased,
+    AllocationRequested,
+    AllocationSignaled,
+    AllocationWithdrawn,
+    Share,
+    Slot,
+)
+from rung.events.trial import RunSpec, Withdrawal
+from rung.scheduler import Scheduler
+from rung.scheduler.pool import State
+
+POOL = "default"
+
+
+def joined(agent_id: str, slots: int = 4, incarnation: int = 1) -> AgentJoined:
+    """An agent offers slots 0, 1, …."""
+    return AgentJoined(
+        pool=POOL,
+        agent_id=agent_id,
+        incarnation=incarnation,
+        hostname=f"{agent_id}.example",
+        slots=[Slot(id=number, kind="cpu", name=f"CPU slot {number}") for number in range(slots)],
+    )
+
+
+def left(agent_id: str, incarnation: int = 1) -> AgentLeft:
+    """An agent goes down in good order."""
+    return AgentLeft(pool=POOL, agent_id=agent_id, incarnation=incarnation)
+
+
+def lost(agent_id: str, incarnation: int = 1) -> AgentLost:
+    """An agent's heartbeat stays away."""
+    return AgentLost(pool=POOL, agent_id=agent_id, incarnation=incarnation, silent_ms=31_250)
+
+
+def requested(
+    allocation_id: str, slots: int = 1, priority: int = 42, max_slots: int | None = None
+) -> AllocationRequested:
+    """An allocation `<experiment>.<trial index>.<run>` is asked for."""
+    experiment_id, index, run = allocation_id.split(".")
+    return AllocationRequested(
+        pool=POOL,
+        allocation_id=allocation_id,
+        experiment_id=experiment_id,
+        slots=slots,
+        priority=priority,
+        max_slots=max_slots,
+        spec=RunSpec(
+            experiment_id=experiment_id,
+            trial_id=f"{experiment_id}.{index}",
+            trial_index=int(index),
+            run=int(run),
+            hparams={"lr": 0.1},
+            seed=1,
+            length=10,
+            time_metric="batches",
+            restore=[],
+            code_digest=None,
+            config={},
+        ),
+    )
+
+
+def withdrawn(allocation_id: str, how: Withdrawal = "preempt") -> AllocationWithdrawn:
+    """An allocation is no longer wanted."""
+    return AllocationWithdrawn(pool=POOL, allocation_id=allocation_id, how=how)
+
+
+def released(allocation_id: str, agent_id: str, incarnation: int = 1) -> AllocationReleased:
+    """An agent's part of an allocation is over."""
+    return AllocationReleased(
+        pool=POOL, allocation_id=allocation_id, agent_id=agent_id, incarnation=incarnation
+    )
+
+
+class Pool:
+    """One pool under the scheduler."""
+
+    def __init__(self) -> None:
+        self.scheduler = Scheduler()
+        self.state: State = self.scheduler.initial(POOL)
+        self.history: list[Payload] = []
+        """Facts, each followed by its decisions."""
+
+    def tell(self, *facts: Payload) -> list[Payload]:
+        """Fold facts as the host does and return the decisions."""
+        return [decision for fact in facts for decision in self._fold(fact)]
+
+    def then(self, *facts: Payload) -> list[str]:
+        """Fold facts and return the decisions in few words."""
+        return [brief(decision) for decision in self.tell(*facts)]
+
+    def _fold(self, fact: Payload) -> list[Payload]:
+        self.scheduler.evolve(self.state, fact)
+        decisions = self.scheduler.decide(self.state, fact)
+        for decision in decisions:
+            self.scheduler.evolve(self.state, decision)
+        self.history += [fact, *decisions]
+        return decisions
+
+    def restart(self) -> None:
+        """Go on from a snapshot, as after a restart of the service."""
+        self.state = msgspec.json.decode(msgspec.json.encode(self.state), type=State)
+
+
+def brief(decision: Payload) -> str:
+    """Return a decision in few words."""
+    match decision:
+        case AllocationGranted(allocation_id=name, shares=shares):
+            return f"granted {name}: {' '.join(map(_share, shares))}"
+        case AllocationSignaled(allocation_id=name, how=how, agents=agents):
+            return f"signaled {name} {how}: {' '.join(agents)}"
+        case AllocationLost(allocation_id=name, reason=reason):
+            return f"lost {name}: {reason}"
+        case AllocationDropped(allocation_id=name):
+            return f"dropped {name}"
+        case _:
+            raise AssertionError(decision)
+
+
+def _share(share: Share) -> str:
+    return f"{share.agent_id}{share.slots}".replace(" ", "")
