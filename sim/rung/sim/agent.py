@@ -1,0 +1,221 @@
+"""A simulated agent: trains by drawing curves, dies and comes back as its world wants."""
+
+import hashlib
+import json
+from typing import Any
+
+from msgspec import Struct
+from rung.events import decode
+from rung.events.allocation import (
+    AgentJoined,
+    AgentLost,
+    AllocationGranted,
+    AllocationLost,
+    AllocationReleased,
+    AllocationSignaled,
+    Slot,
+)
+from rung.events.checkpoint import CheckpointDamaged, CheckpointStored
+from rung.events.trial import (
+    ExitOutcome,
+    RunSpec,
+    TrialExited,
+    TrialRestored,
+    TrialStarted,
+    TrialValidated,
+)
+from rung.sim.world import World
+
+_BACK_MS = 500
+
+
+def curve(hparams: dict[str, Any], units: int) -> float:
+    """Return the metric of a trial after so many units of training: falls towards a limit."""
+    digest = hashlib.sha256(json.dumps(hparams, sort_keys=True).encode()).digest()
+    limit = int.from_bytes(digest[:6]) / 2**48
+    speed = 0.05 + int.from_bytes(digest[6:12]) / 2**48
+    return limit + (1.0 + limit) / (1.0 + speed * units)
+
+
+class _Run(Struct):
+    spec: RunSpec
+    units: int
+    leaving: bool = False
+
+
+class Agent:
+    """One agent with its slots; facts go out under an origin of its own."""
+
+    def __init__(
+        self, world: World, agent_id: str, slots: int, checkpoints: dict[str, int]
+    ) -> None:
+        self.agent_id = agent_id
+        self._world = world
+        self._slots = slots
+        self._checkpoints = checkpoints
+        self._incarnation = 0
+        self._runs: dict[str, _Run] = {}
+        self._position = 0
+        self._origin = f"agent/{agent_id}/sim"
+        world.subscribe("placements", self.wake)
+        self._join()
+
+    def _join(self) -> None:
+        self._incarnation += 1
+        self._position = len(self._world.topics["placements"])
+        slots = [Slot(id=i, kind="cpu", name=f"CPU slot {i}") for i in range(self._slots)]
+        self._world.write(
+            AgentJoined(
+                pool="default",
+                agent_id=self.agent_id,
+                incarnation=self._incarnation,
+                hostname=self.agent_id,
+                slots=slots,
+            ),
+            self._origin,
+        )
+
+    def wake(self) -> None:
+        """Carry out what the scheduler decided."""
+        if self._incarnation == 0:
+            return
+        records = self._world.topics["placements"]
+        while self._position < len(records):
+            data = decode(records[self._position].value).data
+            self._position += 1
+            match data:
+                case AllocationGranted() if self._is_mine(data):
+                    self._start(data.spec, data.allocation_id)
+                case AllocationSignaled(allocation_id=allocation, how=how):
+                    run = self._runs.get(allocation)
+                    if run is not None and self.agent_id in data.agents:
+                        run.leaving = True
+                        if how == "kill":
+                            self._exit(allocation, run, "killed")
+                case AllocationLost(allocation_id=allocation) if allocation in self._runs:
+                    del self._runs[allocation]
+                    self._release(allocation)
+
+    def _is_mine(self, grant: AllocationGranted) -> bool:
+        return any(
+            (share.agent_id, share.incarnation) == (self.agent_id, self._incarnation)
+            for share in grant.shares
+        )
+
+    def _start(self, spec: RunSpec, allocation: str) -> None:
+        names = {"experiment_id": spec.experiment_id, "trial_id": spec.trial_id, "run": spec.run}
+        self._world.write(TrialStarted(**names, agent_id=self.agent_id), self._origin)
+        run = _Run(spec, 0)
+        for checkpoint in spec.restore:
+            if self._world.happens(self._world.faults.damage):
+                self._world.write(
+                    CheckpointDamaged(**names, checkpoint_id=checkpoint, reason="simulated"),
+                    self._origin,
+                )
+                continue
+            run.units = self._checkpoints[checkpoint]
+            self._world.write(
+                TrialRestored(**names, checkpoint_id=checkpoint, steps_completed=run.units),
+                self._origin,
+            )
+            break
+        self._runs[allocation] = run
+        self._later(allocation, run)
+
+    def _later(self, allocation: str, run: _Run) -> None:
+        incarnation = self._incarnation
+        duration_ms = self._world.random.randint(10, 200)
+        self._world.after(duration_ms, lambda: self._unit(allocation, run, incarnation))
+
+    def _unit(self, allocation: str, run: _Run, incarnation: int) -> None:
+        """Train one unit, or leave, or die."""
+        if incarnation != self._incarnation or self._runs.get(allocation) is not run:
+            return
+        if self._world.happens(self._world.faults.agent_crash):
+            self._crash()
+            return
+        if run.leaving:
+            self._checkpoint(run)
+            self._exit(allocation, run, "preempted")
+            return
+        if self._world.happens(self._world.faults.trial_crash):
+            self._exit(allocation, run, "failed")
+            return
+        run.units += 1
+        spec = run.spec
+        self._world.write(
+            TrialValidated(
+                experiment_id=spec.experiment_id,
+                trial_id=spec.trial_id,
+                run=spec.run,
+                steps_completed=run.units,
+                metrics={"loss": curve(spec.hparams, run.units)},
+            ),
+            self._origin,
+        )
+        self._checkpoint(run)
+        if spec.length is not None and run.units >= spec.length:
+            self._exit(allocation, run, "finished")
+        else:
+            self._later(allocation, run)
+
+    def _checkpoint(self, run: _Run) -> None:
+        if run.units == 0:
+            return
+        name = f"c{len(self._checkpoints)}"
+        self._checkpoints[name] = run.units
+        self._world.write(
+            CheckpointStored(
+                experiment_id=run.spec.experiment_id,
+                trial_id=run.spec.trial_id,
+                run=run.spec.run,
+                checkpoint_id=name,
+                steps_completed=run.units,
+                size_bytes=1,
+                files=1,
+                digest="0",
+            ),
+            self._origin,
+        )
+
+    def _exit(self, allocation: str, run: _Run, outcome: ExitOutcome) -> None:
+        del self._runs[allocation]
+        failed = outcome == "failed"
+        self._world.write(
+            TrialExited(
+                experiment_id=run.spec.experiment_id,
+                trial_id=run.spec.trial_id,
+                run=run.spec.run,
+                agent_id=self.agent_id,
+                outcome=outcome,
+                exit_code=1 if failed else 0,
+                signal=None,
+                message="simulated",
+            ),
+            self._origin,
+        )
+        self._release(allocation)
+
+    def _release(self, allocation: str) -> None:
+        self._world.write(
+            AllocationReleased(
+                pool="default",
+                allocation_id=allocation,
+                agent_id=self.agent_id,
+                incarnation=self._incarnation,
+            ),
+            self._origin,
+        )
+
+    def _crash(self) -> None:
+        """Lose everything that runs; come back, sometimes only after being declared lost."""
+        self._runs.clear()
+        if self._world.happens(0.5):
+            lost = AgentLost(
+                pool="default",
+                agent_id=self.agent_id,
+                incarnation=self._incarnation,
+                silent_ms=_BACK_MS,
+            )
+            self._world.write(lost, "scheduler/sim")
+        self._world.after(_BACK_MS, self._join)

@@ -1,0 +1,145 @@
+"""One simulated search from submission to its end, with what must hold checked on the way."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from msgspec import Struct
+from rung.checkpoint_gc.machine import CheckpointGC
+from rung.checkpoint_gc.service import deleted, trial_ended
+from rung.events import decode
+from rung.events.checkpoint import CheckpointRetired
+from rung.events.experiment import (
+    ExperimentEnded,
+    ExperimentSubmitted,
+    PauseRequested,
+    ResumeRequested,
+)
+from rung.events.trial import TrialClosed, TrialRequested, TrialValidated
+from rung.host import PartitionFold
+from rung.scheduler.machine import Scheduler
+from rung.scheduler.service import to_pools
+from rung.searcher.machine import Searcher
+from rung.searcher.service import to_run_ended
+from rung.sim.agent import Agent
+from rung.sim.services import Decider, Forwarder
+from rung.sim.world import Faults, World
+
+EXPERIMENT = "simulate"
+
+
+class Scenario(Struct, frozen=True, kw_only=True):
+    """What is simulated: a search on some agents, under faults."""
+
+    config: dict[str, Any]
+    """An expanded experiment configuration whose metric is `loss`, in units of `batches`."""
+    agents: Sequence[int] = (2, 2)
+    """Slots of each agent."""
+    faults: Faults = Faults()
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """What came of a search, without how it came: what two interleavings can be compared by."""
+
+    state: str
+    trials: dict[str, dict[str, Any]]
+    """Trial → hyperparameters, the state in which it was closed, and its validations by step."""
+    retained: list[str]
+    """Trial and step of every checkpoint that was not retired."""
+    milliseconds: int
+
+
+def run(scenario: Scenario, seed: int) -> Outcome:
+    """Simulate one search and return what came of it.
+
+    Raises:
+        AssertionError: an invariant does not hold; the message and the seed tell which.
+    """
+    world = World(seed, scenario.faults)
+    checkpoints: dict[str, int] = {}
+    deciders = [
+        Decider(world, Searcher()),
+        Decider(world, Scheduler()),
+        Decider(world, CheckpointGC()),
+    ]
+    Forwarder(world, "searches", to_pools)
+    Forwarder(world, "placements", to_run_ended)
+    Forwarder(world, "searches", trial_ended)
+    Forwarder(world, "retirements", deleted)
+    for number, slots in enumerate(scenario.agents):
+        Agent(world, f"agent-{number}", slots, checkpoints)
+    world.write(
+        ExperimentSubmitted(
+            experiment_id=EXPERIMENT, config=scenario.config, source="", code_digest=None
+        ),
+        "gateway/sim",
+    )
+    _plan_pauses(world)
+    world.run(happenings_max=2_000_000)
+    for decider in deciders:
+        _check_audit(world, decider)
+    return _outcome(world, checkpoints)
+
+
+def _plan_pauses(world: World) -> None:
+    """Pause and resume at moments drawn beforehand; every pause is followed by a resumption."""
+
+    def ask(kind: type[PauseRequested | ResumeRequested]) -> None:
+        world.write(kind(experiment_id=EXPERIMENT), "gateway/sim")
+
+    moment = 0
+    while world.happens(world.faults.pause):
+        for kind in (PauseRequested, ResumeRequested):
+            moment += world.random.randint(1, 2_000)
+            world.after(moment, partial(ask, kind))
+
+
+def _check_audit(world: World, decider: Decider) -> None:
+    """Decide everything again, crashes and all, and find it on record word for word."""
+    process = decider.process
+    fold: PartitionFold[Any] = PartitionFold(process)
+    assert not fold.record(world.topics[process.decisions])
+    for record in world.topics[process.facts]:
+        folded = fold.fold(record, compare=True)
+        assert folded.rejected is None, folded.rejected
+        assert folded.new == [], f"{process.name}: undecided: {folded.new}"
+        recorded = [event.data for event in folded.recorded]
+        if folded.decided is not None:
+            assert recorded == folded.decided, f"{process.name} decides {record.position} anew"
+
+
+def _outcome(world: World, checkpoints: dict[str, int]) -> Outcome:
+    trials: dict[str, dict[str, Any]] = {}
+    ended: list[str] = []
+    for record in world.topics["searches"]:
+        match decode(record.value).data:
+            case TrialRequested() as data:
+                assert data.trial_id not in trials, f"{data.trial_id} was requested twice"
+                trials[data.trial_id] = {"hparams": data.hparams, "validations": {}}
+            case TrialClosed() as data:
+                assert "state" not in trials[data.trial_id], f"{data.trial_id} was closed twice"
+                trials[data.trial_id]["state"] = data.state
+            case ExperimentEnded(state=state):
+                ended.append(state)
+    assert len(ended) == 1, f"the experiment ended {len(ended)} times"
+    assert all("state" in trial for trial in trials.values()), "a trial was left open"
+    for record in world.topics["experiments"]:
+        match decode(record.value).data:
+            case TrialValidated() as data:
+                steps = trials[data.trial_id]["validations"]
+                assert steps.setdefault(data.steps_completed, data.metrics) == data.metrics
+    return Outcome(
+        state=ended[0],
+        trials=trials,
+        retained=_retained(world, checkpoints),
+        milliseconds=world.now_ms,
+    )
+
+
+def _retained(world: World, checkpoints: dict[str, int]) -> list[str]:
+    retired = {
+        data.checkpoint_id
+        for record in world.topics["retirements"]
+        if isinstance(data := decode(record.value).data, CheckpointRetired)
+    }
+    return sorted(set(checkpoints) - retired)

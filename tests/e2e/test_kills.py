@@ -1,0 +1,99 @@
+"""Killing every process at random moments changes nothing of what a search finds.
+
+Arrival order may change what an asynchronous search decides, so the comparison is made where the
+result does not depend on it: `hyperband` (synchronous), `grid`, and promotion ASHA with one trial
+at a time, which fixes the order of arrival.
+"""
+
+import random
+from typing import Any
+
+import pytest
+from e2e.installation import Installation, config, wait_for
+
+HYPERBAND = {
+    "name": "hyperband",
+    "max_time": 27,
+    "divisor": 3,
+    "time_metric": "batches",
+    "max_concurrent_trials": 4,
+}
+GRID = {"name": "grid", "max_length": {"batches": 12}, "max_concurrent_trials": 2}
+ASHA = {
+    "name": "async_halving",
+    "stop_once": False,
+    "num_rungs": 3,
+    "divisor": 3,
+    "max_trials": 6,
+    "max_time": 9,
+    "time_metric": "batches",
+    "max_concurrent_trials": 1,
+}
+
+
+def _result(installation: Installation, experiment: str) -> dict[str, Any]:
+    """Return what must not depend on kills: trials, metrics, states, and the best checkpoint."""
+    shown = installation.ended(experiment)
+    best = installation.get(f"/experiments/{experiment}/best")
+    checkpoint = installation.get(f"/checkpoints/{best['checkpoint']['id']}")
+    return {
+        "state": shown["state"],
+        "trials": [
+            (t["index"], t["hparams"], t["seed"], t["state"], t["bracket"], t["validations"])
+            for t in sorted(shown["trials"], key=lambda trial: trial["index"])
+        ],
+        "best": (best["trial"]["index"], best["value"], checkpoint["steps_completed"]),
+        "content": [(f["name"], f["sha256"]) for f in checkpoint["files"]],
+    }
+
+
+def _validations(installation: Installation, experiment: str) -> int:
+    shown = installation.get_or_none(f"/experiments/{experiment}")
+    return sum(len(t["validations"]) for t in shown["trials"]) if shown else 0
+
+
+def _kill_something(installation: Installation, chance: random.Random) -> str:
+    """Kill the whole of Rung, its agent, or a trial; return which."""
+    target = chance.choice(["up", "agent", "trial", "trial"])
+    if target == "up":
+        installation.kill_server()
+        installation.up()
+    elif target == "agent":
+        wait_for(lambda: installation.agent, "an agent runs").kill()
+    else:
+        victims = wait_for(installation.trials, "a trial runs")
+        chance.choice(victims).kill()
+    return target
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("name", "searcher", "kills"),
+    [("hyperband", HYPERBAND, 50), ("grid", GRID, 8), ("asha", ASHA, 8)],
+)
+def test_a_search_under_kills_finds_the_same(
+    installation: Installation, name: str, searcher: dict[str, Any], kills: int
+) -> None:
+    """Trials, hyperparameters, metrics and best checkpoint are those of the run without kills."""
+    calm = _result(installation, installation.submit(config(f"{name}-calm", searcher)))
+    experiment = installation.submit(config(f"{name}-storm", searcher))
+    chance = random.Random(kills)  # noqa: S311 - repeatable, not secret
+    killed: list[str] = []
+    while len(killed) < kills:
+        before = _validations(installation, experiment)
+        shown = installation.get_or_none(f"/experiments/{experiment}")
+        assert shown is None or not shown["ended_at"], f"ended after {len(killed)} kills: {killed}"
+        killed.append(_kill_something(installation, chance))
+        more = before + chance.randint(0, 1)
+        wait_for(
+            lambda wanted=more: _validations(installation, experiment) >= wanted,
+            f"progress after {killed}",
+            60,
+        )
+    storm = _result(installation, experiment)
+
+    assert storm == calm
+    for each in (None, experiment):
+        audit = installation.rung("audit", *([each] if each else []), check=False)
+        assert audit.returncode == 0, audit.stdout + audit.stderr

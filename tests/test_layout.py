@@ -1,0 +1,82 @@
+"""The tree: what a newcomer may rely on when looking for something."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_ROOT = Path(__file__).parents[1]
+_PROJECT: dict[str, Any] = tomllib.loads((_ROOT / "pyproject.toml").read_text())
+_TOOLS = _PROJECT["tool"]
+
+ROOTS = sorted(
+    str(path.parent.relative_to(_ROOT))
+    for pattern in ("*/rung", "services/*/rung")
+    for path in _ROOT.glob(pattern)
+    if not path.parent.name.startswith(".")
+)
+SERVICES = sorted(path for path in (_ROOT / "services").glob("*") if path.is_dir())
+PACKAGES = sorted(
+    package for root in ROOTS for package in (_ROOT / root / "rung").iterdir() if package.is_dir()
+)
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        _TOOLS["hatch"]["build"]["dev-mode-dirs"],
+        [
+            p.removesuffix("/rung")
+            for p in _TOOLS["hatch"]["build"]["targets"]["wheel"]["packages"]
+        ],
+        [p for p in _TOOLS["pytest"]["ini_options"]["pythonpath"] if p != "tests"],
+        [
+            p.removeprefix("$MYPY_CONFIG_FILE_DIR/")
+            for p in _TOOLS["mypy"]["mypy_path"]
+            if not p.endswith("tests")
+        ],
+    ],
+    ids=["dev-mode-dirs", "wheel", "pytest", "mypy"],
+)
+def test_every_list_of_roots_names_every_root(listed: list[str]) -> None:
+    """A root that one of the lists forgets is not importable somewhere."""
+    assert sorted(listed) == ROOTS
+
+
+def test_the_namespace_has_no_init() -> None:
+    """A stray `rung/__init__.py` in one root would hide all the others."""
+    assert [root for root in ROOTS if (_ROOT / root / "rung" / "__init__.py").exists()] == []
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
+def test_every_package_is_typed(package: Path) -> None:
+    """Each package tells type checkers that it is annotated, and what it is."""
+    assert (package / "py.typed").exists()
+    assert (package / "__init__.py").read_text().startswith('"""')
+
+
+@pytest.mark.parametrize("service", SERVICES, ids=lambda path: path.name)
+def test_services_look_the_same_inside(service: Path) -> None:
+    """Who knows one service knows all."""
+    package = service / "rung" / service.name.replace("-", "_")
+    files = {path.name for path in package.iterdir()}
+    decides = service.name in {"searcher", "scheduler", "checkpoint-gc"}
+
+    assert (service / "README.md").exists()
+    assert {"__init__.py", "__main__.py", "config.py", "service.py", "py.typed"} <= files
+    assert ("machine.py" in files) == decides
+    assert len((package / "__main__.py").read_text().splitlines()) <= 60
+
+
+def test_no_module_is_a_drawer() -> None:
+    """What has no name of its own has no place."""
+    drawers = {"utils", "util", "helpers", "helper", "common", "base", "manager", "misc"}
+    found = [
+        str(path.relative_to(_ROOT))
+        for package in PACKAGES
+        for path in package.rglob("*.py")
+        if path.stem in drawers
+    ]
+
+    assert found == []
