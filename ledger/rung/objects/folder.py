@@ -126,11 +126,11 @@ class FolderStore:
         """Yield what lies below the deepest folder that the prefix names, and matches it."""
         parent, _, _ = prefix.rpartition("/")
         for folder, folders, files in os.walk(self._root / parent):
-            if Path(folder) == self._root and INCOMING in folders:
-                folders.remove(INCOMING)
             below = Path(folder).relative_to(self._root).as_posix()
+            lead = "" if below == "." else f"{below}/"
+            folders[:] = [name for name in folders if _may_match(f"{lead}{name}/", prefix)]
             for file in files:
-                name = file if below == "." else f"{below}/{file}"
+                name = lead + file
                 if name.startswith(prefix):
                     with contextlib.suppress(FileNotFoundError):
                         yield ObjectInfo(name, (Path(folder) / file).lstat().st_size)
@@ -174,6 +174,13 @@ _REASONS: Final[dict[int, str]] = {
     errno.EACCES: "permission denied; the folder must be writable by the user who runs Rung",
     errno.EPERM: "permission denied; the folder must be writable by the user who runs Rung",
 }
+
+
+def _may_match(folder: str, prefix: str) -> bool:
+    """Whether a folder (its name with a slash at the end) may hold names with the prefix."""
+    if folder == f"{INCOMING}/":
+        return False
+    return folder.startswith(prefix) or prefix.startswith(folder)
 
 
 def _make_folders(folder: Path) -> list[Path]:

@@ -30,7 +30,7 @@ class FileEntry(Struct, frozen=True, kw_only=True):
 
 
 class Provenance(Struct, frozen=True, kw_only=True):
-    """Where a checkpoint comes from; an id is empty where the run is not managed by Rung.
+    """Where a checkpoint comes from.
 
     Attributes:
         code, config, data: SHA-256 digests of the code archive, of the complete configuration
@@ -38,9 +38,9 @@ class Provenance(Struct, frozen=True, kw_only=True):
         environment: what it was trained with: Python, platform, packages with their versions.
     """
 
-    experiment_id: str = ""
-    trial_id: str = ""
-    run: int = 0
+    experiment_id: str
+    trial_id: str
+    run: int
     code: str | None = None
     config: str | None = None
     data: str | None = None
@@ -108,7 +108,7 @@ def store_checkpoint(  # noqa: PLR0913 - the parts of a checkpoint
     Raises:
         ObjectError: the folder holds what is no file, or the store refused.
     """
-    prefix = checkpoint_prefix(provenance.experiment_id or "local", checkpoint_id)
+    prefix = checkpoint_prefix(provenance.experiment_id, checkpoint_id)
     files: dict[str, FileEntry] = {}
     for name, path in _files_of(folder):
         files[name] = _measure(path)
@@ -134,7 +134,7 @@ def read_manifest(store: ObjectStore, experiment_id: str, checkpoint_id: str) ->
         ObjectMissing: there is none, so the checkpoint was never completed, or is deleted.
         ObjectDamaged: its bytes are not what was written.
     """
-    name = checkpoint_prefix(experiment_id or "local", checkpoint_id) + MANIFEST
+    name = checkpoint_prefix(experiment_id, checkpoint_id) + MANIFEST
     data = store.read(name)
     try:
         sealed = msgspec.json.decode(data, type=_Sealed)
@@ -159,7 +159,7 @@ def load_checkpoint(
         ObjectDamaged: a file is missing or differs; the message names it and the difference.
     """
     stored = read_manifest(store, experiment_id, checkpoint_id)
-    prefix = checkpoint_prefix(experiment_id or "local", checkpoint_id)
+    prefix = checkpoint_prefix(experiment_id, checkpoint_id)
     for name, expected in stored.manifest.files.items():
         target = folder / check_name(name)
         try:
@@ -175,7 +175,7 @@ def delete_checkpoint(store: ObjectStore, experiment_id: str, checkpoint_id: str
 
     Returns how many objects there were; it is safe to repeat.
     """
-    prefix = checkpoint_prefix(experiment_id or "local", checkpoint_id)
+    prefix = checkpoint_prefix(experiment_id, checkpoint_id)
     return store.delete(prefix + MANIFEST) + store.delete(prefix)
 
 
