@@ -1,5 +1,7 @@
 """The ledger: the port, and one adapter per technology."""
 
+from rung.ledger.memory import MemoryLedger
 from rung.ledger.port import Draft, Ledger, Record
+from rung.ledger.sqlite import SqliteLedger
 
-__all__ = ["Draft", "Ledger", "Record"]
+__all__ = ["Draft", "Ledger", "MemoryLedger", "Record", "SqliteLedger"]

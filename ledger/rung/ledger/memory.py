@@ -1,0 +1,146 @@
+"""The ledger in memory: for tests, simulations, and audits of exports."""
+
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from rung.events import TOPICS, partition_of, topic
+from rung.events.errors import LedgerError, LedgerUnavailable
+from rung.ledger.channel import Channel
+from rung.ledger.port import Draft, Record
+
+_KEPT: Final = {topic.HEARTBEATS: 1000}
+_BATCH: Final = 1000
+
+
+class _Stream:
+    """One partition of one topic."""
+
+    def __init__(self) -> None:
+        self.first = 0
+        self.records: list[Record] = []
+        self.channel = Channel()
+
+    @property
+    def end(self) -> int:
+        return self.first + len(self.records)
+
+    def read(self, position: int, limit: int) -> list[Record]:
+        start = max(position - self.first, 0)
+        return self.records[start : start + limit]
+
+    def trim(self, keep: int) -> None:
+        if len(self.records) > keep + keep // 4:
+            self.first += len(self.records) - keep
+            del self.records[:-keep]
+
+
+class MemoryLedger:
+    """A ledger that ends with its process; implements `rung.ledger.port.Ledger`.
+
+    Nothing waits for anything: without threads, and the same order of events every time.
+    """
+
+    def __init__(self, *, partitions: int = 4, ledger_id: str | None = None) -> None:
+        self._id = ledger_id or str(uuid.uuid4())
+        self._partitions = partitions
+        self._streams = {
+            (name, partition): _Stream() for name in TOPICS for partition in range(partitions)
+        }
+        self._consumers: dict[tuple[str, str, int], int] = {}
+        self._snapshots: dict[tuple[str, int], bytes] = {}
+        self._closed = False
+
+    @property
+    def id(self) -> str:
+        """The ledger's own name, drawn when it was created."""
+        return self._id
+
+    def partitions(self, topic: str) -> int:
+        """Return how many partitions a topic has."""
+        self._stream(topic, 0)
+        return self._partitions
+
+    async def append(self, drafts: Sequence[Draft]) -> list[int]:
+        """Append in order, all or none of them, and return their positions."""
+        self._check_open()
+        placed = [
+            (self._stream(draft.topic, partition), partition, draft)
+            for draft in drafts
+            for partition in [partition_of(draft.key, self._partitions)]
+        ]
+        positions: list[int] = []
+        for stream, partition, (name, key, value) in placed:
+            positions.append(stream.end)
+            stream.records.append(Record(name, partition, stream.end, key, value))
+        for stream, _, draft in placed:
+            if draft.topic in _KEPT:
+                stream.trim(_KEPT[draft.topic])
+            stream.channel.grow(stream.end)
+        return positions
+
+    async def read(self, topic: str, partition: int, position: int, limit: int) -> list[Record]:
+        """Return up to `limit` records from `position` on."""
+        self._check_open()
+        return self._stream(topic, partition).read(position, limit)
+
+    async def end(self, topic: str, partition: int) -> int:
+        """Return the position that the next record will get."""
+        self._check_open()
+        return self._stream(topic, partition).end
+
+    async def follow(
+        self, topic: str, partition: int, position: int
+    ) -> AsyncIterator[Sequence[Record]]:
+        """Yield batches of records from `position` on, for ever, as they are appended."""
+        self._check_open()
+        stream = self._stream(topic, partition)
+        while True:
+            await stream.channel.wait(position)
+            records = stream.read(position, _BATCH)
+            position = records[-1].position + 1
+            yield records
+
+    async def position(self, consumer: str, topic: str, partition: int) -> int:
+        """Return the position a consumer committed last, 0 if it never did."""
+        self._check_open()
+        self._stream(topic, partition)
+        return self._consumers.get((consumer, topic, partition), 0)
+
+    async def commit(self, consumer: str, topic: str, partition: int, position: int) -> None:
+        """Remember where a consumer goes on after a restart."""
+        self._check_open()
+        self._stream(topic, partition)
+        self._consumers[consumer, topic, partition] = position
+
+    async def snapshot(self, name: str, partition: int) -> bytes | None:
+        """Return the newest snapshot saved under the name, None if there is none."""
+        self._check_open()
+        return self._snapshots.get((name, partition))
+
+    async def save_snapshot(self, name: str, partition: int, value: bytes) -> None:
+        """Replace the snapshot of that name."""
+        self._check_open()
+        self._snapshots[name, partition] = value
+
+    async def close(self) -> None:
+        """Let go of the ledger; followers get LedgerUnavailable."""
+        self._closed = True
+        for stream in self._streams.values():
+            stream.channel.close(_REFUSAL)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise _REFUSAL
+
+    def _stream(self, topic: str, partition: int) -> _Stream:
+        try:
+            return self._streams[topic, partition]
+        except KeyError:
+            raise LedgerError(
+                f"there is no partition {partition} of a topic {topic!r}; there are 0 to "
+                f"{self._partitions - 1} of {', '.join(TOPICS)}"
+            ) from None
+
+
+_REFUSAL: Final = LedgerUnavailable("this ledger is closed")
