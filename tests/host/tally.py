@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 from rung.events import Event, Payload, fact
+from rung.events.envelope import key_of
 from rung.events.experiment import (
     ExperimentEnded,
     ExperimentPaused,
@@ -74,4 +75,5 @@ def kill(number: int, key: str = "a") -> Event:
 
 
 def _asked(data: Payload, number: int) -> Event:
-    return fact(data, source="/rung/gateway", origin="gateway/t", sequence=number, time="t")
+    origin = f"gateway/{key_of(data)}"
+    return fact(data, source="/rung/gateway", origin=origin, sequence=number, time="t")
