@@ -1,0 +1,7 @@
+"""The searcher: which trials exist, how far each trains, when it stops, when a search ends."""
+
+from rung.searcher.machine import Searcher
+from rung.searcher.service import serve
+from rung.searcher.simulate import Simulated, simulate
+
+__all__ = ["Searcher", "Simulated", "serve", "simulate"]
