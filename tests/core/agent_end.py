@@ -1,0 +1,150 @@
+"""The agent's end of the socket, speaking the real protocol, for tests of the trial's end."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rung.core import protocol
+from rung.core.protocol import FromTrial, Hello, Preempt, Reported, Welcome
+from rung.events.trial import RunSpec
+
+T = TypeVar("T")
+TOKEN = "t0ken"  # noqa: S105 - not a secret
+
+
+def run_spec(**changes: Any) -> RunSpec:
+    """Return a run of a search for `loss` over batches."""
+    fields: dict[str, Any] = {
+        "experiment_id": "exp00000",
+        "trial_id": "exp00000.3",
+        "trial_index": 3,
+        "run": 1,
+        "hparams": {"lr": 0.1},
+        "seed": 17,
+        "length": None,
+        "time_metric": "batches",
+        "restore": [],
+        "code_digest": None,
+        "config": {"searcher": {"metric": "loss", "smaller_is_better": True}},
+    }
+    return RunSpec(**(fields | changes))
+
+
+class AgentEnd:
+    """Welcomes one trial process after another and remembers what they say.
+
+    Attributes:
+        messages: what was said after `Hello`, in order, over all connections.
+        hellos: how each connection began.
+    """
+
+    def __init__(self, folder: Path, spec: RunSpec) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / "agent.sock"
+        self.objects_url = (folder / "objects").as_uri()
+        self.spec = spec
+        self.messages: list[FromTrial] = []
+        self.hellos: list[Hello] = []
+        self.reading = threading.Event()
+        self.reading.set()
+        self.on_message: Callable[[FromTrial], None] = lambda _message: None
+        self._changed = threading.Condition()
+        self._connection: socket.socket | None = None
+        self._ended = 0
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(self.path))
+        self._listener.listen()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the agent sets for a trial process."""
+        return {
+            protocol.SOCKET_VARIABLE: str(self.path),
+            protocol.ALLOCATION_VARIABLE: f"{self.spec.trial_id}.{self.spec.run}",
+            protocol.TOKEN_VARIABLE: TOKEN,
+            protocol.RANK_VARIABLE: "0",
+        }
+
+    def preempt(self) -> None:
+        """Ask the connected process to leave."""
+        assert self._connection is not None
+        self._connection.sendall(protocol.frame(Preempt(30_000)))
+
+    def vanish(self) -> None:
+        """Close the connection, as an agent that dies."""
+        assert self._connection is not None
+        self._connection.shutdown(socket.SHUT_RDWR)
+
+    def wait_for(self, condition: Callable[["AgentEnd"], bool], timeout: float = 20.0) -> None:
+        """Return when the condition holds; it is looked at after every message."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: condition(self), timeout), self.messages
+
+    def wait_for_end(self, connections: int = 1) -> None:
+        """Return when that many connections were read to their end."""
+        self.wait_for(lambda agent: agent._ended >= connections)
+
+    def reports(self, kind: str) -> list[tuple[int, dict[str, Any]]]:
+        """Return the steps and values reported for a kind, in order."""
+        found = [m for m in self.messages if isinstance(m, Reported) and m.kind == kind]
+        return [(message.step, dict(message.values)) for message in found]
+
+    def of(self, kind: type[T]) -> list[T]:
+        """Return the messages of a type, in order."""
+        return [message for message in self.messages if isinstance(message, kind)]
+
+    def close(self) -> None:
+        """Stop listening."""
+        self.reading.set()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listener.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with connection:
+                self._connection = connection
+                self._listen(connection)
+            with self._changed:
+                self._ended += 1
+                self._changed.notify_all()
+
+    def _listen(self, connection: socket.socket) -> None:
+        try:
+            with connection.makefile("rb") as lines:
+                for line in lines:
+                    self._take(connection, line)
+        except ConnectionResetError:  # killed with a message from here unread
+            pass
+
+    def _take(self, connection: socket.socket, line: bytes) -> None:
+        self.reading.wait()
+        message = protocol.trial_decoder.decode(line)
+        if isinstance(message, Hello):
+            self.hellos.append(message)
+            welcome = Welcome(self.spec, "agent-1", self.objects_url, [0])
+            connection.sendall(protocol.frame(welcome))
+            return
+        with self._changed:
+            self.messages.append(message)
+            self._changed.notify_all()
+        self.on_message(message)
+
+
+@contextmanager
+def agent_end(folder: Path, **changes: Any) -> Iterator[AgentEnd]:
+    """Yield an agent's end that grants a run with the given changes."""
+    agent = AgentEnd(folder, run_spec(**changes))
+    try:
+        yield agent
+    finally:
+        agent.close()

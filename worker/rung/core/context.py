@@ -1,0 +1,186 @@
+"""`core.init`: from a script to its run."""
+
+import atexit
+import contextlib
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rung.core import link as links
+from rung.core import local, protocol
+from rung.core.checkpoint import CheckpointContext
+from rung.core.errors import AgentGone, InvalidHP
+from rung.core.goal import Goal
+from rung.core.info import Info, trial_info
+from rung.core.link import Link
+from rung.core.preempt import PreemptContext
+from rung.core.protocol import Hello, HparamsRefused, Welcome
+from rung.core.train import TrainContext
+from rung.events.trial import RunSpec
+from rung.objects import FolderStore, ObjectStore, open_store
+
+
+class Context:
+    """A run as its script sees it; `init` makes one.
+
+    Attributes:
+        train: reports metrics.
+        checkpoint: stores and restores checkpoints.
+        preempt: says when to leave.
+        info: what there is to know about the run.
+    """
+
+    def __init__(self, link: Link, store: ObjectStore, spec: RunSpec, info: Info) -> None:
+        self._link = link
+        self._resources = contextlib.ExitStack()
+        self._resources.callback(link.close)
+        parent = Path.cwd() if info.managed else None
+        scratch = self._resources.enter_context(
+            tempfile.TemporaryDirectory(prefix=".rung-", dir=parent, ignore_cleanup_errors=True)
+        )
+        goal = Goal(spec)
+        self.train = TrainContext(link, goal)
+        self.checkpoint = CheckpointContext(link, store, spec, Path(scratch))
+        self.preempt = PreemptContext(link, goal)
+        self.info = info
+        self._pid = os.getpid()
+        atexit.register(self.close)
+
+    @property
+    def hparams(self) -> dict[str, Any]:
+        """The trial's hyperparameters."""
+        return self.info.trial.hparams
+
+    @property
+    def seed(self) -> int:
+        """The trial's seed, the same in each of its runs."""
+        return self.info.trial.seed
+
+    def close(self) -> None:
+        """Send what is still to be sent and let go of the run."""
+        if os.getpid() == self._pid:
+            atexit.unregister(self.close)
+            self._resources.close()
+            _connection.drop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(error, InvalidHP):
+            self._link.send(HparamsRefused(str(error) or "the script refused its hyperparameters"))
+        self.close()
+
+
+class _Connection:
+    """The process's one link to its agent, made at the first need."""
+
+    def __init__(self) -> None:
+        self._made: tuple[Link, Welcome, Info] | None = None
+        self._info: Info | None = None
+        self._pid = 0
+
+    def get(self) -> tuple[Link, Welcome, Info]:
+        """Return the link; a forked child gets one of its own."""
+        if self._made is None or self._pid != os.getpid():
+            self._made, self._pid = _connect(), os.getpid()
+            self._info = self._made[2]
+        return self._made
+
+    def info(self) -> Info:
+        """Return what the agent said, without asking twice."""
+        return self._info or self.get()[2]
+
+    def drop(self) -> None:
+        """Forget the link, which is closed."""
+        self._made = None
+
+
+_connection = _Connection()
+
+
+def init(
+    *,
+    hparams: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | Path | str | None = None,
+    seed: int | None = None,
+    restore: str | None = None,
+    storage: Path | str | None = None,
+) -> Context:
+    """Return the run that this process is; use it as `with core.init() as ctx:`.
+
+    Under Rung, everything comes from the platform and the arguments are not looked at. Started
+    by hand (`python train.py`), the same script runs by itself: reports are shown, checkpoints
+    go to a folder, and nothing ever asks it to leave.
+
+    Args:
+        hparams: the hyperparameters of a run by hand.
+        config: the experiment file of a run by hand, or its content; gives the hyperparameters
+            (the middle of every range), the length and the seed that are not given here.
+        seed: the seed of a run by hand.
+        restore: a checkpoint of an earlier run by hand to go on from.
+        storage: where a run by hand keeps its checkpoints; `./rung-local` by default.
+    """
+    if managed():
+        link, welcome, info = _connection.get()
+        return Context(link, open_store(welcome.objects_url), welcome.spec, info)
+    spec = local.local_spec(hparams, config, seed, restore)
+    return Context(local.LocalLink(), _local_store(storage), spec, _local_info(spec))
+
+
+def managed() -> bool:
+    """Return whether Rung started this process."""
+    return protocol.ALLOCATION_VARIABLE in os.environ
+
+
+def get_info() -> Info | None:
+    """Return what is known about the run before `init`; None where Rung does not manage it."""
+    return _connection.info() if managed() else None
+
+
+def _connect() -> tuple[Link, Welcome, Info]:
+    path = os.environ.get(protocol.SOCKET_VARIABLE)
+    if not path:
+        raise AgentGone(
+            f"{protocol.ALLOCATION_VARIABLE} is set but {protocol.SOCKET_VARIABLE} is not; "
+            "unset both to run the script by hand"
+        )
+    hello = Hello(
+        allocation_id=os.environ[protocol.ALLOCATION_VARIABLE],
+        token=os.environ.get(protocol.TOKEN_VARIABLE, ""),
+        rank=int(os.environ.get(protocol.RANK_VARIABLE, "0")),
+        pid=os.getpid(),
+    )
+    link, welcome = links.connect(path, hello)
+    info = Info(
+        managed=True,
+        allocation_id=hello.allocation_id,
+        agent_id=welcome.agent_id,
+        slot_ids=welcome.slots,
+        rank=hello.rank,
+        trial=trial_info(welcome.spec),
+    )
+    return link, welcome, info
+
+
+def _local_store(storage: Path | str | None) -> ObjectStore:
+    return FolderStore(Path(storage) if storage is not None else Path.cwd() / local.FOLDER)
+
+
+def _local_info(spec: RunSpec) -> Info:
+    return Info(
+        managed=False,
+        allocation_id=f"{spec.trial_id}.{spec.run}",
+        agent_id="",
+        slot_ids=[],
+        rank=0,
+        trial=trial_info(spec),
+    )

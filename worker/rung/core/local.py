@@ -1,0 +1,127 @@
+"""A run that nobody manages: `python train.py`.
+
+The script takes the same path through the Core API; only the other end of the link differs, which
+here shows the reports instead of sending them.
+"""
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+from rung.core.protocol import (
+    Acknowledged,
+    Damaged,
+    FromTrial,
+    HparamsRefused,
+    Reported,
+    Restored,
+    Stored,
+)
+from rung.events.trial import RunSpec
+
+FOLDER: Final = "rung-local"
+"""The folder, below the working folder, in which unmanaged runs keep their checkpoints."""
+DEFAULT_SEED: Final = 0
+
+_log = structlog.get_logger("rung")
+
+
+class LocalLink:
+    """Shows what a managed run would send."""
+
+    preempted = False
+
+    def send(self, message: FromTrial) -> None:
+        """Show a message."""
+        match message:
+            case Reported(kind=kind, step=step, values=values):
+                _log.info(
+                    kind,
+                    step=step,
+                    **{f"_{k}" if k in _TAKEN else k: v for k, v in values.items()},
+                )
+            case Stored(checkpoint_id=checkpoint_id, size_bytes=size_bytes):
+                _log.info("checkpoint stored", id=checkpoint_id, size_bytes=size_bytes)
+            case Restored(checkpoint_id=checkpoint_id, steps_completed=steps):
+                _log.info("checkpoint restored", id=checkpoint_id, steps_completed=steps)
+            case HparamsRefused(reason=reason):
+                _log.error("hyperparameters refused", reason=reason)
+            case Damaged() | Acknowledged():
+                pass
+
+    def close(self) -> None:
+        """Nothing is under way."""
+
+
+_TAKEN: Final = frozenset({"event", "step"})
+"""Names that a log line needs for itself."""
+
+
+def local_spec(
+    hparams: Mapping[str, Any] | None,
+    config: Mapping[str, Any] | Path | str | None,
+    seed: int | None,
+    restore: str | None,
+) -> RunSpec:
+    """Return what a managed run would have been told.
+
+    Args:
+        hparams: the hyperparameters; where they are not given, those of the experiment file.
+        config: an experiment file or its content as a mapping.
+        seed: the trial's seed; where it is not given, the file's `experiment_seed`, or 0.
+        restore: a checkpoint of an earlier local run to go on from.
+    """
+    file = _read(config)
+    searcher = file.get("searcher") or {}
+    space = file.pop("hyperparameters", None) or {}
+    if seed is None:
+        seed = (file.get("reproducibility") or {}).get("experiment_seed")
+    experiment_id = f"local-{secrets.token_hex(4)}"
+    return RunSpec(
+        experiment_id=experiment_id,
+        trial_id=f"{experiment_id}.0",
+        trial_index=0,
+        run=1,
+        hparams=dict(hparams) if hparams is not None else typical(space),
+        seed=DEFAULT_SEED if seed is None else seed,
+        length=searcher.get("max_time"),
+        time_metric=searcher.get("time_metric") or "batches",
+        restore=[restore] if restore else [],
+        code_digest=None,
+        config=file,
+    )
+
+
+def typical(space: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one choice from a search space: constants, first categories, middles of ranges."""
+    return {name: _typical(value) for name, value in space.items()}
+
+
+def _typical(value: Any) -> Any:
+    match value:
+        case {"type": "const", "val": choice} | {"type": "categorical", "vals": [choice, *_]}:
+            return choice
+        case {"type": "int", "minval": low, "maxval": high}:
+            return (low + high) // 2
+        case {"type": "double", "minval": low, "maxval": high}:
+            return (low + high) / 2
+        case {"type": "log", "minval": low, "maxval": high}:
+            return float(value.get("base", 10)) ** ((low + high) / 2)
+        case Mapping() as group:
+            return typical(group)
+        case _:
+            return value
+
+
+def _read(config: Mapping[str, Any] | Path | str | None) -> dict[str, Any]:
+    if config is None:
+        return {}
+    if isinstance(config, Mapping):
+        return dict(config)
+    from rung import expconf  # noqa: PLC0415 - managed runs need neither it nor pydantic
+
+    text = Path(config).read_text(encoding="utf-8")
+    expanded: dict[str, Any] = expconf.load(text, today_seed=DEFAULT_SEED).expanded()
+    return expanded

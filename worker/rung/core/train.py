@@ -1,0 +1,62 @@
+"""Reporting: `ctx.train`."""
+
+import enum
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rung.core.goal import Goal
+from rung.core.link import Link
+from rung.core.protocol import HparamsRefused, Reported
+from rung.core.values import step_number, wire_values
+
+
+class EarlyExitReason(enum.Enum):
+    """Why a script gives up."""
+
+    INVALID_HP = "the script refused its hyperparameters"
+
+
+class TrainContext:
+    """Takes the metrics of a run; every call returns within microseconds."""
+
+    def __init__(self, link: Link, goal: Goal) -> None:
+        self._link = link
+        self._goal = goal
+
+    def report_training_metrics(self, steps_completed: int, metrics: Mapping[str, Any]) -> None:
+        """Report metrics of the training set at a step.
+
+        Raises:
+            ReportRefused: a value is no number; the message names it.
+        """
+        self.report_metrics("training", steps_completed, metrics)
+
+    def report_validation_metrics(self, steps_completed: int, metrics: Mapping[str, Any]) -> None:
+        """Report metrics of the validation set; the search decides by them.
+
+        Raises:
+            ReportRefused: the searcher's metric is missing, or a value is no number.
+        """
+        self.report_metrics("validation", steps_completed, metrics)
+
+    def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
+        """Report metrics of a group of the script's own, such as `test` or `system`.
+
+        Raises:
+            ReportRefused: a value is no number; the message names it.
+        """
+        step = step_number(steps_completed)
+        values = wire_values(metrics)
+        if group == "validation":
+            self._goal.check(step, values)
+        self._link.send(Reported(group, step, time.time_ns() // 1_000_000, values))
+
+    def report_early_exit(self, reason: EarlyExitReason | str) -> None:
+        """Say that the script cannot train with these hyperparameters; leave soon after.
+
+        Args:
+            reason: `EarlyExitReason.INVALID_HP`, or in words what is wrong with them.
+        """
+        text = reason.value if isinstance(reason, EarlyExitReason) else reason
+        self._link.send(HparamsRefused(text))
