@@ -1,0 +1,89 @@
+"""What is wrong with an experiment file, in words for its author."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from rung.events.errors import InvalidConfig
+
+_VALUE_LENGTH: Final = 60
+
+PathPart = str | int
+"""The name of a field, or the index of a list's item."""
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong."""
+
+    path: str
+    """Of the field, `searcher.max_trials`; empty for the file as a whole."""
+    message: str
+    """What would be right, and what was given instead."""
+    value: str | None = None
+    """What was given, shortened; None where nothing was."""
+    line: int | None = None
+    """Where in the file, counted from 1."""
+
+
+class InvalidExperimentFile(InvalidConfig):
+    """An experiment file that cannot be run, with everything that is wrong with it.
+
+    Attributes:
+        details: the problems, in the order of the file as far as lines are known.
+    """
+
+    def __init__(self, details: Sequence[Problem]) -> None:
+        assert details, "refused without a reason"
+        self.details = list(details)
+        super().__init__([(problem.path, problem.message) for problem in details])
+
+    def __str__(self) -> str:
+        """Return one line per problem: `path (line 3): message`."""
+        return "\n".join(_line(problem) for problem in self.details)
+
+
+def dotted(path: Sequence[PathPart]) -> str:
+    """Return a path as people write it: `environment.ports[2].name`."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            text += f".{part}" if text else part
+    return shortened(text, 120)
+
+
+def shown(value: Any) -> str:
+    """Return a value as it may be quoted in a message: JSON, shortened."""
+    match value:
+        case dict():
+            return f"a map with {_few(list(map(str, value)))}" if value else "an empty map"
+        case list() if len(value) > 8:
+            return f"a list of {len(value)} items"
+        case int() if not isinstance(value, bool) and abs(value) >= 10**40:
+            return "a number of more than 40 digits"
+        case _:
+            return shortened(json.dumps(value, ensure_ascii=False, default=repr))
+
+
+def shortened(text: str, length: int = _VALUE_LENGTH) -> str:
+    """Return the text on one line, cut in its middle if it is long."""
+    text = text.encode(errors="replace").decode()
+    text = "".join(
+        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text
+    )
+    if len(text) <= length:
+        return text
+    return f"{text[: length // 2]}…{text[-length // 2 + 1 :]}"
+
+
+def _few(names: list[str]) -> str:
+    listed = ", ".join(shortened(name, 20) for name in names[:3])
+    return f"{listed}, …" if len(names) > 3 else listed
+
+
+def _line(problem: Problem) -> str:
+    where = problem.path
+    if problem.line is not None:
+        where = f"{where} (line {problem.line})" if where else f"line {problem.line}"
+    return f"{where}: {problem.message}" if where else problem.message
