@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 from rung.events import RungError
-from rung.ledger.sqlite import SqliteLedger
+from rung.ledger import SqliteLedger
 from rung.scheduler.config import Settings
 from rung.scheduler.service import serve
 

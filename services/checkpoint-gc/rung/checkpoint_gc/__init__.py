@@ -1,0 +1,5 @@
+"""Keeps the checkpoints worth keeping, and deletes the rest."""
+
+from rung.checkpoint_gc.machine import CheckpointGC
+
+__all__ = ["CheckpointGC"]

@@ -1,0 +1,281 @@
+"""The checkpoint collector: which checkpoints are no longer wanted.
+
+Theory of operation
+===================
+
+The state is that of one experiment. Facts: the experiment's policy, checkpoints stored, damaged,
+pinned and deleted, validations, the ends of runs and of trials. Decision: a checkpoint is retired.
+The shell then deletes its files and records that they are gone.
+
+    stored ──no rule of `retention.py` names it──▶ retired ──files deleted──▶ deleted (forgotten)
+
+A checkpoint is retired as soon as no rule names it, not only when the experiment ends. Rules stop
+naming a checkpoint when a newer or better one comes, when its trial ends, or when it is found
+damaged. A validation and the checkpoint of its step come in either order; the newest checkpoints
+of a live trial are kept anyway, so one whose validation is still to come is not lost.
+
+A checkpoint's cost is the validation of its own run at its step; where that run reported none,
+that of the newest other run at that step. A value that is not finite gives no rank.
+
+What one fact may change: the checkpoints of its trial, and those that it pushed out of the best of
+the experiment, which now follow right behind them in the ranking. Only these are judged anew, so
+a fact costs in proportion to the checkpoints of a trial, not of the experiment.
+
+Invariants
+----------
+
+* Between two facts every checkpoint in the state is named by some rule.
+* A retired checkpoint never comes back; pinning it then is too late and changes nothing.
+* Nothing is retired before the policy is known.
+
+Not handled: which checkpoints other experiments use (the gateway pins them before it accepts
+these), and files that were never part of a complete checkpoint.
+"""
+
+import math
+from bisect import bisect_left, insort
+from typing import Any, assert_never
+
+import msgspec
+from msgspec import Struct, field
+from rung.checkpoint_gc.retention import Checkpoint, Policy, Rank, unwanted
+from rung.events import Payload, topic
+from rung.events.checkpoint import (
+    CheckpointDamaged,
+    CheckpointDeleted,
+    CheckpointPinned,
+    CheckpointRetired,
+    CheckpointStored,
+)
+from rung.events.experiment import ExperimentSubmitted
+from rung.events.trial import RunEnded, TrialEnded, TrialExited, TrialValidated
+
+Relevant = (
+    ExperimentSubmitted
+    | TrialValidated
+    | TrialExited
+    | RunEnded
+    | TrialEnded
+    | CheckpointStored
+    | CheckpointDamaged
+    | CheckpointPinned
+    | CheckpointDeleted
+    | CheckpointRetired
+)
+
+
+class Trial(Struct, kw_only=True):
+    """One trial: what it saved and how it did."""
+
+    ended: bool = False
+    runs_over: int = 0
+    """The highest run that is over."""
+    checkpoints: dict[str, Checkpoint] = field(default_factory=dict[str, Checkpoint])
+    costs: dict[str, dict[str, float | None]] = field(
+        default_factory=dict[str, dict[str, float | None]]
+    )
+    """Steps → run → the metric, the lower the better; None: it was not finite."""
+
+    def cost_at(self, steps: int, run: int) -> float | None:
+        """Return how good the trial was after so many steps."""
+        costs = self.costs.get(str(steps))
+        if not costs:
+            return None
+        return costs[str(run) if str(run) in costs else max(costs, key=int)]
+
+
+class State(Struct, kw_only=True):
+    """One experiment."""
+
+    experiment_id: str
+    policy: Policy | None = None
+    trials: dict[str, Trial] = field(default_factory=dict[str, Trial])
+    trial_of: dict[str, str] = field(default_factory=dict[str, str])
+    """Checkpoint id → trial id, of those that are neither retired nor deleted."""
+    ranking: list[Rank] = field(default_factory=list[Rank])
+    """All that have a rank, the best first."""
+    pinned: dict[str, str] = field(default_factory=dict[str, str])
+    """Checkpoint id → who wants it."""
+    retired: dict[str, str] = field(default_factory=dict[str, str])
+    """Checkpoint id → trial id, of those whose files are still to be deleted."""
+    arrivals: int = 0
+
+
+class CheckpointGC:
+    """The process that decides `retirements`."""
+
+    name = "checkpoint-gc"
+    facts = topic.EXPERIMENTS
+    decisions = topic.RETIREMENTS
+    version = 1
+    state_type = State
+
+    def initial(self, key: str) -> State:
+        """Return an experiment of which nothing is known."""
+        return State(experiment_id=key)
+
+    def evolve(self, state: State, event: Payload) -> None:  # noqa: C901 - one case per event
+        """Fold a fact or a decision into the experiment."""
+        if not isinstance(event, Relevant):
+            return
+        match event:
+            case ExperimentSubmitted():
+                state.policy = policy_of(event.config)
+            case TrialValidated():
+                _validate(state, event)
+            case TrialExited() | RunEnded():
+                trial = _trial(state, event.trial_id)
+                trial.runs_over = max(trial.runs_over, event.run)
+            case TrialEnded():
+                _trial(state, event.trial_id).ended = True
+            case CheckpointStored():
+                _store(state, event)
+            case CheckpointDamaged():
+                _damage(state, event)
+            case CheckpointPinned():
+                state.pinned.setdefault(event.checkpoint_id, event.by)
+            case CheckpointDeleted():
+                state.retired.pop(event.checkpoint_id, None)
+            case CheckpointRetired():
+                _retire(state, event.checkpoint_id)
+            case _:
+                assert_never(event)
+
+    def decide(self, state: State, fact: Payload) -> list[Payload]:
+        """Return what a fact made superfluous."""
+        match fact:
+            case TrialValidated() | TrialEnded() | CheckpointStored():
+                trial_id = fact.trial_id
+            case CheckpointDamaged():
+                trial_id = state.trial_of.get(fact.checkpoint_id, "")
+            case _:
+                return []
+        if state.policy is None or trial_id not in state.trials:
+            return []
+        return _judge(state, state.policy, trial_id)
+
+
+def policy_of(config: dict[str, Any]) -> Policy:
+    """Return what an experiment's complete configuration says about retention.
+
+    Raises:
+        msgspec.ValidationError: it is not one that a gateway lets pass.
+    """
+    known = msgspec.convert(config, _Config)
+    storage = known.checkpoint_storage
+    return Policy(
+        metric=known.searcher.metric,
+        smaller_is_better=known.searcher.smaller_is_better,
+        experiment_best=storage.save_experiment_best,
+        trial_best=storage.save_trial_best,
+        trial_latest=storage.save_trial_latest,
+    )
+
+
+class _Storage(Struct):
+    save_experiment_best: int = 0
+    save_trial_best: int = 1
+    save_trial_latest: int = 1
+
+
+class _Searcher(Struct):
+    metric: str
+    smaller_is_better: bool = True
+
+
+class _Config(Struct):
+    searcher: _Searcher
+    checkpoint_storage: _Storage = field(default_factory=_Storage)
+
+
+def _trial(state: State, trial_id: str) -> Trial:
+    return state.trials.setdefault(trial_id, Trial())
+
+
+def _validate(state: State, event: TrialValidated) -> None:
+    policy = state.policy
+    value = event.metrics.get(policy.metric) if policy else None
+    if policy is None or value is None:
+        return
+    cost = None
+    if not isinstance(value, str) and math.isfinite(value):
+        cost = float(value) if policy.smaller_is_better else -float(value)
+    trial = _trial(state, event.trial_id)
+    trial.costs.setdefault(str(event.steps_completed), {})[str(event.run)] = cost
+    for checkpoint_id, found in trial.checkpoints.items():
+        if found.steps == event.steps_completed:
+            _rank(state, trial, checkpoint_id)
+
+
+def _store(state: State, event: CheckpointStored) -> None:
+    if event.checkpoint_id in state.trial_of or event.checkpoint_id in state.retired:
+        return
+    trial = _trial(state, event.trial_id)
+    trial.checkpoints[event.checkpoint_id] = Checkpoint(
+        run=event.run,
+        steps=event.steps_completed,
+        arrival=state.arrivals,
+        late=event.run <= trial.runs_over,
+    )
+    state.arrivals += 1
+    state.trial_of[event.checkpoint_id] = event.trial_id
+    _rank(state, trial, event.checkpoint_id)
+
+
+def _damage(state: State, event: CheckpointDamaged) -> None:
+    trial_id = state.trial_of.get(event.checkpoint_id)
+    if trial_id is None:
+        return
+    found = state.trials[trial_id].checkpoints[event.checkpoint_id]
+    _unrank(state, found.rank(event.checkpoint_id))
+    found.damaged = event.reason
+
+
+def _retire(state: State, checkpoint_id: str) -> None:
+    trial_id = state.trial_of.pop(checkpoint_id)
+    found = state.trials[trial_id].checkpoints.pop(checkpoint_id)
+    _unrank(state, found.rank(checkpoint_id))
+    state.retired[checkpoint_id] = trial_id
+
+
+def _rank(state: State, trial: Trial, checkpoint_id: str) -> None:
+    """Give a checkpoint its place in the ranking, or another one."""
+    found = trial.checkpoints[checkpoint_id]
+    _unrank(state, found.rank(checkpoint_id))
+    found.cost = trial.cost_at(found.steps, found.run)
+    rank = found.rank(checkpoint_id)
+    if rank is not None:
+        insort(state.ranking, rank)
+
+
+def _unrank(state: State, rank: Rank | None) -> None:
+    if rank is not None:
+        place = bisect_left(state.ranking, rank)
+        assert state.ranking[place] == rank, rank
+        del state.ranking[place]
+
+
+def _judge(state: State, policy: Policy, trial_id: str) -> list[Payload]:
+    """Judge a trial's checkpoints anew, and those that they pushed out of the best."""
+    count = policy.experiment_best
+    best = {name for _, _, name in state.ranking[:count]}
+    trial_ids = [trial_id]
+    if count:
+        pushed = state.ranking[count : count + len(state.trials[trial_id].checkpoints)]
+        trial_ids += [state.trial_of[name] for _, _, name in pushed]
+    return [
+        CheckpointRetired(
+            experiment_id=state.experiment_id,
+            trial_id=each,
+            checkpoint_id=checkpoint_id,
+            reason=reason,
+        )
+        for each in dict.fromkeys(trial_ids)
+        for checkpoint_id, reason in unwanted(
+            policy,
+            state.trials[each].checkpoints,
+            live=not state.trials[each].ended,
+            best_of_experiment=best,
+            pinned=state.pinned,
+        )
+    ]

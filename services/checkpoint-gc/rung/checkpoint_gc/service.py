@@ -1,0 +1,56 @@
+"""The shell of checkpoint-gc: hosts the decider, brings it the ends of trials, deletes files."""
+
+import asyncio
+from collections.abc import Sequence
+
+from rung.checkpoint_gc.config import Settings
+from rung.checkpoint_gc.deletion import Deletion
+from rung.checkpoint_gc.machine import CheckpointGC
+from rung.events import Event, Payload, topic
+from rung.events.trial import TrialClosed, TrialEnded
+from rung.host import forward, host
+from rung.ledger import Ledger
+from rung.objects import ObjectStore
+
+SOURCE = "/rung/checkpoint-gc"
+
+
+async def serve(ledger: Ledger, store: ObjectStore, settings: Settings | None = None) -> None:
+    """Collect the checkpoints of all experiments of a ledger until cancelled.
+
+    Args:
+        ledger: where checkpoints are announced and retirements go.
+        store: where the checkpoints lie.
+        settings: how often to try again; their defaults if not given.
+    """
+    settings = settings or Settings()
+    deletion = Deletion(store, settings)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(host(ledger, CheckpointGC(), snapshot_every=settings.snapshot_every))
+        group.create_task(
+            forward(
+                ledger,
+                name="checkpoint-gc-intake",
+                topic=topic.SEARCHES,
+                source=SOURCE,
+                translate=intake,
+            )
+        )
+        group.create_task(
+            forward(
+                ledger,
+                name="checkpoint-gc-deleter",
+                topic=topic.RETIREMENTS,
+                source=SOURCE,
+                translate=deletion.carry_out,
+            )
+        )
+
+
+async def intake(event: Event) -> Sequence[Payload]:
+    """Turn the searcher's decision to close a trial into the fact that it ended."""
+    match event.data:
+        case TrialClosed() as closed:
+            return [TrialEnded(experiment_id=closed.experiment_id, trial_id=closed.trial_id)]
+        case _:
+            return []

@@ -1,0 +1,222 @@
+"""checkpoint-gc on a ledger and a store: what is retired is deleted, and that is recorded."""
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from checkpoint_gc.scenario import EXPERIMENT, stored, submitted, trial_id
+from rung.checkpoint_gc import CheckpointGC
+from rung.checkpoint_gc.config import Settings
+from rung.checkpoint_gc.service import serve
+from rung.events import Event, Payload, decode, partition_of, topic
+from rung.events.checkpoint import CheckpointDeleted, CheckpointRetired
+from rung.events.trial import TrialClosed, TrialEnded
+from rung.host import FactWriter, audit
+from rung.ledger import Ledger, MemoryLedger, SqliteLedger
+from rung.objects import FolderStore, ObjectError, checkpoint_prefix
+
+_FAST = Settings(retry_min=0.01, retry_max=0.01)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FolderStore:
+    """An empty store."""
+    return FolderStore(tmp_path / "objects")
+
+
+@contextlib.asynccontextmanager
+async def _serving(ledger: Ledger, store: FolderStore) -> AsyncIterator[None]:
+    task = asyncio.create_task(serve(ledger, store, _FAST))
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def _prefix(checkpoint_id: str) -> str:
+    return checkpoint_prefix(EXPERIMENT, checkpoint_id)
+
+
+def _write(store: FolderStore, checkpoint_id: str) -> None:
+    for name in ("manifest.json", "model.pt", "more/state.pt"):
+        store.put_bytes(_prefix(checkpoint_id) + name, b"x")
+
+
+def _names(store: FolderStore) -> list[str]:
+    """Return the checkpoints of which any object is left."""
+    return sorted({info.name.split("/")[2] for info in store.list(f"checkpoints/{EXPERIMENT}/")})
+
+
+def _closed(trial: int = 0) -> TrialClosed:
+    return TrialClosed(
+        experiment_id=EXPERIMENT,
+        trial_id=trial_id(trial),
+        state="completed",
+        reason="done",
+        restarts=0,
+    )
+
+
+def _writer(ledger: Ledger, origin: str = "test") -> FactWriter:
+    return FactWriter(ledger, source="/rung/test", origin=origin)
+
+
+async def _next(ledger: Ledger, name: str, kind: type[Payload], count: int = 1) -> list[Event]:
+    partition = partition_of(EXPERIMENT, ledger.partitions(name))
+    found: list[Event] = []
+    async with asyncio.timeout(20):
+        async for records in ledger.follow(name, partition, 0):
+            events = [decode(record.value) for record in records]
+            found += [event for event in events if isinstance(event.data, kind)]
+            if len(found) >= count:
+                break
+    return found
+
+
+async def _fill(ledger: Ledger, store: FolderStore, count: int) -> None:
+    """Store checkpoints c1, c2, … of one live trial whose policy is its latest only."""
+    await _writer(ledger, "gateway").write(submitted(0, 0, 1))
+    agent = _writer(ledger, "agent")
+    for steps in range(1, count + 1):
+        _write(store, f"c{steps}")
+        await agent.write(stored(f"c{steps}", steps))
+
+
+async def test_what_is_retired_is_deleted_and_recorded(store: FolderStore) -> None:
+    """Older checkpoints go while the trial lives, the one before the latest when it is closed."""
+    ledger = MemoryLedger()
+    async with _serving(ledger, store):
+        await _fill(ledger, store, 4)
+        await _next(ledger, topic.EXPERIMENTS, CheckpointDeleted, count=2)
+        assert _names(store) == ["c3", "c4"]
+
+        await _writer(ledger).write(_closed())
+        await _next(ledger, topic.EXPERIMENTS, CheckpointDeleted, count=3)
+    verdict = await audit(ledger, CheckpointGC())
+
+    assert _names(store) == ["c4"]
+    assert (verdict.decisions, verdict.differences) == (3, [])
+
+
+async def test_a_deletion_without_a_record_is_repeated(store: FolderStore) -> None:
+    """Killed between delete and record, the collector finds nothing to delete, and records it."""
+    ledger = MemoryLedger()
+    async with _serving(ledger, store):
+        await _fill(ledger, store, 3)
+        await _next(ledger, topic.EXPERIMENTS, CheckpointDeleted)
+    for partition in range(ledger.partitions(topic.RETIREMENTS)):
+        await ledger.commit("checkpoint-gc-deleter", topic.RETIREMENTS, partition, 0)
+        await ledger.commit("checkpoint-gc-intake", topic.SEARCHES, partition, 0)
+    await _writer(ledger).write(_closed())
+    async with _serving(ledger, store):
+        await _next(ledger, topic.EXPERIMENTS, TrialEnded)
+        deleted = await _next(ledger, topic.EXPERIMENTS, CheckpointDeleted, count=3)
+    retired = await _next(ledger, topic.RETIREMENTS, CheckpointRetired)
+
+    assert [e.data.checkpoint_id for e in deleted] == ["c1", "c1", "c2"]  # type: ignore[union-attr]
+    assert deleted[0].id == deleted[1].id
+    assert len(retired) == 2
+    assert _names(store) == ["c3"]
+
+
+class _Refusing(FolderStore):
+    """A store that deletes single objects, but no folders until it is told to."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.works = False
+        self.tries = 0
+        self.tried_twice = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def delete(self, prefix: str) -> int:
+        """Delete, or fail as a store does that is away."""
+        if prefix.endswith("/") and not self.works:
+            self.tries += 1
+            if self.tries == 2:
+                self._loop.call_soon_threadsafe(self.tried_twice.set)
+            raise ObjectError(f"cannot delete {prefix!r}: connection lost")
+        return super().delete(prefix)
+
+
+async def test_a_store_that_refuses_is_asked_again(tmp_path: Path) -> None:
+    """A deletion that fails half-way leaves no manifest; it is repeated, and nothing skipped."""
+    ledger = MemoryLedger()
+    store = _Refusing(tmp_path / "objects")
+    async with _serving(ledger, store):
+        await _fill(ledger, store, 4)
+        async with asyncio.timeout(20):
+            await store.tried_twice.wait()
+        assert _names(store) == ["c1", "c2", "c3", "c4"]
+        assert [info.name.rsplit("/", 1)[1] for info in store.list(_prefix("c1"))] == [
+            "model.pt",
+            "state.pt",
+        ]
+
+        store.works = True
+        deleted = await _next(ledger, topic.EXPERIMENTS, CheckpointDeleted, count=2)
+
+    assert [e.data.checkpoint_id for e in deleted] == ["c1", "c2"]  # type: ignore[union-attr]
+    assert _names(store) == ["c3", "c4"]
+
+
+@pytest.mark.parametrize("name", ["../c2", "c2/more", "", ".", "..", ".incoming", "x" * 500])
+async def test_an_id_that_is_no_name_deletes_nothing(store: FolderStore, name: str) -> None:
+    """A script that reports a strange checkpoint id harms neither others nor the collector."""
+    ledger = MemoryLedger()
+    async with _serving(ledger, store):
+        await _writer(ledger, "gateway").write(submitted(0, 0, 1))
+        agent = _writer(ledger, "agent")
+        await agent.write(stored(name, 0))
+        for steps in (1, 2, 3):
+            _write(store, f"c{steps}")
+            await agent.write(stored(f"c{steps}", steps))
+        [deleted] = await _next(ledger, topic.EXPERIMENTS, CheckpointDeleted)
+
+    assert deleted.data.checkpoint_id == "c1"  # type: ignore[union-attr]
+    assert _names(store) == ["c2", "c3"]
+
+
+async def test_the_program_collects_and_leaves_when_told(tmp_path: Path) -> None:
+    """`python -m rung.checkpoint_gc` serves a ledger on disk and ends with code 0 at SIGTERM."""
+    store = FolderStore(tmp_path / "objects")
+    ledger = await SqliteLedger.open(tmp_path / "ledger")
+    options = ["--ledger", str(tmp_path / "ledger"), "--objects", store.url]
+    program = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "rung.checkpoint_gc", *options
+    )
+    try:
+        await _fill(ledger, store, 3)
+        await _next(ledger, topic.EXPERIMENTS, CheckpointDeleted)
+        program.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(20):
+            assert await program.wait() == 0
+    finally:
+        if program.returncode is None:
+            program.kill()
+            await program.wait()
+        await ledger.close()
+
+    assert _names(store) == ["c2", "c3"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("retry_min", 0.0),
+        ("retry_min", float("nan")),
+        ("retry_max", 0.5),
+        ("retry_max", float("inf")),
+        ("snapshot_every", 0),
+    ],
+)
+def test_settings_out_of_range_are_refused_by_name(name: str, value: float) -> None:
+    """A setting that makes no sense is named, with one that would."""
+    with pytest.raises(ValueError, match=f"{name} is .*such as"):
+        Settings(**{name: value})  # type: ignore[arg-type]
