@@ -1,4 +1,7 @@
-"""A simulated agent: trains by drawing curves, dies and comes back as its world wants."""
+"""A simulated agent: trains by drawing curves, dies and comes back as its world wants.
+
+A run takes place on one agent here; gangs over several are for the scheduler's own tests.
+"""
 
 import hashlib
 import json
@@ -103,21 +106,34 @@ class Agent:
         )
 
     def _start(self, spec: RunSpec, allocation: str) -> None:
-        names = {"experiment_id": spec.experiment_id, "trial_id": spec.trial_id, "run": spec.run}
-        self._world.write(TrialStarted(**names, agent_id=self.agent_id), self._origin)
+        started = TrialStarted(
+            experiment_id=spec.experiment_id,
+            trial_id=spec.trial_id,
+            run=spec.run,
+            agent_id=self.agent_id,
+        )
+        self._world.write(started, self._origin)
         run = _Run(spec, 0)
         for checkpoint in spec.restore:
             if self._world.happens(self._world.faults.damage):
-                self._world.write(
-                    CheckpointDamaged(**names, checkpoint_id=checkpoint, reason="simulated"),
-                    self._origin,
+                damaged = CheckpointDamaged(
+                    experiment_id=spec.experiment_id,
+                    trial_id=spec.trial_id,
+                    run=spec.run,
+                    checkpoint_id=checkpoint,
+                    reason="simulated",
                 )
+                self._world.write(damaged, self._origin)
                 continue
             run.units = self._checkpoints[checkpoint]
-            self._world.write(
-                TrialRestored(**names, checkpoint_id=checkpoint, steps_completed=run.units),
-                self._origin,
+            restored = TrialRestored(
+                experiment_id=spec.experiment_id,
+                trial_id=spec.trial_id,
+                run=spec.run,
+                checkpoint_id=checkpoint,
+                steps_completed=run.units,
             )
+            self._world.write(restored, self._origin)
             break
         self._runs[allocation] = run
         self._later(allocation, run)

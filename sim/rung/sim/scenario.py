@@ -6,9 +6,9 @@ from typing import Any
 
 from msgspec import Struct
 from rung.checkpoint_gc.machine import CheckpointGC
-from rung.checkpoint_gc.service import deleted, trial_ended
-from rung.events import decode
-from rung.events.checkpoint import CheckpointRetired
+from rung.checkpoint_gc.service import intake as checkpoint_gc_intake
+from rung.events import Event, Payload, decode
+from rung.events.checkpoint import CheckpointDeleted, CheckpointRetired
 from rung.events.experiment import (
     ExperimentEnded,
     ExperimentSubmitted,
@@ -18,9 +18,9 @@ from rung.events.experiment import (
 from rung.events.trial import TrialClosed, TrialRequested, TrialValidated
 from rung.host import PartitionFold
 from rung.scheduler.machine import Scheduler
-from rung.scheduler.service import to_pools
+from rung.scheduler.service import intake as scheduler_intake
 from rung.searcher.machine import Searcher
-from rung.searcher.service import to_run_ended
+from rung.searcher.service import translate as searcher_intake
 from rung.sim.agent import Agent
 from rung.sim.services import Decider, Forwarder
 from rung.sim.world import Faults, World
@@ -62,10 +62,10 @@ def run(scenario: Scenario, seed: int) -> Outcome:
         Decider(world, Scheduler()),
         Decider(world, CheckpointGC()),
     ]
-    Forwarder(world, "searches", to_pools)
-    Forwarder(world, "placements", to_run_ended)
-    Forwarder(world, "searches", trial_ended)
-    Forwarder(world, "retirements", deleted)
+    Forwarder(world, "searches", scheduler_intake)
+    Forwarder(world, "placements", searcher_intake)
+    Forwarder(world, "searches", checkpoint_gc_intake)
+    Forwarder(world, "retirements", _delete)
     for number, slots in enumerate(scenario.agents):
         Agent(world, f"agent-{number}", slots, checkpoints)
     world.write(
@@ -79,6 +79,18 @@ def run(scenario: Scenario, seed: int) -> Outcome:
     for decider in deciders:
         _check_audit(world, decider)
     return _outcome(world, checkpoints)
+
+
+async def _delete(event: Event) -> list[Payload]:
+    """Delete a retired checkpoint: in a simulation there is nothing but to say so."""
+    assert isinstance(event.data, CheckpointRetired)
+    return [
+        CheckpointDeleted(
+            experiment_id=event.data.experiment_id,
+            trial_id=event.data.trial_id,
+            checkpoint_id=event.data.checkpoint_id,
+        )
+    ]
 
 
 def _plan_pauses(world: World) -> None:
@@ -125,9 +137,9 @@ def _outcome(world: World, checkpoints: dict[str, int]) -> Outcome:
     assert all("state" in trial for trial in trials.values()), "a trial was left open"
     for record in world.topics["experiments"]:
         match decode(record.value).data:
-            case TrialValidated() as data:
-                steps = trials[data.trial_id]["validations"]
-                assert steps.setdefault(data.steps_completed, data.metrics) == data.metrics
+            case TrialValidated(trial_id=trial_id, steps_completed=step, metrics=metrics):
+                steps = trials[trial_id]["validations"]
+                assert steps.setdefault(step, metrics) == metrics, f"{trial_id} at {step} differs"
     return Outcome(
         state=ended[0],
         trials=trials,

@@ -1,6 +1,6 @@
 """Deciders and forwarders in the simulated world: the real machines, woken and killed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from rung.events import Event, Payload, decode, fact
@@ -44,7 +44,10 @@ class Forwarder:
     """Carries facts over from one topic to another."""
 
     def __init__(
-        self, world: World, topic: str, translate: Callable[[Event], Sequence[Payload]]
+        self,
+        world: World,
+        topic: str,
+        translate: Callable[[Event], Awaitable[Sequence[Payload]]],
     ) -> None:
         self._world = world
         self._topic = topic
@@ -59,7 +62,7 @@ class Forwarder:
         while self._position < len(records):
             record = records[self._position]
             event = decode(record.value)
-            for data in self._translate(event):
+            for data in _result(self._translate(event)):
                 self._world.append(
                     fact(
                         data,
@@ -76,3 +79,14 @@ class Forwarder:
                 self._world.after(LATENCY_MS_MAX, self.wake)
                 return
         self._committed = self._position
+
+
+def _result(awaitable: Awaitable[Sequence[Payload]]) -> Sequence[Payload]:
+    """Return what a coroutine returns that never has to wait."""
+    steps = awaitable.__await__()
+    try:
+        next(steps)
+    except StopIteration as stop:
+        result: Sequence[Payload] = stop.value
+        return result
+    raise AssertionError("an intake waits for something")

@@ -1,0 +1,124 @@
+"""Evolving a recorded ledger: events a second on one core, decoding included.
+
+The limit it is measured against is reading alone: the same records, neither decoded nor folded.
+Then a ledger of a million events is opened from its snapshot.
+
+    python benchmarks/evolve.py [--events N]
+"""
+
+import argparse
+import asyncio
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from rung.cli.deciders import DECIDERS
+from rung.events import encode, fact
+from rung.events.experiment import ExperimentSubmitted
+from rung.events.trial import TrialValidated
+from rung.host import host
+from rung.host.fold import PartitionFold
+from rung.host.loop import read_decisions, recover
+from rung.ledger import Draft
+from rung.ledger.sqlite import SqliteLedger
+
+BATCH = 2_000
+
+
+def config(trials: int) -> dict[str, Any]:
+    """Return the expanded configuration of a random search."""
+    return {
+        "name": "evolve",
+        "entrypoint": "true",
+        "hyperparameters": {"lr": {"type": "double", "minval": 0.0, "maxval": 1.0}},
+        "searcher": {
+            "name": "random",
+            "metric": "loss",
+            "smaller_is_better": True,
+            "time_metric": "batches",
+            "max_time": 10**9,
+            "max_trials": trials,
+            "max_concurrent_trials": 0,
+        },
+        "resources": {"slots_per_trial": 1, "priority": 42, "resource_pool": "default"},
+        "checkpoint_storage": {"save_trial_best": 1, "save_trial_latest": 1},
+        "max_restarts": 5,
+        "reproducibility": {"experiment_seed": 1},
+    }
+
+
+def drafts(events: int, trials: int) -> list[Draft]:
+    """Return an experiment's submission and so many validations of its trials."""
+    names = {"experiment_id": "evolving"}
+    payloads: list[Any] = [
+        ExperimentSubmitted(**names, config=config(trials), source="", code_digest=None)
+    ]
+    payloads += [
+        TrialValidated(
+            **names,
+            trial_id=f"evolving.{number % trials}",
+            run=1,
+            steps_completed=1 + number // trials,
+            metrics={"loss": 1.0 / (1 + number), "accuracy": 0.5},
+        )
+        for number in range(events - 1)
+    ]
+    result = []
+    for number, data in enumerate(payloads):
+        event = fact(data, source="/rung/bench", origin="bench", sequence=number, time="t")
+        result.append(Draft(event.topic, event.key, encode(event)))
+    return result
+
+
+async def measure(events: int) -> None:
+    """Print the rates."""
+    searcher = DECIDERS[0]
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = await SqliteLedger.open(Path(folder), partitions=1)
+        recorded = drafts(events, 100)
+        for start in range(0, events, BATCH):
+            await ledger.append(recorded[start : start + BATCH])
+        hosting = asyncio.create_task(host(ledger, searcher, snapshot_every=events // 2))
+        while await ledger.snapshot("process/searcher", 0) is None:  # noqa: ASYNC110 - a bench
+            await asyncio.sleep(0.05)
+        while await ledger.end("searches", 0) < 201:  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.05)
+        hosting.cancel()
+
+        started = time.perf_counter()
+        position = 0
+        while records := await ledger.read("experiments", 0, position, BATCH):
+            position = records[-1].position + 1
+        reading = events / (time.perf_counter() - started)
+
+        fold: PartitionFold[Any] = PartitionFold(searcher)
+        await read_decisions(ledger, searcher, fold, 0)
+        started = time.perf_counter()
+        while records := await ledger.read("experiments", 0, fold.facts, BATCH):
+            for record in records:
+                fold.fold(record)
+        evolving = events / (time.perf_counter() - started)
+        print(f"reading alone        {reading:>12,.0f} events/s")
+        print(
+            f"reading and evolving {evolving:>12,.0f} events/s   "
+            f"{evolving / reading:.2f} of reading alone; {evolving / 150_000:.2f} of the aim"
+        )
+        await ledger.close()
+
+        started = time.perf_counter()
+        ledger = await SqliteLedger.open(Path(folder), partitions=1)
+        fold = await recover(ledger, searcher, 0)
+        await read_decisions(ledger, searcher, fold, 0)
+        seconds = time.perf_counter() - started
+        print(
+            f"opening from its snapshot {seconds:.3f} s ({events:,} events; "
+            f"{seconds * evolving / events:.4f} of evolving all of them)"
+        )
+        await ledger.close()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--events", type=int, default=1_000_000)
+    asyncio.run(measure(parser.parse_args().events))

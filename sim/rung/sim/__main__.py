@@ -1,0 +1,33 @@
+"""Runs simulated searches: `python -m rung.sim --seed N --method hyperband`."""
+
+import sys
+
+import click
+from rung.sim.scenario import run
+from rung.sim.workload import METHODS, stormy
+
+
+@click.command()
+@click.option("--seed", type=int, default=0, show_default=True, help="First seed.")
+@click.option("--seeds", type=int, default=1, show_default=True, help="How many seeds from there.")
+@click.option(
+    "--method", type=click.Choice(sorted(METHODS)), default="hyperband", show_default=True
+)
+def main(seed: int, seeds: int, method: str) -> None:
+    """Simulate a search under faults and check what must hold."""
+    failed = 0
+    for number in range(seed, seed + seeds):
+        try:
+            outcome = run(stormy(method), number)
+        except AssertionError as error:
+            failed += 1
+            click.echo(f"seed {number}: FAILED: {error}")
+            continue
+        states = [trial["state"] for trial in outcome.trials.values()]
+        counts = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
+        click.echo(f"seed {number}: {outcome.state} after {outcome.milliseconds} ms: {counts}")
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()
