@@ -125,6 +125,7 @@ class Agent:
                 )
                 self._world.write(damaged, self._origin)
                 continue
+            assert checkpoint not in self._world.deleted, f"{checkpoint} was needed and is gone"
             run.units = self._checkpoints[checkpoint]
             restored = TrialRestored(
                 experiment_id=spec.experiment_id,

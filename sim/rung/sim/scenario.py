@@ -1,6 +1,6 @@
 """One simulated search from submission to its end, with what must hold checked on the way."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -65,7 +65,7 @@ def run(scenario: Scenario, seed: int) -> Outcome:
     Forwarder(world, "searches", scheduler_intake)
     Forwarder(world, "placements", searcher_intake)
     Forwarder(world, "searches", checkpoint_gc_intake)
-    Forwarder(world, "retirements", _delete)
+    Forwarder(world, "retirements", _deleter(world))
     for number, slots in enumerate(scenario.agents):
         Agent(world, f"agent-{number}", slots, checkpoints)
     world.write(
@@ -81,16 +81,22 @@ def run(scenario: Scenario, seed: int) -> Outcome:
     return _outcome(world, checkpoints)
 
 
-async def _delete(event: Event) -> list[Payload]:
-    """Delete a retired checkpoint: in a simulation there is nothing but to say so."""
-    assert isinstance(event.data, CheckpointRetired)
-    return [
-        CheckpointDeleted(
-            experiment_id=event.data.experiment_id,
-            trial_id=event.data.trial_id,
-            checkpoint_id=event.data.checkpoint_id,
-        )
-    ]
+def _deleter(world: World) -> Callable[[Event], Awaitable[Sequence[Payload]]]:
+    """Return what deletes retired checkpoints in this world."""
+
+    async def delete(event: Event) -> list[Payload]:
+        data = event.data
+        assert isinstance(data, CheckpointRetired)
+        world.deleted.add(data.checkpoint_id)
+        return [
+            CheckpointDeleted(
+                experiment_id=data.experiment_id,
+                trial_id=data.trial_id,
+                checkpoint_id=data.checkpoint_id,
+            )
+        ]
+
+    return delete
 
 
 def _plan_pauses(world: World) -> None:
@@ -143,15 +149,6 @@ def _outcome(world: World, checkpoints: dict[str, int]) -> Outcome:
     return Outcome(
         state=ended[0],
         trials=trials,
-        retained=_retained(world, checkpoints),
+        retained=sorted(set(checkpoints) - world.deleted),
         milliseconds=world.now_ms,
     )
-
-
-def _retained(world: World, checkpoints: dict[str, int]) -> list[str]:
-    retired = {
-        data.checkpoint_id
-        for record in world.topics["retirements"]
-        if isinstance(data := decode(record.value).data, CheckpointRetired)
-    }
-    return sorted(set(checkpoints) - retired)

@@ -42,6 +42,7 @@ class World:
         now_ms: virtual time.
         random: the only source of chance.
         topics: every record, by topic; each topic has one partition here.
+        deleted: checkpoints whose files are gone.
     """
 
     def __init__(self, seed: int, faults: Faults) -> None:
@@ -49,6 +50,7 @@ class World:
         self.random = random.Random(seed)  # noqa: S311 - a simulation must be repeatable
         self.faults = faults
         self.topics: dict[str, list[Record]] = defaultdict(list)
+        self.deleted: set[str] = set()
         self._agenda: list[tuple[int, int, Callable[[], None]]] = []
         self._order = 0
         self._readers: dict[str, list[Callable[[], None]]] = defaultdict(list)
