@@ -42,7 +42,9 @@ class Doorbell:
         self._callers: dict[int, socket.socket] = {}
 
     def hang(self) -> None:
-        """Begin to listen; must run in the event loop."""
+        """Begin to listen, unless it does; must run in the event loop."""
+        if self._listener is not None:
+            return
         listener = _socket()
         try:
             with _door(self._folder) as door:
@@ -119,6 +121,7 @@ class Ringer:
                 continue  # it has rung already and nobody has looked yet
             except OSError:
                 self._doorbells.pop(name).close()
+                self.unheard = True
 
     def close(self) -> None:
         """Let go of all doorbells."""

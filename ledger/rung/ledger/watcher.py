@@ -8,6 +8,7 @@ from pathlib import Path
 from rung.events.errors import LedgerError
 from rung.ledger.channel import Channel
 from rung.ledger.doorbell import Doorbell
+from rung.ledger.failure import explain
 from rung.ledger.port import Record
 from rung.ledger.reader import Reader, read_ends
 
@@ -29,13 +30,16 @@ class Watcher:
             reader: of the file.
             announce: makes a commit, by which other processes come to know the doorbell.
         """
+        self._folder = folder
         self._reader = reader
         self._announce = announce
         self._doorbell = Doorbell(folder, self._heard)
         self._channels: dict[int, Channel] = {}
-        self._hung: asyncio.Task[None] | None = None
+        self._hanging = asyncio.Lock()
+        self._hung = False
         self._checking: asyncio.Task[None] | None = None
         self._again = False
+        self._closed: LedgerError | None = None
 
     @property
     def doorbell(self) -> str:
@@ -44,13 +48,9 @@ class Watcher:
 
     async def channel(self, first: int) -> Channel:
         """Return the channel of a stream, given by its first id; it knows the stream's end."""
-        channel = self._channels.get(first)
-        if channel is None:
-            channel = self._channels[first] = Channel()
-            if self._hung is None:
-                self._hung = asyncio.create_task(self._hang())
-            await asyncio.shield(self._hung)
-            self._heard()
+        await self._listen()
+        channel = self._channels.setdefault(first, Channel())
+        self._heard()
         return channel
 
     def watched(self, first: int) -> bool:
@@ -63,17 +63,26 @@ class Watcher:
 
     async def close(self, reason: LedgerError) -> None:
         """Take the doorbell down and send the followers away."""
-        tasks = [task for task in (self._hung, self._checking) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self._closed = reason
+        if self._checking is not None:
+            self._checking.cancel()
+            await asyncio.gather(self._checking, return_exceptions=True)
         self._doorbell.take_down()
         for channel in self._channels.values():
             channel.close(reason)
 
-    async def _hang(self) -> None:
-        self._doorbell.hang()
-        await self._announce()
+    async def _listen(self) -> None:
+        """Hang up the doorbell if that has not been done."""
+        async with self._hanging:
+            if self._closed is None and not self._hung:
+                try:
+                    self._doorbell.hang()
+                except OSError as error:
+                    raise explain(error, self._folder / self._doorbell.name) from error
+                await self._announce()
+                self._hung = True
+        if self._closed is not None:
+            raise self._closed
 
     def _heard(self) -> None:
         if self._checking is None or self._checking.done():

@@ -1,0 +1,60 @@
+"""Follows several topics at once, as one stream of records."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from typing import Final, Literal
+
+from rung.events.errors import LedgerError
+from rung.ledger.port import Ledger, Record
+
+_AHEAD: Final = 64
+"""How many batches may wait for a slow reader."""
+
+
+async def tail(
+    ledger: Ledger,
+    topics: Sequence[str],
+    *,
+    start: Literal["beginning", "end"] = "end",
+    key: str | None = None,
+) -> AsyncGenerator[Record, None]:
+    """Yield the records of several topics as they are appended, for ever.
+
+    Each partition's records come in their order; those of different partitions as they arrive.
+    Close it (`contextlib.aclosing`) to stop following.
+
+    Args:
+        ledger: what to follow.
+        topics: their names.
+        start: with what is there already, or with what comes from now on.
+        key: only records of this key.
+
+    Raises:
+        LedgerError: a topic does not exist, or following failed.
+    """
+    batches: asyncio.Queue[Sequence[Record] | LedgerError] = asyncio.Queue(_AHEAD)
+
+    async def pump(name: str, partition: int, position: int) -> None:
+        try:
+            async for records in ledger.follow(name, partition, position):
+                await batches.put(records)
+        except LedgerError as error:
+            await batches.put(error)
+
+    streams = [(name, part) for name in topics for part in range(ledger.partitions(name))]
+    pumps = [
+        asyncio.create_task(pump(name, part, 0 if start == "beginning" else end))
+        for name, part, end in [(*stream, await ledger.end(*stream)) for stream in streams]
+    ]
+    try:
+        while True:
+            batch = await batches.get()
+            if isinstance(batch, LedgerError):
+                raise batch
+            for record in batch:
+                if key is None or record.key == key:
+                    yield record
+    finally:
+        for task in pumps:
+            task.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)

@@ -1,0 +1,355 @@
+"""What every adapter of the ledger must do; each adapter's tests inherit these classes."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+import pytest
+from rung.events import LedgerError, LedgerUnavailable, partition_of, topic
+from rung.ledger import Draft, Ledger, Record
+
+Opener = Callable[[], Awaitable[Ledger]]
+
+HOSTILE = [
+    b"",
+    b"\x00",
+    b"{}\n{}\r\n",
+    bytes(range(256)),
+    b"\xff\xfe" * 100,
+    "Grüße, 世界".encode(),
+    b"'; DROP TABLE records; --",
+]
+HOSTILE_KEYS = ["a", "a.b", "Grüße", "世界", "q\"uo'te", "new\nline", "back\\slash", " ", "\x01"]
+
+
+def draft(key: str = "k", value: bytes = b"{}", name: str = topic.EXPERIMENTS) -> Draft:
+    """Return a draft of which only one part matters."""
+    return Draft(name, key, value)
+
+
+async def read_all(ledger: Ledger, name: str, partition: int, limit: int = 1000) -> list[Record]:
+    """Read a partition from its beginning to its end."""
+    records: list[Record] = []
+    position = 0
+    while batch := await ledger.read(name, partition, position, limit):
+        records += batch
+        position = batch[-1].position + 1
+    return records
+
+
+async def take(following: AsyncIterator[Sequence[Record]], count: int) -> list[Record]:
+    """Take records off a follower until there are as many."""
+    records: list[Record] = []
+    while len(records) < count:
+        records += await asyncio.wait_for(anext(following), 30)
+    return records
+
+
+class LedgerConformance:
+    """Holds for a single open ledger."""
+
+    @pytest.fixture
+    async def ledger(self) -> AsyncIterator[Ledger]:
+        """Give an empty ledger with four partitions; each adapter gives its own."""
+        for ledger in list[Ledger]():
+            yield ledger
+        raise NotImplementedError
+
+    async def test_positions_count_from_zero_without_gaps(self, ledger: Ledger) -> None:
+        """Each stream numbers its records from 0, whatever is appended to others."""
+        assert await ledger.append([draft("k"), draft("k")]) == [0, 1]
+        assert await ledger.append([draft("k", name=topic.SEARCHES)]) == [0]
+        assert await ledger.append([draft("k"), draft("k", name=topic.SEARCHES)]) == [2, 1]
+
+    async def test_records_say_where_they_lie(self, ledger: Ledger) -> None:
+        """A record carries its topic, partition, position, key and value."""
+        await ledger.append([draft("k", b"one"), draft("k", b"two")])
+        at = partition_of("k", 4)
+        assert await ledger.read(topic.EXPERIMENTS, at, 0, 10) == [
+            Record(topic.EXPERIMENTS, at, 0, "k", b"one"),
+            Record(topic.EXPERIMENTS, at, 1, "k", b"two"),
+        ]
+
+    async def test_key_chooses_partition(self, ledger: Ledger) -> None:
+        """A key's records lie in the partition that `partition_of` names, in every topic."""
+        for key in HOSTILE_KEYS:
+            at = partition_of(key, ledger.partitions(topic.METRICS))
+            await ledger.append([draft(key, name=topic.METRICS)])
+            assert key in [record.key for record in await read_all(ledger, topic.METRICS, at)]
+
+    async def test_nothing_appended(self, ledger: Ledger) -> None:
+        """No drafts, no positions, no harm."""
+        assert await ledger.append([]) == []
+        assert await ledger.end(topic.EXPERIMENTS, 0) == 0
+
+    async def test_bytes_come_back_as_they_went(self, ledger: Ledger) -> None:
+        """Values and keys are kept byte for byte."""
+        drafts = [draft(key, value) for key in HOSTILE_KEYS for value in HOSTILE]
+        await ledger.append(drafts)
+        kept = [
+            record
+            for partition in range(4)
+            for record in await read_all(ledger, topic.EXPERIMENTS, partition)
+        ]
+        assert sorted((record.key, record.value) for record in kept) == sorted(
+            (key, value) for _, key, value in drafts
+        )
+
+    async def test_big_values(self, ledger: Ledger) -> None:
+        """Values of five megabytes are kept, and reading many of them gets on."""
+        values = [random.Random(seed).randbytes(5 << 20) for seed in range(4)]  # noqa: S311 - data
+        await ledger.append([draft("k", value) for value in values])
+        records = await read_all(ledger, topic.EXPERIMENTS, partition_of("k", 4))
+        assert [record.value for record in records] == values
+
+    async def test_read_in_parts(self, ledger: Ledger) -> None:
+        """Reading from any position with any limit gives that part of the whole."""
+        await ledger.append([draft("k", str(number).encode()) for number in range(50)])
+        at = partition_of("k", 4)
+        whole = await read_all(ledger, topic.EXPERIMENTS, at)
+        assert [record.value for record in whole] == [b"%d" % number for number in range(50)]
+        for position in (0, 1, 17, 49):
+            for limit in (1, 3, 100):
+                part = await ledger.read(topic.EXPERIMENTS, at, position, limit)
+                assert part == whole[position : position + limit]
+
+    async def test_read_at_the_end(self, ledger: Ledger) -> None:
+        """There is nothing at the end and beyond it."""
+        await ledger.append([draft("k")])
+        at = partition_of("k", 4)
+        assert await ledger.end(topic.EXPERIMENTS, at) == 1
+        assert await ledger.read(topic.EXPERIMENTS, at, 1, 10) == []
+        assert await ledger.read(topic.EXPERIMENTS, at, 1000, 10) == []
+
+    async def test_concurrent_writers(self, ledger: Ledger) -> None:
+        """128 writers at once leave no gap; each one's records keep their order."""
+
+        async def write(writer: int) -> list[int]:
+            return [
+                position
+                for number in range(20)
+                for position in await ledger.append([draft("k", b"%d %d" % (writer, number))])
+            ]
+
+        given = await asyncio.gather(*(write(writer) for writer in range(128)))
+        records = await read_all(ledger, topic.EXPERIMENTS, partition_of("k", 4))
+        assert [record.position for record in records] == list(range(128 * 20))
+        for writer, positions in enumerate(given):
+            mine = [records[position].value for position in positions]
+            assert mine == [b"%d %d" % (writer, number) for number in range(20)]
+            assert positions == sorted(positions)
+
+    async def test_batches_stay_together(self, ledger: Ledger) -> None:
+        """The drafts of one append lie side by side, however many append at once."""
+
+        async def write(writer: int) -> list[int]:
+            return await ledger.append([draft("k", b"%d" % writer)] * 7)
+
+        for positions in await asyncio.gather(*(write(writer) for writer in range(50))):
+            assert positions == list(range(positions[0], positions[0] + 7))
+
+    async def test_all_or_nothing(self, ledger: Ledger) -> None:
+        """One draft that cannot be appended keeps the others of its batch out."""
+        with pytest.raises(LedgerError, match="weather"):
+            await ledger.append([draft("k"), draft("k", name="weather"), draft("k")])
+        assert await ledger.end(topic.EXPERIMENTS, partition_of("k", 4)) == 0
+
+    @pytest.mark.parametrize(("name", "partition"), [("weather", 0), ("experiments", 4)])
+    async def test_unknown_stream(self, ledger: Ledger, name: str, partition: int) -> None:
+        """A topic or partition that does not exist is refused by name."""
+        with pytest.raises(LedgerError, match=name):
+            await ledger.read(name, partition, 0, 1)
+        with pytest.raises(LedgerError, match=name):
+            await ledger.end(name, partition)
+        with pytest.raises(LedgerError, match=name):
+            await anext(ledger.follow(name, partition, 0))
+
+    @pytest.mark.parametrize("position", [0, 1, 5])
+    async def test_follow_what_is_there_and_what_comes(
+        self, ledger: Ledger, position: int
+    ) -> None:
+        """A follower gets each record from its position on once, in order, old and new."""
+        at = partition_of("k", 4)
+        await ledger.append([draft("k", b"%d" % number) for number in range(5)])
+        following = ledger.follow(topic.EXPERIMENTS, at, position)
+        taking = asyncio.create_task(take(following, 10 - position))
+        for number in range(5, 10):
+            await ledger.append([draft("k", b"%d" % number)])
+        assert [record.position for record in await taking] == list(range(position, 10))
+        assert [record.value for record in taking.result()] == [
+            b"%d" % number for number in range(position, 10)
+        ]
+
+    async def test_follow_from_beyond_the_end(self, ledger: Ledger) -> None:
+        """A follower of a position that is not there yet waits for just that."""
+        at = partition_of("k", 4)
+        taking = asyncio.create_task(take(ledger.follow(topic.EXPERIMENTS, at, 3), 1))
+        for number in range(4):
+            assert not taking.done()
+            await ledger.append([draft("k", b"%d" % number)])
+        assert [record.value for record in await taking] == [b"3"]
+
+    async def test_many_followers(self, ledger: Ledger) -> None:
+        """All followers of all partitions see all of it while it is being written."""
+        names = (topic.EXPERIMENTS, topic.METRICS)
+        keys = [f"k{number}" for number in range(40)]
+        counts = [sum(partition_of(key, 4) == part for key in keys) * 10 for part in range(4)]
+        taking = [
+            asyncio.create_task(take(ledger.follow(name, part, 0), counts[part]))
+            for name in names
+            for part in range(4)
+            for _ in range(3)
+        ]
+        for number in range(10):
+            await asyncio.gather(
+                *(
+                    ledger.append([draft(key, b"%d" % number, name) for name in names])
+                    for key in keys
+                )
+            )
+        for records in await asyncio.gather(*taking):
+            assert [record.position for record in records] == list(range(len(records)))
+
+    async def test_slow_follower(self, ledger: Ledger) -> None:
+        """A follower that stays far behind misses nothing."""
+        at = partition_of("k", 4)
+        following = ledger.follow(topic.EXPERIMENTS, at, 0)
+        await ledger.append([draft("k")])
+        records = await take(following, 1)
+        for _ in range(5):
+            await ledger.append([draft("k", b"x" * 100)] * 1000)
+        records += await take(following, 5000)
+        assert [record.position for record in records] == list(range(5001))
+
+    async def test_following_can_stop(self, ledger: Ledger) -> None:
+        """A canceled follower leaves the others and the next one untouched."""
+        at = partition_of("k", 4)
+        gone = asyncio.create_task(take(ledger.follow(topic.EXPERIMENTS, at, 0), 1))
+        stays = asyncio.create_task(take(ledger.follow(topic.EXPERIMENTS, at, 0), 1))
+        await asyncio.sleep(0)
+        gone.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await gone
+        await ledger.append([draft("k")])
+        assert len(await stays) == 1
+        assert len(await take(ledger.follow(topic.EXPERIMENTS, at, 0), 1)) == 1
+
+    async def test_consumer_positions(self, ledger: Ledger) -> None:
+        """Each consumer has a position of its own in each partition, 0 at first."""
+        assert await ledger.position("intake", topic.SEARCHES, 1) == 0
+        await ledger.commit("intake", topic.SEARCHES, 1, 7)
+        await ledger.commit("intake", topic.SEARCHES, 1, 9)
+        await ledger.commit("intake", topic.SEARCHES, 2, 3)
+        assert await ledger.position("intake", topic.SEARCHES, 1) == 9
+        assert await ledger.position("intake", topic.SEARCHES, 2) == 3
+        assert await ledger.position("intake", topic.PLACEMENTS, 1) == 0
+        assert await ledger.position("other", topic.SEARCHES, 1) == 0
+
+    async def test_snapshots(self, ledger: Ledger) -> None:
+        """A snapshot replaces the one of the same name and partition, and no other."""
+        assert await ledger.snapshot("searcher", 0) is None
+        for value in (b"", b"first", bytes(range(256)) * 5000):
+            await ledger.save_snapshot("searcher", 0, value)
+            assert await ledger.snapshot("searcher", 0) == value
+        await ledger.save_snapshot("searcher", 1, b"other")
+        assert await ledger.snapshot("searcher", 0) == bytes(range(256)) * 5000
+        assert await ledger.snapshot("scheduler", 0) is None
+
+    async def test_old_heartbeats_go(self, ledger: Ledger) -> None:
+        """About a thousand heartbeats are kept; their positions go on counting."""
+        at = partition_of("agent", 4)
+        for _ in range(30):
+            await ledger.append([draft("agent", name=topic.HEARTBEATS)] * 100)
+        kept = await read_all(ledger, topic.HEARTBEATS, at, limit=300)
+        assert 1000 <= len(kept) <= 1300
+        assert [record.position for record in kept] == list(range(3000 - len(kept), 3000))
+        assert await ledger.end(topic.HEARTBEATS, at) == 3000
+        followed = await take(ledger.follow(topic.HEARTBEATS, at, 5), len(kept))
+        assert followed == kept
+
+    async def test_close_finishes_appends(self, ledger: Ledger) -> None:
+        """What was being appended at closing is appended; what comes later is refused."""
+        pending = [asyncio.create_task(ledger.append([draft("k")])) for _ in range(20)]
+        await asyncio.sleep(0)
+        await ledger.close()
+        assert [await append for append in pending] == [[number] for number in range(20)]
+        with pytest.raises(LedgerUnavailable, match="closed"):
+            await ledger.append([draft("k")])
+        with pytest.raises(LedgerUnavailable, match="closed"):
+            await ledger.read(topic.EXPERIMENTS, 0, 0, 1)
+        await ledger.close()
+
+    async def test_close_ends_following(self, ledger: Ledger) -> None:
+        """A follower that waits learns that the ledger was closed."""
+        following = asyncio.create_task(take(ledger.follow(topic.EXPERIMENTS, 0, 0), 1))
+        await asyncio.sleep(0)
+        await ledger.close()
+        with pytest.raises(LedgerUnavailable, match="closed"):
+            await following
+
+    async def test_a_canceled_append_harms_nobody(self, ledger: Ledger) -> None:
+        """Whether it was appended or not, the others get contiguous positions."""
+        canceled = asyncio.create_task(ledger.append([draft("k")]))
+        await asyncio.sleep(0)
+        canceled.cancel()
+        position = (await ledger.append([draft("k")]))[0]
+        assert await ledger.append([draft("k")]) == [position + 1]
+
+
+class DurableConformance(LedgerConformance):
+    """Holds for a ledger that several may open, one after the other and at once."""
+
+    @pytest.fixture
+    def opener(self) -> Opener:
+        """Give a function that opens the ledger of this test once more."""
+        raise NotImplementedError
+
+    async def test_all_is_there_after_reopening(self, opener: Opener) -> None:
+        """Id, records, positions and snapshots outlive the process's hold on the ledger."""
+        first = await opener()
+        await first.append([draft("k", b"one"), draft("k", b"two")])
+        await first.commit("intake", topic.SEARCHES, 1, 7)
+        await first.save_snapshot("searcher", 2, b"state")
+        await first.close()
+        second = await opener()
+        at = partition_of("k", 4)
+        assert second.id == first.id
+        records = await read_all(second, topic.EXPERIMENTS, at)
+        assert [record.value for record in records] == [b"one", b"two"]
+        assert await second.position("intake", topic.SEARCHES, 1) == 7
+        assert await second.snapshot("searcher", 2) == b"state"
+        assert await second.append([draft("k")]) == [2]
+        await second.close()
+
+    async def test_two_append_at_once(self, opener: Opener) -> None:
+        """Appends through two open ledgers interleave without gap or loss."""
+        one, two = await opener(), await opener()
+
+        async def write(ledger: Ledger, name: bytes) -> list[int]:
+            return [
+                position
+                for _ in range(100)
+                for position in await ledger.append([draft("k", name)])
+            ]
+
+        ones, twos = await asyncio.gather(write(one, b"one"), write(two, b"two"))
+        records = await read_all(two, topic.EXPERIMENTS, partition_of("k", 4))
+        assert [record.position for record in records] == list(range(200))
+        assert [record.position for record in records if record.value == b"one"] == ones
+        assert [record.position for record in records if record.value == b"two"] == twos
+        await one.close()
+        await two.close()
+
+    async def test_followers_hear_of_others(self, opener: Opener) -> None:
+        """A follower is woken by what another open ledger appends, mixed with its own."""
+        one, two = await opener(), await opener()
+        following = one.follow(topic.EXPERIMENTS, partition_of("k", 4), 0)
+        values: list[bytes] = []
+        for number in range(30):
+            writer = two if number % 3 else one
+            await writer.append([draft("k", b"%d" % number)])
+            values += [record.value for record in await take(following, 1)]
+        assert values == [b"%d" % number for number in range(30)]
+        await one.close()
+        await two.close()
