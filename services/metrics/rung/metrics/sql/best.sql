@@ -1,0 +1,13 @@
+-- Each trial's best validation; of equal ones the earliest. Numbers that are not finite never win.
+-- `sign` is 1 where smaller is better, -1 where larger is.
+SELECT
+    trial_id,
+    argMin(step, ({sign:Float64} * value, step)) AS best_step,
+    argMin(value, ({sign:Float64} * value, step)) AS best_value
+FROM metrics FINAL
+WHERE experiment_id = {experiment:String}
+    AND kind = 'validation'
+    AND name = {name:String}
+    AND isFinite(value)
+GROUP BY trial_id
+ORDER BY trial_id

@@ -1,0 +1,225 @@
+"""Curves, best values and lines, from a real chDB folder."""
+
+import math
+from pathlib import Path
+
+import pytest
+from metrics.report import EXPERIMENT, line, logs, metrics, record, row
+from rung.events.metric import MetricRow
+from rung.metrics import LogEntry, SeriesStore
+
+TRIAL = f"{EXPERIMENT}.0"
+
+
+async def test_a_report_is_visible_at_once(store: SeriesStore) -> None:
+    """What was absorbed is answered without anybody having flushed."""
+    store.absorb([record(metrics([row(1, loss=0.5)]), 0)])
+    assert await store.curve(TRIAL, "training", "loss", 10) == [(1, 0.5, 1_001)]
+
+
+async def test_values_come_back_bit_for_bit(store: SeriesStore) -> None:
+    """Doubles keep every bit; those that are not finite stay what they are."""
+    values = [0.1, 1e300, 5e-324, -2.5, 3.0, math.inf, -math.inf, math.nan, 1 / 3]
+    store.absorb([record(metrics([row(i, loss=v) for i, v in enumerate(values)]), 0)])
+    curve = await store.curve(TRIAL, "training", "loss", 100)
+    assert [repr(value) for _, value, _ in curve] == [repr(value) for value in values]
+
+
+async def test_the_newest_run_wins(store: SeriesStore) -> None:
+    """A step reported by two runs has the later run's value, in whatever order they arrive."""
+    store.absorb([record(metrics([row(1, loss=1.0), row(2, loss=1.0)], run=2), 0)])
+    store.absorb([record(metrics([row(2, loss=9.0), row(3, loss=9.0)], run=1), 1)])
+    curve = await store.curve(TRIAL, "training", "loss", 10)
+    assert [(step, value) for step, value, _ in curve] == [(1, 1.0), (2, 1.0), (3, 9.0)]
+
+
+async def test_the_last_report_of_a_step_wins_within_a_run(store: SeriesStore) -> None:
+    """Within one event and across events, the value that was given last stays."""
+    store.absorb([record(metrics([row(1, loss=1.0), row(1, loss=2.0)]), 0, sequence=1)])
+    assert await store.curve(TRIAL, "training", "loss", 10) == [(1, 2.0, 1_001)]
+    store.absorb([record(metrics([row(1, loss=3.0)]), 1, sequence=2)])
+    assert await store.curve(TRIAL, "training", "loss", 10) == [(1, 3.0, 1_001)]
+
+
+async def test_an_old_report_delivered_again_changes_nothing(store: SeriesStore) -> None:
+    """An event that lies in the ledger again, behind a newer one, does not win over that."""
+    store.absorb([record(metrics([row(1, loss=1.0)]), 0, sequence=1)])
+    store.absorb([record(metrics([row(1, loss=2.0)]), 1, sequence=2)])
+    store.absorb([record(metrics([row(1, loss=1.0)]), 2, sequence=1)])
+    assert await store.curve(TRIAL, "training", "loss", 10) == [(1, 2.0, 1_001)]
+
+
+async def test_overlay_has_every_trial(store: SeriesStore) -> None:
+    """Each trial has its own curve, of that metric and that experiment alone."""
+    store.absorb(
+        [
+            record(metrics([row(1, loss=1.0, accuracy=0.1)], trial=0), 0),
+            record(metrics([row(1, loss=2.0), row(2, loss=1.5)], trial=11), 1),
+            record(metrics([row(1, kind="validation", loss=7.0)], trial=2), 2),
+        ]
+    )
+    assert await store.overlay(EXPERIMENT, "training", "loss", 10) == {
+        f"{EXPERIMENT}.0": [(1, 1.0, 1_001)],
+        f"{EXPERIMENT}.11": [(1, 2.0, 1_001), (2, 1.5, 1_002)],
+    }
+    assert await store.overlay("another", "training", "loss", 10) == {}
+
+
+async def test_names_lists_what_was_reported(store: SeriesStore) -> None:
+    """Kinds and names, sorted, each once."""
+    store.absorb(
+        [
+            record(metrics([row(1, loss=1.0, accuracy=0.1), row(2, loss=1.0)]), 0),
+            record(metrics([row(1, kind="validation", loss=7.0)], trial=2), 1),
+        ]
+    )
+    assert await store.names(EXPERIMENT) == [
+        ("training", "accuracy"),
+        ("training", "loss"),
+        ("validation", "loss"),
+    ]
+
+
+@pytest.mark.parametrize(("smaller", "expected"), [(True, (2, 0.5)), (False, (3, 4.0))])
+async def test_best_is_the_earliest_of_the_best_finite_ones(
+    store: SeriesStore, *, smaller: bool, expected: tuple[int, float]
+) -> None:
+    """NaN and infinities never win; of equal values the earliest step does."""
+    values = [1.0, 0.5, 4.0, 0.5, 4.0, math.nan, math.inf, -math.inf]
+    rows = [row(i, kind="validation", error=v) for i, v in enumerate(values, 1)]
+    only_nan = [row(1, kind="validation", error=math.nan)]
+    store.absorb([record(metrics(rows), 0), record(metrics(only_nan, trial=1), 1)])
+    assert await store.best(EXPERIMENT, "error", smaller_is_better=smaller) == {TRIAL: expected}
+
+
+async def test_unknown_things_are_empty(store: SeriesStore) -> None:
+    """Asking for what was never reported is no error."""
+    assert await store.curve("no.such", "training", "loss", 10) == []
+    assert await store.curve("nonsense", "training", "'; DROP TABLE metrics; --", 10) == []
+    assert await store.names("none") == []
+    assert await store.best("none", "loss", smaller_is_better=True) == {}
+
+
+async def test_odd_texts_come_back_as_they_were(store: SeriesStore) -> None:
+    """Quotes, tabs, line ends, backslashes, NUL, braces and emoji are just text."""
+    odd = "a'b\"c\\n\n\t\r\0{x:String} \\N NULL 🦊"
+    store.absorb(
+        [
+            record(
+                metrics([MetricRow(kind="training", step=1, time_ms=1_001, values={odd: 1.0})]), 0
+            ),
+            record(logs([line(odd, 5), line("", 6)]), 0),
+        ]
+    )
+    assert await store.names(EXPERIMENT) == [("training", odd)]
+    assert await store.curve(TRIAL, "training", odd, 10) == [(1, 1.0, 1_001)]
+    found, _ = await _lines(store, text=odd)
+    assert [entry.text for entry in found] == [odd]
+
+
+async def _lines(
+    store: SeriesStore,
+    *,
+    trial_id: str | None = None,
+    rank: int | None = None,
+    level: str | None = None,
+    text: str | None = None,
+    since_ms: int | None = None,
+    until_ms: int | None = None,
+    after: str | None = None,
+    limit: int = 100,
+) -> tuple[list[LogEntry], str | None]:
+    return await store.logs(
+        experiment_id=None if trial_id else EXPERIMENT,
+        trial_id=trial_id,
+        rank=rank,
+        level=level,
+        text=text,
+        since_ms=since_ms,
+        until_ms=until_ms,
+        after=after,
+        limit=limit,
+    )
+
+
+async def test_lines_are_sorted_by_time_and_chosen_by_filters(store: SeriesStore) -> None:
+    """Time, rank, level (that or more severe) and text choose lines; all together narrow."""
+    store.absorb(
+        [
+            record(logs([line("Epoch ONE", 10), line("hm", 30, rank=1, level="warning")]), 0),
+            record(logs([line("epoch two", 20, level="error"), line("dbg", 5, level="debug")]), 1),
+            record(logs([line("other trial", 15)], trial=1), 2),
+        ]
+    )
+
+    async def texts(**filters: object) -> list[str]:
+        found, after = await _lines(store, **filters)  # type: ignore[arg-type]
+        assert after is None
+        return [entry.text for entry in found]
+
+    assert await texts() == ["dbg", "Epoch ONE", "other trial", "epoch two", "hm"]
+    assert await texts(trial_id=TRIAL) == ["dbg", "Epoch ONE", "epoch two", "hm"]
+    assert await texts(rank=1) == ["hm"]
+    assert await texts(level="warning") == ["epoch two", "hm"]
+    assert await texts(text="ePOCH") == ["Epoch ONE", "epoch two"]
+    assert await texts(since_ms=15, until_ms=30) == ["other trial", "epoch two"]
+    assert await texts(text="epoch", level="error", since_ms=11) == ["epoch two"]
+    (first, *_), _ = await _lines(store, rank=1)
+    assert first == LogEntry(TRIAL, 1, 1, "stdout", "warning", 30, "hm")
+
+
+async def test_pages_have_every_line_once(store: SeriesStore) -> None:
+    """Following the cursors gives all lines in order, although many share one moment."""
+    sent = [f"line {i}" for i in range(50)]
+    for position in range(10):
+        texts = sent[position * 5 : position * 5 + 5]
+        store.absorb([record(logs([line(text, 7) for text in texts]), position)])
+    got: list[str] = []
+    after: str | None = None
+    pages = 0
+    while pages == 0 or after:
+        found, after = await _lines(store, after=after, limit=7)
+        got += [entry.text for entry in found]
+        pages += 1
+    assert got == sent
+    assert pages == 8
+
+
+async def test_a_line_delivered_again_is_one_line(store: SeriesStore) -> None:
+    """The same event at another position gives no second line; equal texts stay two lines."""
+    printed = logs([line("same", 7), line("same", 7)])
+    store.absorb([record(printed, 0, sequence=3), record(printed, 1, sequence=3)])
+    store.absorb([record(printed, 0, sequence=3)])
+    found, _ = await _lines(store)
+    assert [entry.text for entry in found] == ["same", "same"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"level": "loud"}, "level is 'loud': give one of debug, info"),
+        ({"after": "ü"}, "after is 'ü': give the cursor"),
+        ({"after": "nonsense"}, "after is 'nonsense': give the cursor"),
+        ({"limit": 0}, "limit is 0: give a number from 1"),
+    ],
+)
+async def test_bad_requests_name_field_and_fix(
+    store: SeriesStore, asked: dict[str, object], message: str
+) -> None:
+    """A level, cursor or limit that is none is refused with what would be right."""
+    with pytest.raises(ValueError, match=message):
+        await _lines(store, **asked)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="points is 0"):
+        await store.curve(TRIAL, "training", "loss", 0)
+
+
+async def test_a_store_goes_on_where_it_was_closed(tmp_path: Path) -> None:
+    """Rows and positions survive closing, also those that nobody had flushed."""
+    first = SeriesStore(tmp_path / "series", ledger_id="ledger-1")
+    assert await first.positions() == {}
+    first.absorb([record(metrics([row(1, loss=1.0)]), 4, partition=2), record(logs([]), 8)])
+    await first.close()
+    second = SeriesStore(tmp_path / "series", ledger_id="ledger-1")
+    assert await second.positions() == {("metrics", 2): 5, ("logs", 0): 9}
+    assert await second.curve(TRIAL, "training", "loss", 10) == [(1, 1.0, 1_001)]
+    await second.close()
