@@ -1,6 +1,7 @@
 """Several processes on one SQLite ledger, and what happens when they are killed."""
 
 import asyncio
+import os
 import random
 import signal
 import sys
@@ -31,6 +32,11 @@ async def acknowledged(process: Process) -> list[tuple[int, int]]:
     await process.wait()
     pairs = [line.split() for line in lines if line.endswith("\n")]
     return [(int(position), int(number)) for position, number in pairs]
+
+
+def hanging(doorbells: Path) -> list[str]:
+    """Return the names of the doorbells that are up."""
+    return [path.name for path in doorbells.iterdir() if not path.name.startswith(".")]
 
 
 async def test_processes_append_at_once(tmp_path: Path) -> None:
@@ -133,11 +139,11 @@ async def test_doorbells_of_the_dead_are_removed(tmp_path: Path) -> None:
     await process.stdout.readline()
     ledger = await SqliteLedger.open(tmp_path)
     doorbells = tmp_path / "doorbells"
-    while not list(doorbells.iterdir()):
+    while not hanging(doorbells):
         await ledger.append([draft("k", name=topic.METRICS)])
     process.kill()
     await process.communicate()
-    while list(doorbells.iterdir()):
+    while hanging(doorbells):
         await ledger.append([draft("k")])
     await ledger.close()
 
@@ -154,3 +160,15 @@ async def test_deep_folder(tmp_path: Path) -> None:
     assert [record.position for record in await take(following, 1)] == [1]
     await one.close()
     await two.close()
+
+
+async def test_doorbells_that_never_hung_are_swept(tmp_path: Path) -> None:
+    """What a process left that was killed on the way is removed at the next opening, if old."""
+    await (await SqliteLedger.open(tmp_path)).close()
+    doorbells = tmp_path / "doorbells"
+    for name in (".old", ".new"):
+        (doorbells / name).write_bytes(b"")
+    os.utime(doorbells / ".old", (1, 1))
+    await (await SqliteLedger.open(tmp_path)).close()
+    assert (doorbells / ".new").exists()
+    assert not (doorbells / ".old").exists()

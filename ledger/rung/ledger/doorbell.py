@@ -19,6 +19,7 @@ import contextlib
 import errno
 import os
 import socket
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ from typing import Final
 from rung.events.errors import LedgerError
 
 _BACKLOG: Final = 128
+_HANGING_SECONDS_MAX: Final = 60
 _LONGEST: Final = 100
 """Bytes that any Unix allows in a socket's path (Linux 108, others 104, each with a NUL)."""
 
@@ -142,6 +144,14 @@ class Ringer:
             self.unheard = True
         else:
             self._doorbells[name] = doorbell
+
+
+def sweep(folder: Path) -> None:
+    """Remove what processes left that were killed while they hung up their doorbell."""
+    for path in folder.glob(".*"):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - path.lstat().st_mtime > _HANGING_SECONDS_MAX:
+                path.unlink()
 
 
 def _socket() -> socket.socket:

@@ -77,6 +77,7 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
 def create(path: Path, partitions: int) -> None:
     """Create an empty ledger; one that another process creates meanwhile is left as it is."""
     made = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    made.touch(mode=0o600)  # for the system's reason, where SQLite only says that it cannot
     try:
         with contextlib.closing(sqlite3.connect(made, isolation_level=None)) as database:
             database.executescript(_SCHEMA)

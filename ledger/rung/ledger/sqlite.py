@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from rung.events import TOPICS, partition_of, topic
 from rung.events.errors import LedgerDamaged, LedgerError, LedgerUnavailable
-from rung.ledger.doorbell import Ringer
+from rung.ledger.doorbell import Ringer, sweep
 from rung.ledger.failure import explain
 from rung.ledger.port import Draft, Record
 from rung.ledger.reader import Reader, read_end, read_records
@@ -275,6 +275,7 @@ def _prepare(path: Path, partitions: int | None) -> _About:
         create(path, partitions)
     check_size(path)
     (path.parent / _DOORBELLS).mkdir(mode=0o700, exist_ok=True)
+    sweep(path.parent / _DOORBELLS)
     with (
         contextlib.closing(Turnstile(path.parent)) as turnstile,
         turnstile,
