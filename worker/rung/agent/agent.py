@@ -1,0 +1,338 @@
+"""The agent of one node: joins, carries out grants, and leaves.
+
+    start       take the folder; kill what an earlier life left behind; bring its spool to the
+                ledger; join with a new incarnation
+    live        follow the placements of its pool: start what is granted to this incarnation,
+                stop what is signaled or lost; beat
+    renewal     the warm parent died, and with it all runs: what they said goes to the ledger,
+                then a join with a new incarnation tells the scheduler that they are lost
+    leave       trials may checkpoint for some seconds; then `AgentLeft` tells the scheduler that
+                what still ran is lost, to be started elsewhere, not counted as a failure
+    abandon     whoever started the agent is gone: kill everything, stop at once
+
+A grant can only follow the join that offered the slots, so placements are read from where they
+end before the join is written; grants for other incarnations are none of ours.
+"""
+
+import asyncio
+import fcntl
+import os
+import socket
+from pathlib import Path
+from typing import Any, Final, assert_never
+
+import structlog
+from rung.agent.config import Settings
+from rung.agent.drain import Drain
+from rung.agent.endpoint import Endpoint
+from rung.agent.leftovers import kill_marked
+from rung.agent.run import Node, Run
+from rung.agent.slots import detect
+from rung.agent.socket_folder import SocketFolder
+from rung.agent.source_folder import SourceFolder
+from rung.agent.spool import Spool
+from rung.agent.starter import Starter
+from rung.events import (
+    Event,
+    LedgerError,
+    RungError,
+    UndecodableEvent,
+    decode,
+    partition_of,
+    topic,
+)
+from rung.events.allocation import (
+    AgentJoined,
+    AgentLeft,
+    AllocationDropped,
+    AllocationGranted,
+    AllocationLost,
+    AllocationSignaled,
+    Slot,
+)
+from rung.events.metric import AgentBeat
+from rung.host import FactWriter
+from rung.host.supervise import supervise
+from rung.ledger import Ledger, Record
+from rung.objects import open_store
+
+_DRAIN_S: Final = 5.0
+_RETRY_S: Final = 0.5
+
+_log = structlog.get_logger()
+
+
+class AgentRefused(RungError):
+    """The agent cannot work with its folder; the message says why."""
+
+
+class Agent:
+    """One life of an agent."""
+
+    def __init__(self, settings: Settings, ledger: Ledger) -> None:
+        self._settings = settings
+        self._ledger = ledger
+        folder = settings.folder.absolute()
+        self._folder = folder
+        self._slots = detect(settings.slots)
+        self._spool = Spool(folder / "spool.db")
+        self._drain = Drain(self._spool, ledger)
+        self._sources = SourceFolder(folder, open_store(settings.objects_url))
+        self._socket = SocketFolder(folder)
+        self._runs: dict[str, Run] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._endpoint = Endpoint(self._spool, self._runs.get)
+        self._starter = Starter(
+            folder,
+            self._spool,
+            cuda=any(slot.kind == "cuda" for slot in self._slots),
+            cold=settings.cold,
+            lost=self._renew,
+        )
+        self._joined = asyncio.Event()
+        self._position = 0
+        self._last_cause = (-1, -1)
+        self._node: Node
+        self._beats: FactWriter
+
+    async def run(self, stop: asyncio.Event, gone: asyncio.Event) -> None:
+        """Live until `stop` (leave in good order) or `gone` (kill everything, leave at once).
+
+        Raises:
+            AgentRefused: another agent uses the folder, or it cannot be written.
+            LedgerError: one that does not pass by itself.
+        """
+        lock = _lock(self._folder)
+        try:
+            await self._open()
+            try:
+                await self._live(stop, gone)
+            finally:
+                await self._spool.close()
+                self._socket.close()
+        finally:
+            os.close(lock)
+
+    async def _open(self) -> None:
+        left = await asyncio.to_thread(kill_marked, self._folder)
+        if left:
+            _log.warning("killed what an earlier agent left behind", processes=left)
+        self._spool.open(self._settings.agent_id, socket.gethostname())
+        try:
+            await asyncio.to_thread(self._sources.open)
+            path = self._socket.open()
+        except OSError as error:
+            await self._spool.close()
+            raise AgentRefused(f"the agent's folder {self._folder}: {error}") from error
+        await self._endpoint.open(path)
+        self._node = Node(
+            self._settings,
+            self._spool.agent_id,
+            self._spool,
+            self._starter,
+            self._sources,
+            self._endpoint,
+            path,
+            self._slots,
+        )
+
+    async def _live(self, stop: asyncio.Event, gone: asyncio.Event) -> None:
+        drain = asyncio.create_task(self._drain.run())
+        starter = asyncio.create_task(self._starter.run())
+        work = asyncio.create_task(self._work())
+        beat = asyncio.create_task(self._beat())
+        stopped, abandoned = (asyncio.create_task(event.wait()) for event in (stop, gone))
+        always = (drain, starter, work, beat)
+        try:
+            await asyncio.wait([*always, stopped, abandoned], return_when=asyncio.FIRST_COMPLETED)
+            for task in always:
+                if task.done():
+                    task.result()  # raises: none of them ends by itself
+            if not gone.is_set():
+                await _end(work)
+                await self._leave(starter, abandoned)
+        finally:
+            await _end(work, beat, stopped, abandoned, *self._tasks.values())
+            await _end(starter)
+            await _end(drain)
+            await self._endpoint.close()
+
+    async def _work(self) -> None:
+        """Join, then carry out what the placements say, until cancelled."""
+        await self._drain.empty()
+        self._position = await self._end_of_placements()
+        await self._join()
+        await supervise(self._follow, name="agent-placements")
+
+    async def _end_of_placements(self) -> int:
+        while True:
+            try:
+                return await self._ledger.end(topic.PLACEMENTS, self._partition)
+            except LedgerError as error:
+                if not error.retriable:
+                    raise
+                _log.warning("cannot join yet: the ledger is away", error=str(error))
+                await asyncio.sleep(_RETRY_S)
+
+    @property
+    def _partition(self) -> int:
+        return partition_of(self._settings.pool, self._ledger.partitions(topic.PLACEMENTS))
+
+    async def _join(self) -> None:
+        """Begin a new incarnation."""
+        incarnation = await self._spool.start_incarnation()
+        spool = self._spool
+        self._beats = FactWriter(
+            self._ledger, source=spool.source, origin=f"{spool.origin}/beats/{incarnation}"
+        )
+        spool.put(
+            AgentJoined(
+                pool=self._settings.pool,
+                agent_id=spool.agent_id,
+                incarnation=incarnation,
+                hostname=socket.gethostname(),
+                slots=[Slot(id=s.id, kind=s.kind, name=s.name) for s in self._slots],
+            )
+        )
+        _log.info("joined", agent=spool.agent_id, incarnation=incarnation, slots=len(self._slots))
+        self._joined.set()
+
+    async def _beat(self) -> None:
+        await self._joined.wait()
+        while True:
+            try:
+                await self._beats.write(
+                    AgentBeat(
+                        pool=self._settings.pool,
+                        agent_id=self._spool.agent_id,
+                        incarnation=self._spool.incarnation,
+                        allocations=list(self._runs),
+                    )
+                )
+            except LedgerError as error:
+                if not error.retriable:
+                    raise
+                _log.warning("no beat: the ledger is away", error=str(error))
+            await asyncio.sleep(self._settings.beat_s)
+
+    async def _follow(self) -> None:
+        stream = self._ledger.follow(topic.PLACEMENTS, self._partition, self._position)
+        async for records in stream:
+            for record in records:
+                self._obey(record)
+                self._position = record.position + 1
+
+    def _obey(self, record: Record) -> None:
+        try:
+            event = decode(record.value)
+        except UndecodableEvent as error:
+            _log.error("cannot read a placement", position=record.position, error=str(error))
+            return
+        if event.key != self._settings.pool or self._is_repeated(event):
+            return
+        decision = event.data
+        assert isinstance(
+            decision, AllocationGranted | AllocationSignaled | AllocationLost | AllocationDropped
+        ), decision
+        match decision:
+            case AllocationGranted():
+                self._start(decision)
+            case AllocationSignaled():
+                run = self._runs.get(decision.allocation_id)
+                if run is not None and self._spool.agent_id in decision.agents:
+                    run.ask(decision.how)
+            case AllocationLost():
+                if run := self._runs.get(decision.allocation_id):
+                    run.ask("kill")
+            case AllocationDropped():
+                pass
+            case _:
+                assert_never(decision)
+
+    def _is_repeated(self, event: Event) -> bool:
+        """Tell whether a decision is one that was read before, written twice."""
+        if event.causeposition is None or event.causeindex is None:
+            return False
+        cause = (event.causeposition, event.causeindex)
+        if cause <= self._last_cause:
+            return True
+        self._last_cause = cause
+        return False
+
+    def _start(self, granted: AllocationGranted) -> None:
+        own = (self._spool.agent_id, self._spool.incarnation)
+        for rank, share in enumerate(granted.shares):
+            if (share.agent_id, share.incarnation) == own:
+                run = Run(self._node, granted, rank, share.incarnation)
+                self._runs[run.allocation_id] = run
+                task = asyncio.create_task(self._carry_out(run))
+                self._tasks[run.allocation_id] = task
+
+    async def _carry_out(self, run: Run) -> None:
+        try:
+            await run.carry_out()
+        except Exception:  # noqa: BLE001 - one run's trouble must not become another's
+            _log.exception("a run failed inside the agent", allocation=run.allocation_id)
+            run.give_up()
+        finally:
+            del self._runs[run.allocation_id]
+            del self._tasks[run.allocation_id]
+
+    async def _renew(self) -> None:
+        """After the death of the warm parent: end what it took along, join anew."""
+        await self._end_runs()
+        if self._joined.is_set():
+            await self._join()
+
+    async def _end_runs(self) -> None:
+        """Wait for the runs whose processes are gone; drop those that have none."""
+        for allocation_id, run in self._runs.items():
+            if not run.launched:
+                self._tasks[allocation_id].cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _leave(self, starter: asyncio.Task[None], abandoned: asyncio.Task[Any]) -> None:
+        """Let trials checkpoint, end them, and say goodbye."""
+        for run in self._runs.values():
+            if run.launched:
+                run.leave(self._settings.leave_s)
+        ended = asyncio.create_task(self._end_runs())
+        await asyncio.wait([ended, starter, abandoned], return_when=asyncio.FIRST_COMPLETED)
+        if not ended.done():
+            ended.cancel()
+            return
+        if self._joined.is_set():
+            self._spool.put(
+                AgentLeft(
+                    pool=self._settings.pool,
+                    agent_id=self._spool.agent_id,
+                    incarnation=self._spool.incarnation,
+                )
+            )
+        try:
+            async with asyncio.timeout(_DRAIN_S):
+                await self._drain.empty()
+        except TimeoutError:
+            _log.warning("left without the ledger: it hears of it at the next start")
+
+
+async def _end(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks and wait for their ends."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _lock(folder: Path) -> int:
+    """Take the folder for this process, for as long as the returned descriptor is open."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise AgentRefused(f"the agent's folder {folder} cannot be used: {error}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise AgentRefused(f"another agent uses the folder {folder}; give each its own") from error
+    return lock

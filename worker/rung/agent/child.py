@@ -1,0 +1,216 @@
+"""What a forked process does before and after the user's code: it becomes the run's main process.
+
+It runs a script or module as `__main__` just as a fresh interpreter would: `sys.argv`,
+`sys.path[0]`, tracebacks without frames of the platform, exit codes, threads joined, `atexit`
+called, files closed. What differs from a fresh interpreter: modules that the warm parent imported
+are there already, and the hash seed is the warm parent's.
+
+Each main process is a *subreaper*: what its descendants leave behind stays below it until it
+ends, and then falls to the warm parent, which kills it. So nothing a script starts can outlive
+its run, daemons included.
+"""
+
+import atexit
+import contextlib
+import ctypes
+import errno
+import faulthandler
+import gc
+import io
+import os
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any, Final, NoReturn
+
+from rung.agent.threads import set_threads
+from rung.agent.wire import Command, Launch
+
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_CHILD_SUBREAPER: Final = 36
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+EXIT_NOT_FOUND: Final = 127
+EXIT_NOT_EXECUTABLE: Final = 126
+
+
+def become_subreaper() -> None:
+    """Make orphaned descendants children of this process instead of init's."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def become(launch: Launch, stdout: int, stderr: int, parent: int) -> NoReturn:
+    """Turn this freshly forked process into the run's main process; never returns."""
+    code = 1
+    try:
+        _detach(parent)
+        _redirect(stdout, stderr)
+        os.environ.update(launch.environment)
+        os.chdir(launch.folder)
+        if launch.command.how == "execute":
+            _execute(launch.command)
+        _reseed()
+        set_threads(launch.threads)
+        code = _run(launch.command)
+    except BaseException:  # noqa: BLE001 - nothing may climb into the warm parent's loop
+        traceback.print_exc()
+    finally:
+        _flush()
+        os._exit(code)
+
+
+def _detach(parent: int) -> None:
+    os.setsid()
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    become_subreaper()
+    if os.getppid() != parent:
+        os._exit(1)
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with contextlib.suppress(OSError):  # when memory runs out, the run goes before the platform
+        Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
+
+
+def _redirect(stdout: int, stderr: int) -> None:
+    os.dup2(stdout, 1)
+    os.dup2(stderr, 2)
+    os.close(stdout)
+    os.close(stderr)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    faulthandler.enable(file=2, all_threads=False)
+
+
+def _reseed() -> None:
+    """Draw anew what the warm parent's children would else all share; `random` does so itself."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()
+
+
+def _execute(command: Command) -> NoReturn:
+    for name in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(name, signal.SIG_DFL)
+    try:
+        os.execvp(command.argv[0], command.argv)  # noqa: S606 - executing it is the point
+    except OSError as error:
+        _flush()
+        os.write(2, f"{command.argv[0]}: {error.strerror}\n".encode())
+        missing = error.errno == errno.ENOENT
+        os._exit(EXIT_NOT_FOUND if missing else EXIT_NOT_EXECUTABLE)
+
+
+def _run(command: Command) -> int:
+    """Run Python code as `__main__` and return the exit code of the process."""
+    known = frozenset(sys.modules)
+    main = ModuleType("__main__")
+    sys.modules["__main__"] = main
+    try:
+        if command.how == "module":
+            _run_module(command.argv, main)
+        else:
+            _run_script(command.argv, main)
+        code = 0
+    except SystemExit as error:
+        code = _code_of(error)
+    except KeyboardInterrupt as error:
+        _print_exception(error)
+        code = 128 + signal.SIGINT
+    except BaseException as error:  # noqa: BLE001 - as an interpreter does with what is uncaught
+        _print_exception(error)
+        code = 1
+    _finish(main, known)
+    return code
+
+
+def _run_script(argv: list[str], main: ModuleType) -> None:
+    path = Path(argv[0])
+    sys.argv = list(argv)
+    sys.path.insert(0, str(path.absolute().parent))
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        message = f"python: can't open file {str(path.absolute())!r}: {error.strerror}"
+        print(message, file=sys.stderr)  # noqa: T201 - the words of the interpreter
+        raise SystemExit(2) from None
+    main.__dict__.update(__file__=argv[0], __builtins__=sys.modules["builtins"], __cached__=None)
+    exec(compile(source, argv[0], "exec"), main.__dict__)  # noqa: S102 - the user's script
+
+
+def _run_module(argv: list[str], main: ModuleType) -> None:
+    sys.argv = ["-m", *argv[1:]]
+    sys.path.insert(0, str(Path.cwd()))
+    main.__dict__.update(__builtins__=sys.modules["builtins"])
+    runpy: Any = __import__("runpy")
+    runpy._run_module_as_main(argv[0])  # noqa: SLF001 - the function behind `python -m`
+
+
+def _code_of(error: SystemExit) -> int:
+    match error.code:
+        case None:
+            return 0
+        case int():
+            return error.code & 0xFF
+        case other:
+            print(other, file=sys.stderr)  # noqa: T201 - as an interpreter does
+            return 1
+
+
+def _print_exception(error: BaseException) -> None:
+    """Print the traceback from the user's first frame on."""
+    with contextlib.suppress(Exception):
+        trimmed = error.with_traceback(_users_part(error.__traceback__))
+        sys.excepthook(type(error), trimmed, trimmed.__traceback__)
+
+
+def _users_part(frames: TracebackType | None) -> TracebackType | None:
+    own = {__file__}
+    rest = frames
+    while rest is not None and (
+        rest.tb_frame.f_code.co_filename in own
+        or rest.tb_frame.f_code.co_filename.startswith("<frozen runpy")
+    ):
+        rest = rest.tb_next
+    return rest
+
+
+def _finish(main: ModuleType, known: frozenset[str]) -> None:
+    """End as an interpreter ends, but without taking all modules down, which takes long.
+
+    The user's modules are cleared, so that files left open are written and workers stopped.
+    """
+    shut_down: Any = threading
+    with contextlib.suppress(Exception):
+        shut_down._shutdown()  # noqa: SLF001 - joins the threads that are no daemons
+    atexit._run_exitfuncs()  # noqa: SLF001 - `os._exit` would skip them
+    _flush()
+    folder = str(Path.cwd()) if _exists_cwd() else None
+    users = [main]
+    for name in [name for name in sys.modules if name not in known]:
+        module = sys.modules[name]
+        file = getattr(module, "__file__", None)
+        if folder and isinstance(file, str) and file.startswith(folder):
+            users.append(module)
+    for module in users:
+        module.__dict__.clear()
+    gc.collect()
+
+
+def _exists_cwd() -> bool:
+    try:
+        Path.cwd()
+    except OSError:
+        return False
+    return True
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()

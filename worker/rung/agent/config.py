@@ -1,0 +1,42 @@
+"""What can be set about an agent."""
+
+from pathlib import Path
+
+from msgspec import Struct
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """How an agent runs.
+
+    Raises:
+        ValueError: a value is out of range; the message names it and what would be right.
+    """
+
+    folder: Path
+    """Its own folder: spool, socket, code, work folders of runs. One agent per folder."""
+    objects_url: str
+    """The object store, for code archives and checkpoints."""
+    pool: str = "default"
+    slots: int | None = None
+    """So many slots of the CPU; None: a slot per CUDA device, or, without any, per core."""
+    agent_id: str | None = None
+    """None: the name that the folder's spool has, at first the host's."""
+    beat_s: float = 5.0
+    grace_s_max: float | None = None
+    """The longest grace period of a preemption, whatever an experiment asks for."""
+    leave_s: float = 5.0
+    """How long trials may take to checkpoint when the agent itself is asked to stop."""
+    cold: bool = False
+    """Whether the warm parent imports no frameworks: for tests, and scripts that need none."""
+
+    def __post_init__(self) -> None:
+        if not self.pool:
+            raise ValueError("pool is empty: name the resource pool, such as `default`")
+        if self.slots is not None and self.slots < 1:
+            raise ValueError(f"slots is {self.slots}: an agent offers at least one")
+        if self.agent_id is not None and (not self.agent_id or "/" in self.agent_id):
+            raise ValueError(f"agent_id is {self.agent_id!r}: give a name without `/`")
+        if not self.beat_s > 0:
+            raise ValueError(f"beat_s is {self.beat_s}: give the seconds between two beats")
+        if self.leave_s < 0 or (self.grace_s_max is not None and self.grace_s_max < 0):
+            raise ValueError("a period of grace is negative: give seconds from 0 on")

@@ -1,0 +1,72 @@
+"""Carries the spool's facts to the ledger, in order, for as long as the agent lives."""
+
+import asyncio
+from typing import Final
+
+import structlog
+from rung.agent.spool import Spool
+from rung.events import LedgerError
+from rung.ledger import Draft, Ledger
+
+_BATCH: Final = 512
+_BATCH_BYTES_MAX: Final = 4 * 1024**2
+_WAIT_S_MIN: Final = 0.05
+_WAIT_S_MAX: Final = 5.0
+
+_log = structlog.get_logger()
+
+
+class Drain:
+    """Appends what the spool holds, batch by batch; a batch is forgotten once it was appended."""
+
+    def __init__(self, spool: Spool, ledger: Ledger) -> None:
+        self._spool = spool
+        self._ledger = ledger
+        self._drained = asyncio.Condition()
+        self._after = 0
+
+    async def run(self) -> None:
+        """Drain until cancelled; wait and try again while the ledger is away.
+
+        Raises:
+            LedgerError: one that does not pass by itself.
+        """
+        self._after = self._spool.forgotten
+        while True:
+            spooled = await self._spool.read(self._after, _BATCH)
+            size = 0
+            count = 0
+            while count < len(spooled) and (count == 0 or size < _BATCH_BYTES_MAX):
+                size += len(spooled[count].draft.value)
+                count += 1
+            await self._append([item.draft for item in spooled[:count]])
+            self._after = spooled[count - 1].number
+            self._spool.forget(self._after)
+            async with self._drained:
+                self._drained.notify_all()
+
+    async def empty(self) -> None:
+        """Return when the ledger has all that the spool has taken so far."""
+        async with self._drained:
+            await self._drained.wait_for(lambda: self._spool.backlog == 0)
+
+    async def _append(self, drafts: list[Draft]) -> None:
+        wait_s = _WAIT_S_MIN
+        while True:
+            try:
+                await self._ledger.append(drafts)
+            except LedgerError as error:
+                if not error.retriable:
+                    raise
+                _log.warning(
+                    "the ledger is away; reports stay in the spool",
+                    error=str(error),
+                    backlog=self._spool.backlog,
+                    wait_s=wait_s,
+                )
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, _WAIT_S_MAX)
+            else:
+                if wait_s > _WAIT_S_MIN:
+                    _log.info("the ledger is back", backlog=self._spool.backlog)
+                return

@@ -1,0 +1,195 @@
+"""The agent's end of the trials' sockets.
+
+A connection says `Hello` first, with the token of its allocation; the run it belongs to then gets
+its messages in order. What is no message is reported to the run and skipped; who says no proper
+`Hello` in time is disconnected. While the spool is saturated, nothing more is read.
+"""
+
+import asyncio
+import hmac
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+import structlog
+from rung.agent.spool import Spool
+from rung.core.protocol import FromAgent, FromTrial, Hello, frame, trial_decoder
+
+HELLO_S: Final = 10.0
+MESSAGE_BYTES_MAX: Final = 8 * 1024**2
+_BACKLOG: Final = 512
+
+_log = structlog.get_logger()
+
+
+class Speaker(Protocol):
+    """A run, as its connections see it."""
+
+    @property
+    def token(self) -> str:
+        """The secret that a `Hello` must know."""
+        ...
+
+    def connected(self, connection: "Connection") -> None:
+        """Hear that a process of the run has said a proper `Hello`."""
+        ...
+
+    def received(self, connection: "Connection", message: FromTrial) -> None:
+        """Take a message."""
+        ...
+
+    def rejected(self, reason: str) -> None:
+        """Hear of something that was no message."""
+        ...
+
+    def disconnected(self, connection: "Connection") -> None:
+        """Hear that all was read that the process said, and that it says no more."""
+        ...
+
+
+class Endpoint:
+    """Accepts the connections of all runs of an agent."""
+
+    def __init__(self, spool: Spool, find: Callable[[str], Speaker | None]) -> None:
+        self.spool = spool
+        self.find = find
+        self.strangers: dict[int, Connection] = {}
+        self.marks: dict[bytes, asyncio.Future[None]] = {}
+        self._path: Path | None = None
+        self._server: asyncio.Server | None = None
+
+    async def open(self, path: Path) -> None:
+        """Listen at the path."""
+        loop = asyncio.get_running_loop()
+        self._path = path
+        self._server = await loop.create_unix_server(
+            lambda: Connection(self), str(path), backlog=_BACKLOG
+        )
+
+    async def close(self) -> None:
+        """Stop listening."""
+        if self._server is not None:
+            self._server.close()
+        for stranger in list(self.strangers.values()):
+            stranger.abort()
+
+    async def settled(self) -> None:
+        """Return when every connection made so far has been accepted and has said who it is.
+
+        Connections are accepted in the order in which they were made: once one of our own has
+        come through, all before it have.
+        """
+        assert self._path is not None
+        loop = asyncio.get_running_loop()
+        mark = secrets.token_hex(8).encode()
+        self.marks[mark] = loop.create_future()
+        own, _ = await loop.create_unix_connection(asyncio.Protocol, str(self._path))
+        own.write(mark + b"\n")
+        try:
+            await self.marks[mark]
+            before = list(self.strangers.values())
+            await asyncio.gather(*(stranger.known.wait() for stranger in before))
+        finally:
+            del self.marks[mark]
+            own.abort()
+
+
+class Connection(asyncio.Protocol):
+    """One process of one run."""
+
+    _transport: asyncio.Transport
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._run: Speaker | None = None
+        self._rest = b""
+        self._skipping = False
+        self.known = asyncio.Event()
+        self.rank = 0
+
+    def say(self, message: FromAgent) -> None:
+        """Send a message to the process."""
+        self._transport.write(frame(message))
+
+    def abort(self) -> None:
+        """Disconnect at once."""
+        self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for the `Hello`."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._endpoint.strangers[id(self)] = self
+        self._deadline = asyncio.get_running_loop().call_later(HELLO_S, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what the process said."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if self._skipping:
+                self._skipping = False
+            else:
+                self._take(line)
+        if len(self._rest) > MESSAGE_BYTES_MAX:
+            self._skipping = True
+            self._rest = b""
+            self._reject(f"a message longer than {MESSAGE_BYTES_MAX} bytes")
+        elif self._skipping:
+            self._rest = b""
+        if self._endpoint.spool.saturated and not self._transport.is_closing():
+            self._transport.pause_reading()
+            self._endpoint.spool.when_room(self._resume)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the protocol's
+        """Everything was read."""
+        self._forget_stranger()
+        if self._run is not None:
+            if self._rest and not self._skipping:
+                self._reject("a message that broke off")
+            self._run.disconnected(self)
+
+    def _resume(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _take(self, line: bytes) -> None:
+        if self._run is None and line in self._endpoint.marks:
+            self._forget_stranger()
+            self._endpoint.marks[line].set_result(None)
+            return
+        try:
+            message = trial_decoder.decode(line)
+        except msgspec.DecodeError as error:
+            self._reject(f"{error}: {line[:200].decode('utf-8', 'replace')}")
+            return
+        if self._run is not None:
+            self._run.received(self, message)
+        elif isinstance(message, Hello):
+            self._greet(message)
+        else:
+            self._reject("the first message was no hello")
+
+    def _greet(self, hello: Hello) -> None:
+        run = self._endpoint.find(hello.allocation_id)
+        if run is None or not hmac.compare_digest(run.token.encode(), hello.token.encode()):
+            self._reject(f"a hello for {hello.allocation_id[:80]!r} with a wrong token")
+            return
+        self._run = run
+        self.rank = hello.rank
+        run.connected(self)
+        self._forget_stranger()
+
+    def _forget_stranger(self) -> None:
+        self._deadline.cancel()
+        self._endpoint.strangers.pop(id(self), None)
+        self.known.set()
+
+    def _reject(self, reason: str) -> None:
+        """Report a bad message; a stranger is disconnected, a run goes on."""
+        if self._run is not None:
+            self._run.rejected(reason)
+        elif not self._transport.is_closing():
+            _log.warning("rejected a connection to the agent's socket", reason=reason)
+            self._transport.abort()

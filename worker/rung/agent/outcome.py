@@ -1,0 +1,81 @@
+"""How a run ended: from what its process did, and what it had been asked to do.
+
+refused its hyperparameters                            invalid_hp
+ended by a signal that the platform sent               killed
+ended by another signal                                failed
+exit code 0, asked to leave and acknowledged           preempted
+exit code 0                                            finished
+another exit code, after the platform's SIGTERM        killed
+another exit code                                      failed
+"""
+
+import signal
+from typing import Final, NamedTuple
+
+from rung.agent.wire import Exited
+from rung.events.trial import ExitOutcome
+
+MESSAGE_CHARACTERS_MAX: Final = 1000
+
+
+class Ending(NamedTuple):
+    """What `TrialExited` says about the end of a run."""
+
+    outcome: ExitOutcome
+    code: int | None
+    signal: int | None
+    message: str
+
+
+class Conduct(NamedTuple):
+    """What passed between the platform and a run before it ended."""
+
+    asked_to_leave: bool = False
+    acknowledged: bool = False
+    sent_sigterm: bool = False
+    sent_sigkill: str | None = None
+    """Why, if it was killed."""
+    refusal: str | None = None
+    """Why the script cannot train with its hyperparameters, if it said so."""
+
+
+def ending_of(exited: Exited, conduct: Conduct, last_words: str) -> Ending:
+    """Return how a run ended.
+
+    Args:
+        exited: what its process did.
+        conduct: what passed before.
+        last_words: the last line of its traceback, or of what it printed as errors.
+    """
+    outcome, message = _judge(exited, conduct, last_words)
+    return Ending(outcome, exited.code, exited.signal, message[:MESSAGE_CHARACTERS_MAX])
+
+
+def _judge(exited: Exited, conduct: Conduct, last_words: str) -> tuple[ExitOutcome, str]:
+    if conduct.refusal is not None:
+        return "invalid_hp", conduct.refusal
+    if exited.signal is not None:
+        return _judge_signal(exited.signal, conduct)
+    if exited.code == 0:
+        left = conduct.asked_to_leave and (conduct.acknowledged or conduct.sent_sigterm)
+        return ("preempted", "left as asked") if left else ("finished", "")
+    message = f"exit code {exited.code}"
+    if conduct.sent_sigterm:
+        return "killed", f"ended as asked, with {message}"
+    return "failed", f"{last_words} ({message})" if last_words else message
+
+
+def _judge_signal(number: int, conduct: Conduct) -> tuple[ExitOutcome, str]:
+    if number == signal.SIGKILL and conduct.sent_sigkill is not None:
+        return "killed", conduct.sent_sigkill
+    if number == signal.SIGTERM and conduct.sent_sigterm:
+        return "killed", "ended as asked"
+    hint = "; did the machine run out of memory?" if number == signal.SIGKILL else ""
+    return "failed", f"killed by signal {number} ({_name_of(number)}){hint}"
+
+
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "a real-time signal"

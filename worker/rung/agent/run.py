@@ -1,0 +1,340 @@
+"""One run on this agent: from its grant to the release of its slots.
+
+    prepare     unpack the code, wait for the warm parent
+    launch      a process is forked; `TrialStarted`
+    live        the process speaks over the socket and prints; the scheduler may ask it to leave
+    settle      the process and all it started are gone; read to the end what they said
+    report      `TrialExited`, then `AllocationReleased`
+
+Whatever keeps a run from starting is reported as its failure. Three kinds of end are not reported
+at all, because the scheduler declares the run lost by itself: the warm parent died (the agent
+takes a new incarnation), the agent goes down (`AgentLeft`), the agent died.
+"""
+
+import asyncio
+import secrets
+import signal
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rung.agent.capture import Capture
+from rung.agent.command import InvalidEntrypoint
+from rung.agent.config import Settings
+from rung.agent.endpoint import Connection, Endpoint
+from rung.agent.launching import Identity, launch_of
+from rung.agent.lines import Level
+from rung.agent.outcome import Conduct, Ending, ending_of
+from rung.agent.reports import Reports
+from rung.agent.saying import fact_of, problem_with
+from rung.agent.slots import Device
+from rung.agent.source_folder import CodeUnusable, SourceFolder
+from rung.agent.spool import Spool
+from rung.agent.starter import NotStarted, Starter
+from rung.agent.wire import Exited, Launch
+from rung.core import protocol
+from rung.core.protocol import (
+    Damaged,
+    FromTrial,
+    Preempt,
+    Reported,
+    Restored,
+    Stored,
+    Welcome,
+)
+from rung.events import RungError
+from rung.events.allocation import AllocationGranted, AllocationReleased
+from rung.events.trial import ExitOutcome, TrialExited, TrialStarted, Withdrawal
+
+_SETTLE_S: Final = 10.0
+_GRACE_S: Final = 3600.0
+
+
+class Node(NamedTuple):
+    """What the runs of an agent share."""
+
+    settings: Settings
+    agent_id: str
+    spool: Spool
+    starter: Starter
+    sources: SourceFolder
+    endpoint: Endpoint
+    socket: Path
+    slots: list[Device]
+
+
+class Run:
+    """Carries out one grant; a `Speaker` for the endpoint."""
+
+    def __init__(
+        self, node: Node, granted: AllocationGranted, rank: int, incarnation: int
+    ) -> None:
+        self.token = secrets.token_hex(16)
+        self.allocation_id = granted.allocation_id
+        self._node = node
+        self._spec = granted.spec
+        self._slots = granted.shares[rank].slots
+        self._rank = rank
+        self._incarnation = incarnation
+        self._reports = Reports(node.spool, granted.spec)
+        self._connections: list[Connection] = []
+        self._silent = asyncio.Event()
+        self._silent.set()
+        self._preparation: asyncio.Task[Path] | None = None
+        self._launched = False
+        self._started = False
+        self._spoke = False
+        self._asked: Withdrawal | None = None
+        self._leaving = False
+        self._conduct = Conduct()
+        self._leave_at = 0.0
+        self._deadline: asyncio.TimerHandle | None = None
+
+    @property
+    def launched(self) -> bool:
+        """Whether a process was asked for."""
+        return self._launched
+
+    async def carry_out(self) -> None:
+        """Live through the run, to its release."""
+        try:
+            ending = await self._live()
+        except (CodeUnusable, InvalidEntrypoint, NotStarted, RungError, OSError) as error:
+            ending = Ending("failed", None, None, f"the run could not start: {error}")
+            self._reports.note("error", ending.message, self._rank)
+        finally:
+            if self._deadline is not None:
+                self._deadline.cancel()
+            self._reports.close()
+            self._node.starter.forget(self.allocation_id)
+        if ending is not None:
+            self._report(ending)
+        await asyncio.to_thread(self._node.sources.discard, self.allocation_id)
+
+    def ask(self, how: Withdrawal) -> None:
+        """Make the run stop, as the scheduler wants it."""
+        if self._asked in {"kill", how}:
+            return
+        self._asked = how
+        if not self._launched:
+            if self._preparation is not None:
+                self._preparation.cancel()
+        elif how == "kill":
+            self._kill("killed, as asked")
+        else:
+            self._preempt(self._grace_s())
+
+    def leave(self, grace_s: float) -> None:
+        """Make the launched run stop because the agent itself goes down."""
+        assert self._launched
+        self._leaving = True
+        if self._asked != "kill":
+            self._preempt(min(grace_s, self._grace_s()))
+
+    def give_up(self) -> None:
+        """End the run after an error of the agent's own."""
+        if self._launched:
+            self._kill("killed after an error inside the agent")
+        self._report(Ending("failed", None, None, "an error inside the agent; see its log"))
+
+    def connected(self, connection: Connection) -> None:
+        """Welcome a process of the run."""
+        node = self._node
+        self._connections.append(connection)
+        self._silent.clear()
+        self._spoke = True
+        self._note_start()
+        connection.say(
+            Welcome(
+                spec=self._spec,
+                agent_id=node.agent_id,
+                objects_url=node.settings.objects_url,
+                slots=self._slots,
+            )
+        )
+        if self._conduct.asked_to_leave:
+            left_s = max(0.0, self._leave_at - asyncio.get_running_loop().time())
+            connection.say(Preempt(int(left_s * 1000)))
+
+    def disconnected(self, connection: Connection) -> None:
+        """Note that a process of the run says no more."""
+        self._connections.remove(connection)
+        if not self._connections:
+            self._silent.set()
+
+    def rejected(self, reason: str) -> None:
+        """Tell the run's log about something that was no message."""
+        text = f"rung ignored what the script said on its socket: {reason}"
+        self._reports.note("warning", text, self._rank)
+
+    def received(self, connection: Connection, message: FromTrial) -> None:
+        """Take what a process of the run says."""
+        match message:
+            case protocol.Hello():
+                self.rejected("a second hello")
+            case protocol.Acknowledged():
+                self._conduct = self._conduct._replace(acknowledged=True)
+            case protocol.HparamsRefused():
+                self._conduct = self._conduct._replace(refusal=message.reason)
+            case _:
+                self._take(connection, message)
+
+    def _take(
+        self, connection: Connection, message: Reported | Stored | Restored | Damaged
+    ) -> None:
+        """Turn a message into the fact that it means."""
+        if (problem := problem_with(message)) is not None:
+            self.rejected(problem)
+            return
+        if isinstance(message, Reported):
+            self._reports.reported(message)
+        elif isinstance(message, Damaged):
+            text = f"checkpoint {message.checkpoint_id} is damaged: {message.reason}"
+            self._reports.note("warning", text, connection.rank)
+        if (fact := fact_of(self._spec, message)) is not None:
+            self._reports.put(fact)
+
+    async def _live(self) -> Ending | None:
+        """Return how the run ended, None if the scheduler will know without being told."""
+        if self._asked is None:
+            self._preparation = asyncio.create_task(self._prepare())
+            try:
+                folder = await self._preparation
+            except asyncio.CancelledError:
+                if self._asked is None:
+                    raise
+        if self._asked is not None:
+            outcome: ExitOutcome = "killed" if self._asked == "kill" else "preempted"
+            return Ending(outcome, None, None, "withdrawn before it started")
+        launch = self._launch_in(folder)
+        reports, rank = self._reports, self._rank
+        spool = self._node.spool
+        stdout = Capture(spool, lambda lines: reports.printed_out(lines, rank))
+        stderr = Capture(spool, lambda lines: reports.printed_err(lines, rank))
+        try:
+            exited = await self._process(launch, stdout, stderr)
+            await self._settle(stdout, stderr)
+        finally:
+            stdout.close()
+            stderr.close()
+            for connection in list(self._connections):
+                connection.abort()
+        return None if exited is None else self._judge(exited)
+
+    async def _prepare(self) -> Path:
+        node = self._node
+        digest = self._spec.code_digest
+        folder = await asyncio.to_thread(node.sources.prepare, self.allocation_id, digest)
+        await node.starter.ready()
+        return folder
+
+    def _launch_in(self, folder: Path) -> Launch:
+        node = self._node
+        identity = Identity(self.allocation_id, self.token, self._rank, node.socket)
+        return launch_of(self._spec, identity, self._slots, node.slots, folder)
+
+    async def _process(self, launch: Launch, stdout: Capture, stderr: Capture) -> Exited | None:
+        """Have the process made, and wait for its end."""
+        starter = self._node.starter
+        self._launched = True
+        try:
+            pid = await starter.launch(launch, stdout.write_end, stderr.write_end)
+        finally:
+            stdout.started()
+            stderr.started()
+        if pid is not None:
+            self._note_start()
+        return await starter.exited(self.allocation_id)
+
+    def _note_start(self) -> None:
+        """Write `TrialStarted`, before anything else that the run has to say."""
+        if not self._started:
+            self._started = True
+            if self._rank == 0:
+                spec = self._spec
+                self._reports.put(
+                    TrialStarted(
+                        experiment_id=spec.experiment_id,
+                        trial_id=spec.trial_id,
+                        run=spec.run,
+                        agent_id=self._node.agent_id,
+                    )
+                )
+
+    async def _settle(self, stdout: Capture, stderr: Capture) -> None:
+        """Read to the end what the processes said, who are all gone by now."""
+        await self._node.endpoint.settled()
+        while True:
+            try:
+                async with asyncio.timeout(_SETTLE_S):
+                    await stdout.ended()
+                    await stderr.ended()
+                    await self._silent.wait()
+            except TimeoutError:
+                if self._node.spool.saturated:
+                    continue
+                text = "a process of this run does not die; what it still says is not read"
+                self._reports.note("error", text, self._rank)
+            return
+
+    def _judge(self, exited: Exited) -> Ending | None:
+        words = self._reports.stderr.exception or self._reports.stderr.last
+        ending = ending_of(exited, self._conduct, words)
+        level: Level = "error" if ending.outcome == "failed" else "info"
+        if ending.message:
+            self._reports.note(level, ending.message, self._rank)
+        went_with_the_agent = self._leaving and self._asked is None
+        if went_with_the_agent and (
+            ending.outcome in {"preempted", "killed"} or self._conduct.sent_sigterm
+        ):
+            return None
+        return ending
+
+    def _report(self, ending: Ending) -> None:
+        spec, node = self._spec, self._node
+        if self._rank == 0:
+            node.spool.put(
+                TrialExited(
+                    experiment_id=spec.experiment_id,
+                    trial_id=spec.trial_id,
+                    run=spec.run,
+                    agent_id=node.agent_id,
+                    outcome=ending.outcome,
+                    exit_code=ending.code,
+                    signal=ending.signal,
+                    message=ending.message,
+                )
+            )
+        node.spool.put(
+            AllocationReleased(
+                pool=node.settings.pool,
+                allocation_id=self.allocation_id,
+                agent_id=node.agent_id,
+                incarnation=self._incarnation,
+            )
+        )
+
+    def _grace_s(self) -> float:
+        """Return how long the run may take to leave."""
+        asked = self._spec.config.get("preemption_timeout")
+        grace_s = float(asked) if isinstance(asked, int | float) else _GRACE_S
+        cap = self._node.settings.grace_s_max
+        return grace_s if cap is None else min(grace_s, cap)
+
+    def _preempt(self, grace_s: float) -> None:
+        """Ask the process to leave: by message; by SIGTERM if it never connected."""
+        loop = asyncio.get_running_loop()
+        self._conduct = self._conduct._replace(asked_to_leave=True)
+        self._leave_at = loop.time() + grace_s
+        if self._deadline is not None:
+            self._deadline.cancel()
+        reason = f"killed: it did not leave within {grace_s:g} s after it was asked to"
+        self._deadline = loop.call_later(grace_s, self._kill, reason)
+        for connection in self._connections:
+            connection.say(Preempt(int(grace_s * 1000)))
+        if not self._spoke:
+            self._conduct = self._conduct._replace(sent_sigterm=True)
+            self._node.starter.signal(self.allocation_id, signal.SIGTERM)
+
+    def _kill(self, reason: str) -> None:
+        self._conduct = self._conduct._replace(sent_sigkill=reason)
+        self._node.starter.signal(self.allocation_id, signal.SIGKILL)

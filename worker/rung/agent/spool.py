@@ -1,0 +1,334 @@
+"""The agent's memory of what the ledger does not have yet: facts on disk, numbered, in order.
+
+    put        a fact gets the next number and waits in memory for the next commit
+    commit     one transaction for all that waited (group commit), in a thread of its own
+    read       what is committed, in order, for the drain to append to the ledger
+    forget     the ledger has them; they go with the next commit
+
+A fact is appended to the ledger only after it was committed here. Its origin is
+`agent/<agent_id>/<spool id>` and its sequence the number, so whatever is appended a second time
+after a crash is the same event, and readers drop it. Numbers never come twice: what was forgotten
+is remembered as a mark.
+
+When the disk is full, what was put stays in memory and the commit is tried again; beyond
+`pending_bytes_max` the spool is `saturated`, and the agent stops reading what its trials say
+until there is room: they wait, nothing is lost, memory stays bounded.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import structlog
+from rung.events import Payload, RungError, encode, fact
+from rung.host.writer import now
+from rung.ledger import Draft
+
+PENDING_BYTES_MAX: Final = 32 * 1024**2
+_RETRY_S: Final = 0.5
+_STALE_MAX: Final = 4096
+"""So many facts that the ledger has may stay on disk while nothing new comes."""
+_LAYOUT: Final = 1
+
+_log = structlog.get_logger()
+
+
+class SpoolUnusable(RungError):
+    """The spool's file cannot be opened; its message says what a person can do."""
+
+
+class Spooled(NamedTuple):
+    """One fact as it lies in the spool."""
+
+    number: int
+    draft: Draft
+
+
+class Spool:
+    """Facts on their way to the ledger. Its methods belong to one event loop."""
+
+    def __init__(self, path: Path, *, pending_bytes_max: int = PENDING_BYTES_MAX) -> None:
+        self._path = path
+        self._pending_bytes_max = pending_bytes_max
+        self._pending: list[Spooled] = []
+        self._pending_bytes = 0
+        self._forgotten = 0
+        self._forgotten_on_disk = 0
+        self._next = 1
+        self._committed = 0
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._closing = False
+        self._full = False
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._room: list[Callable[[], None]] = []
+        self._news = asyncio.Event()
+        self._threads = ThreadPoolExecutor(1, "spool-reader")
+        self.id = ""
+        self.agent_id = ""
+        self.incarnation = 0
+
+    def open(self, agent_id: str | None, default_agent_id: str) -> None:
+        """Open the file, or create it for an agent.
+
+        Args:
+            agent_id: whose spool it must be; None: whose it is.
+            default_agent_id: the name for a new spool without one.
+
+        Raises:
+            SpoolUnusable: it cannot be opened, or is another agent's.
+        """
+        self._loop = asyncio.get_running_loop()
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = _open(self._path)
+            self._reader = _open(self._path)
+            self._read_marks(agent_id or default_agent_id)
+        except (sqlite3.Error, OSError) as error:
+            raise SpoolUnusable(
+                f"the agent's spool {self._path} cannot be opened: {error}; "
+                "check the disk and the folder's permissions, or move the file away "
+                "(reports in it that the ledger does not have are lost then)"
+            ) from error
+        if agent_id is not None and agent_id != self.agent_id:
+            raise SpoolUnusable(
+                f"the agent's spool {self._path} belongs to the agent {self.agent_id!r}, not "
+                f"{agent_id!r}; start it under that name or give it another folder"
+            )
+        self._thread = threading.Thread(target=self._commit_forever, name="spool", daemon=True)
+        self._thread.start()
+
+    @property
+    def origin(self) -> str:
+        """The origin of all facts that pass through this spool."""
+        return f"agent/{self.agent_id}/{self.id}"
+
+    @property
+    def source(self) -> str:
+        """The source of all facts that this agent writes."""
+        return f"/rung/agent/{self.agent_id}"
+
+    @property
+    def saturated(self) -> bool:
+        """Whether nobody should put more for the moment."""
+        return self._pending_bytes > self._pending_bytes_max
+
+    @property
+    def forgotten(self) -> int:
+        """The number up to which the ledger has all facts."""
+        return self._forgotten
+
+    @property
+    def backlog(self) -> int:
+        """How many facts the ledger does not have yet."""
+        return self._next - 1 - self._forgotten
+
+    def when_room(self, callback: Callable[[], None]) -> None:
+        """Call back once, as soon as the spool is not saturated."""
+        if self.saturated:
+            self._room.append(callback)
+        else:
+            self._loop.call_soon(callback)
+
+    def put(self, *payloads: Payload) -> int:
+        """Take facts, in this order; return the number of the last. Never blocks."""
+        for payload in payloads:
+            event = fact(
+                payload,
+                source=self.source,
+                origin=self.origin,
+                sequence=self._next,
+                time=now(),
+            )
+            draft = Draft(event.topic, event.key, encode(event))
+            with self._lock:
+                self._pending.append(Spooled(self._next, draft))
+                self._pending_bytes += len(draft.value)
+                self._work.notify()
+            self._next += 1
+        return self._next - 1
+
+    async def durable(self, number: int) -> None:
+        """Return when the fact of that number, and all before it, would survive a crash."""
+        if number > self._committed:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._waiters.append((number, waiter))
+            await waiter
+
+    async def read(self, after: int, limit: int) -> list[Spooled]:
+        """Return committed facts with numbers above `after`; waits while there are none."""
+        while self._committed <= after:
+            self._news.clear()
+            await self._news.wait()
+        return await self._loop.run_in_executor(self._threads, self._select, after, limit)
+
+    def forget(self, number: int) -> None:
+        """Drop the facts up to that number: the ledger has them."""
+        with self._lock:
+            self._forgotten = max(self._forgotten, number)
+            if self._stale:
+                self._work.notify()
+
+    @property
+    def _stale(self) -> bool:
+        return self._forgotten - self._forgotten_on_disk > _STALE_MAX
+
+    async def start_incarnation(self) -> int:
+        """Count one more life of the agent; durable when it returns."""
+        while True:
+            try:
+                self.incarnation = await self._loop.run_in_executor(
+                    self._threads, self._count_incarnation
+                )
+            except sqlite3.Error as error:
+                _log.error("the spool cannot be written", path=str(self._path), error=str(error))
+                await asyncio.sleep(_RETRY_S)
+            else:
+                return self.incarnation
+
+    async def close(self) -> None:
+        """Commit what waits, if the disk takes it, and close the file."""
+        with self._lock:
+            self._closing = True
+            self._work.notify()
+        await self._loop.run_in_executor(self._threads, self._thread.join)
+        self._threads.shutdown()
+        self._reader.close()
+        self._db.close()
+
+    def _read_marks(self, agent_id: str) -> None:
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            for name, value in (
+                ("layout", str(_LAYOUT)),
+                ("spool_id", secrets.token_hex(8)),
+                ("agent_id", agent_id),
+                ("incarnation", "0"),
+                ("forgotten", "0"),
+            ):
+                self._db.execute("INSERT OR IGNORE INTO mark VALUES (?, ?)", (name, value))
+        marks = dict(self._db.execute("SELECT name, value FROM mark"))
+        if int(marks["layout"]) > _LAYOUT:
+            raise SpoolUnusable(f"the agent's spool {self._path} was written by a newer Rung")
+        self.id = marks["spool_id"]
+        self.agent_id = marks["agent_id"]
+        self.incarnation = int(marks["incarnation"])
+        self._forgotten = self._forgotten_on_disk = int(marks["forgotten"])
+        (last,) = self._db.execute("SELECT max(number) FROM fact").fetchone()
+        self._committed = max(self._forgotten, last or 0)
+        self._next = self._committed + 1
+
+    def _count_incarnation(self) -> int:
+        with self._writing, self._db:
+            (number,) = self._db.execute(
+                "UPDATE mark SET value = CAST(value AS INTEGER) + 1 WHERE name = 'incarnation' "
+                "RETURNING CAST(value AS INTEGER)"
+            ).fetchone()
+        return int(number)
+
+    def _select(self, after: int, limit: int) -> list[Spooled]:
+        rows = self._reader.execute(
+            "SELECT number, topic, key, value FROM fact WHERE number > ? AND number <= ? "
+            "ORDER BY number LIMIT ?",
+            (after, self._committed, limit),
+        ).fetchall()
+        return [Spooled(number, Draft(topic, key, value)) for number, topic, key, value in rows]
+
+    def _commit_forever(self) -> None:
+        """Run in the spool's thread: one transaction after another, each with all that waits."""
+        while True:
+            with self._lock:
+                while not (self._pending or self._closing or self._stale):
+                    self._work.wait()
+                batch, self._pending = self._pending, []
+                forgotten, closing = self._forgotten, self._closing
+            try:
+                self._commit(batch, forgotten)
+            except sqlite3.Error as error:
+                if not self._keep(batch, error, closing=closing):
+                    return
+                continue
+            if batch:
+                self._committed = batch[-1].number
+                self._tell(self._committed, sum(len(item.draft.value) for item in batch))
+            if closing and not self._pending:
+                return
+
+    def _commit(self, batch: list[Spooled], forgotten: int) -> None:
+        with self._writing, self._db:
+            self._db.executemany(
+                "INSERT INTO fact VALUES (?, ?, ?, ?)",
+                ((number, *draft) for number, draft in batch),
+            )
+            if forgotten > self._forgotten_on_disk:
+                self._db.execute("DELETE FROM fact WHERE number <= ?", (forgotten,))
+                self._db.execute(
+                    "UPDATE mark SET value = ? WHERE name = 'forgotten'", (str(forgotten),)
+                )
+        self._forgotten_on_disk = forgotten
+        if self._full:
+            self._full = False
+            _log.info("the spool takes reports again", path=str(self._path))
+
+    def _keep(self, batch: list[Spooled], error: sqlite3.Error, *, closing: bool) -> bool:
+        """Put a batch back that the disk did not take, and wait; return False to give up."""
+        if not self._full:
+            self._full = True
+            _log.error(
+                "the spool cannot be written; reports wait in memory, trials will wait too",
+                path=str(self._path),
+                error=str(error),
+                fix="free disk space or make the folder writable",
+            )
+        with self._lock:
+            self._pending[:0] = batch
+            if not closing:
+                self._work.wait(_RETRY_S)
+        if not closing:
+            return True
+        _log.error("reports are lost: the spool could not be written", reports=len(batch))
+        return False
+
+    def _tell(self, committed: int, size: int) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody listens
+            self._loop.call_soon_threadsafe(self._on_commit, committed, size)
+
+    def _on_commit(self, committed: int, size: int) -> None:
+        self._pending_bytes -= size
+        self._news.set()
+        waiting, self._waiters = self._waiters, []
+        for number, waiter in waiting:
+            if number > committed:
+                self._waiters.append((number, waiter))
+            elif not waiter.done():
+                waiter.set_result(None)
+        if not self.saturated:
+            room, self._room = self._room, []
+            for callback in room:
+                callback()
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, check_same_thread=False, timeout=5)
+    try:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        with db:
+            db.execute(
+                "CREATE TABLE IF NOT EXISTS fact (number INTEGER PRIMARY KEY, "
+                "topic TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL)"
+            )
+            db.execute(
+                "CREATE TABLE IF NOT EXISTS mark (name TEXT PRIMARY KEY, value TEXT NOT NULL)"
+            )
+    except sqlite3.Error:
+        db.close()
+        raise
+    return db

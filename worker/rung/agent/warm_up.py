@@ -1,0 +1,72 @@
+"""Pays once, in the warm parent, for what else every run would pay for at its start.
+
+Importing torch is not all of it: its first optimizer imports another 2.4 seconds of modules, so
+one tiny training step is part of it. CUDA is never touched: a process that forks after that
+leaves its children without it. Where runs are to use CUDA, the step goes without `backward()`,
+because autograd counts the devices at its first call, for good, and refuses to work in forks of
+a process in which it counted any.
+"""
+
+import importlib
+import os
+from typing import Any, Final
+
+_RUNG: Final = ("rung.core", "rung.torch")
+
+
+def warm_up(*, cuda: bool, frameworks: bool = True) -> list[str]:
+    """Import what runs will want; return the names of what is there.
+
+    Args:
+        cuda: whether runs will use CUDA devices.
+        frameworks: whether to import NumPy and torch at all.
+    """
+    names = ("numpy", "torch", *_RUNG) if frameworks else ()
+    found = []
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read when NumPy is loaded; no threads before a fork
+    for name in names:
+        try:
+            module = importlib.import_module(name)
+        except ImportError:
+            continue
+        if name == "torch":
+            _train_one_step(module, backward=not cuda)
+        found.append(name)
+    del os.environ["OPENBLAS_NUM_THREADS"]
+    return found
+
+
+def _train_one_step(torch: Any, *, backward: bool) -> None:
+    """Train a tiny network for one step, in one thread, leaving the generators as they were."""
+    torch.set_num_threads(1)
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    state = torch.get_rng_state()
+    try:
+        model = torch.nn.Sequential(
+            torch.nn.Conv2d(1, 2, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(72, 2)
+        )
+        parameters = list(model.parameters())
+        for optimizer in (
+            torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+            torch.optim.Adam(parameters, lr=0.1),
+        ):
+            optimizer.zero_grad()
+            output = model(torch.zeros(2, 1, 8, 8))
+            loss = torch.nn.functional.cross_entropy(output, torch.tensor([0, 1]))
+            if backward:
+                loss.backward()
+            else:
+                for parameter in parameters:
+                    parameter.grad = torch.zeros_like(parameter)
+            optimizer.step()
+        torch.utils.data.DataLoader([0, 1], batch_size=2)
+    finally:
+        torch.set_rng_state(state)
+        del os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"]
+        if hidden is None:
+            del os.environ["CUDA_VISIBLE_DEVICES"]
+        else:
+            os.environ["CUDA_VISIBLE_DEVICES"] = hidden
+    assert not torch.cuda.is_initialized(), "the warm parent must leave CUDA alone"
