@@ -15,7 +15,7 @@ from typing import Any
 
 from rung.cli.deciders import DECIDERS
 from rung.events import encode, fact
-from rung.events.experiment import ExperimentSubmitted
+from rung.events.experiment import ExperimentSubmitted, KillRequested
 from rung.events.trial import TrialValidated
 from rung.host import host
 from rung.host.fold import PartitionFold
@@ -62,8 +62,9 @@ def drafts(events: int, trials: int) -> list[Draft]:
             steps_completed=1 + number // trials,
             metrics={"loss": 1.0 / (1 + number), "accuracy": 0.5},
         )
-        for number in range(events - 1)
+        for number in range(events - 2)
     ]
+    payloads.append(KillRequested(**names))
     result = []
     for number, data in enumerate(payloads):
         event = fact(data, source="/rung/bench", origin="bench", sequence=number, time="t")
@@ -82,7 +83,7 @@ async def measure(events: int) -> None:
         hosting = asyncio.create_task(host(ledger, searcher, snapshot_every=events // 2))
         while await ledger.snapshot("process/searcher", 0) is None:  # noqa: ASYNC110 - a bench
             await asyncio.sleep(0.05)
-        while await ledger.end("searches", 0) < 201:  # noqa: ASYNC110 - as above
+        while await ledger.end("searches", 0) < 301:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.05)
         hosting.cancel()
 

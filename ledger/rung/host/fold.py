@@ -16,6 +16,7 @@ A key whose process raised is quarantined: nothing of it is folded or decided an
 process starts again. Nothing here knows the ledger; `loop.py` and `audit.py` do.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -66,6 +67,7 @@ class Folded(NamedTuple):
 
 
 _NOTHING = Folded([], [], None, None)
+_NONE_DECIDED = Folded([], [], [], None)
 
 
 class PartitionFold(Generic[S]):
@@ -75,7 +77,7 @@ class PartitionFold(Generic[S]):
         self._process = process
         self._source = f"/rung/{process.name}"
         self._keys: dict[str, KeyFold[S]] = snapshot.keys if snapshot else {}
-        self._recorded: dict[str, list[Event]] = {}
+        self._recorded: dict[str, deque[Event]] = {}
         self._quarantined: dict[str, str] = {}
         self.facts = snapshot.facts if snapshot else 0
         self.decisions = snapshot.decisions if snapshot else 0
@@ -109,7 +111,7 @@ class PartitionFold(Generic[S]):
                 rejected.append(Rejected(record, str(error)))
                 continue
             if self._is_later(record.key, event):
-                self._recorded.setdefault(record.key, []).append(event)
+                self._recorded.setdefault(record.key, deque()).append(event)
         return rejected
 
     def _is_later(self, key: str, event: Event) -> bool:
@@ -142,51 +144,63 @@ class PartitionFold(Generic[S]):
         known = self._keys.get(record.key)
         if known is None:
             known = self._keys[record.key] = KeyFold(self._process.initial(record.key))
-        if not self._is_new(known, fact):
-            return _NOTHING
+        if fact.origin is not None and fact.sequence is not None:
+            if fact.sequence <= known.marks.get(fact.origin, -1):
+                return _NOTHING
+            known.marks[fact.origin] = fact.sequence
         self._process.evolve(known.state, fact.data)
-        recorded, last = self._take_recorded(record)
-        if last is not None and record.position < last and not compare:
-            decided, new = None, []
-        else:
-            decided = self._process.decide(known.state, fact.data)
-            new = [
-                decision(data, source=self._source, cause=fact, position=record.position, index=i)
-                for i, data in enumerate(decided)
-                if i >= len(recorded) and (last is None or record.position >= last)
-            ]
-        for event in (*recorded, *new):
-            self._process.evolve(known.state, event.data)
-            known.cause = _cause(event)
+        waiting = self._recorded.get(record.key)
+        if waiting is None:
+            return self._decide(record, known, fact, [])
+        last = _cause(waiting[-1])[0]
+        recorded = self._take_recorded(record, waiting)
+        if record.position >= last:
+            return self._decide(record, known, fact, recorded)
+        decided = self._process.decide(known.state, fact.data) if compare else None
+        if recorded:
+            self._evolve(known, recorded)
+        elif decided is None:
+            return _NOTHING
+        return Folded([], recorded, decided, None)
+
+    def _decide(
+        self, record: Record, known: KeyFold[S], fact: Event, recorded: list[Event]
+    ) -> Folded:
+        """Ask the process, and complete what is on record of its answer."""
+        decided = self._process.decide(known.state, fact.data)
+        if not decided and not recorded:
+            return _NONE_DECIDED
+        new = [
+            decision(
+                decided[index],
+                source=self._source,
+                cause=fact,
+                position=record.position,
+                index=index,
+            )
+            for index in range(len(recorded), len(decided))
+        ]
+        self._evolve(known, recorded + new)
         return Folded(new, recorded, decided, None)
 
-    def _is_new(self, known: KeyFold[S], fact: Event) -> bool:
-        if fact.origin is None or fact.sequence is None:
-            return True
-        if fact.sequence <= known.marks.get(fact.origin, -1):
-            return False
-        known.marks[fact.origin] = fact.sequence
-        return True
+    def _evolve(self, known: KeyFold[S], events: list[Event]) -> None:
+        for event in events:
+            self._process.evolve(known.state, event.data)
+            known.cause = _cause(event)
 
-    def _take_recorded(self, record: Record) -> tuple[list[Event], int | None]:
-        """Return the fact's recorded decisions, and the key's last cause if it is on record."""
-        waiting = self._recorded.get(record.key)
+    def _take_recorded(self, record: Record, waiting: deque[Event]) -> list[Event]:
+        """Return the decisions on record that this fact caused."""
+        recorded = []
+        while waiting and _cause(waiting[0])[0] <= record.position:
+            event = waiting.popleft()
+            assert _cause(event)[0] == record.position, (
+                f"decision {event.id} is caused by position {_cause(event)[0]}, "
+                "where no fact of its key lies"
+            )
+            recorded.append(event)
         if not waiting:
-            return [], None
-        last = _cause(waiting[-1])[0]
-        count = 0
-        while count < len(waiting) and _cause(waiting[count])[0] == record.position:
-            count += 1
-        assert count == len(waiting) or _cause(waiting[count])[0] > record.position, (
-            f"decision {waiting[count].id} is caused by position {_cause(waiting[count])[0]}, "
-            "where no fact of its key lies"
-        )
-        recorded, rest = waiting[:count], waiting[count:]
-        if rest:
-            self._recorded[record.key] = rest
-        else:
             del self._recorded[record.key]
-        return recorded, last
+        return recorded
 
 
 def _cause(event: Event) -> tuple[int, int]:
