@@ -117,7 +117,8 @@ def _fail(experiment: Experiment, trial: Trial, message: str) -> None:
     trial.restarts += 1
     most = experiment.settings.max_restarts
     if trial.restarts > most:
-        text = f"failed {trial.restarts} times, of which {most} restarts are allowed: {message}"
+        times = "once" if trial.restarts == 1 else f"{trial.restarts} times"
+        text = f"failed {times}; max_restarts is {most}: {message}"
         _leave(experiment, trial, "errored", Fate("errored", text))
     else:
         experiment.due[trial.index] = f"restart {trial.restarts} of {most} after: {message}"

@@ -230,7 +230,7 @@ def _decide(state: State, experiment: Experiment, fact: Payload) -> list[Payload
     phase = _phase_after(state, fact)
     follow_up = FollowUp(state.experiment_id, experiment, phase)
     match fact:
-        case ExperimentSubmitted():
+        case ExperimentSubmitted() if not experiment.plan:
             follow_up.plan()
         case PauseRequested() if phase != state.phase:
             follow_up.decisions.append(ExperimentPaused(experiment_id=state.experiment_id))

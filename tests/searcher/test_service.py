@@ -1,0 +1,109 @@
+"""The searcher on a ledger."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from rung.events import Event, Payload, decode, encode, fact, partition_of, topic
+from rung.events.allocation import AllocationDropped, AllocationLost, AllocationSignaled
+from rung.events.trial import RunEnded
+from rung.host import FactWriter, audit
+from rung.ledger import Draft, Ledger, MemoryLedger
+from rung.searcher.config import Settings
+from rung.searcher.machine import Searcher
+from rung.searcher.service import serve, translate
+from searcher.scenario import EXPERIMENT, config, exited, submitted
+
+POOL = "a"
+
+
+@asynccontextmanager
+async def serving(ledger: Ledger) -> AsyncIterator[None]:
+    """Serve while the block runs."""
+    task = asyncio.create_task(serve(ledger, Settings(snapshot_every=1)))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def decided(ledger: Ledger, count: int) -> list[str]:
+    """Wait for a number of decisions and return the names of their types."""
+    partition = partition_of(EXPERIMENT, ledger.partitions(topic.SEARCHES))
+    names: list[str] = []
+    async with asyncio.timeout(10):
+        async for records in ledger.follow(topic.SEARCHES, partition, 0):
+            names += [type(decode(record.value).data).__name__ for record in records]
+            if len(names) >= count:
+                break
+    return names
+
+
+def lost(run: int) -> AllocationLost:
+    """Return the loss of a run of trial 0."""
+    return AllocationLost(
+        pool=POOL,
+        allocation_id=f"{EXPERIMENT}.0.{run}",
+        experiment_id=EXPERIMENT,
+        trial_id=f"{EXPERIMENT}.0",
+        run=run,
+        reason="agent a1 was lost",
+    )
+
+
+def event_of(data: Payload) -> Event:
+    """Return something that the scheduler decided."""
+    return fact(
+        data, source="/rung/scheduler", origin="scheduler", sequence=1, time="2026-01-01T00:00:00Z"
+    )
+
+
+async def test_a_search_on_a_ledger_audits() -> None:
+    """Submission, a lost allocation and an exit lead to their decisions; all are decided again."""
+    ledger = MemoryLedger()
+    writer = FactWriter(ledger, source="/rung/gateway", origin="gateway/1")
+    async with serving(ledger):
+        await writer.write(submitted(config("single")))
+        await decided(ledger, 3)
+        placed = event_of(lost(1))
+        await ledger.append([Draft(placed.topic, placed.key, encode(placed))])
+        await decided(ledger, 4)
+    async with serving(ledger):
+        await writer.write(exited(0, 2, "finished"))
+        names = await decided(ledger, 6)
+    assert names == [
+        "SearchPlanned",
+        "TrialRequested",
+        "RunRequested",
+        "RunRequested",
+        "TrialClosed",
+        "ExperimentEnded",
+    ]
+    verdict = await audit(ledger, Searcher())
+    assert verdict.same
+
+
+async def test_ends_that_no_agent_reports() -> None:
+    """The intake turns what the scheduler decided into the end of a run, and nothing else."""
+    about: dict[str, Any] = {"pool": POOL, "allocation_id": f"{EXPERIMENT}.0.1"}
+    trial: dict[str, Any] = {"experiment_id": EXPERIMENT, "trial_id": f"{EXPERIMENT}.0", "run": 1}
+    gone = AllocationLost(reason="agent a1 was lost", **about, **trial)
+    dropped = AllocationDropped(reason="withdrawn", **about, **trial)
+    signaled = AllocationSignaled(agents=["a1"], how="kill", **about)
+
+    assert await translate(event_of(gone)) == [
+        RunEnded(outcome="lost", reason="agent a1 was lost", **trial)
+    ]
+    assert await translate(event_of(dropped)) == [
+        RunEnded(outcome="dropped", reason="withdrawn", **trial)
+    ]
+    assert await translate(event_of(signaled)) == []
+
+
+def test_a_setting_out_of_range_is_refused() -> None:
+    """The message names the setting and what would be right."""
+    with pytest.raises(ValueError, match="snapshot_every is 0: give the number of facts"):
+        Settings(snapshot_every=0)

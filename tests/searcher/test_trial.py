@@ -1,0 +1,79 @@
+"""What a report, a checkpoint and an end do to a trial."""
+
+import math
+
+import pytest
+from rung.events.trial import MetricValue
+from rung.searcher.trial import WORST, Trial, cost_of
+
+
+@pytest.mark.parametrize(
+    ("value", "smaller_is_better", "cost"),
+    [
+        (0.5, True, 0.5),
+        (0.5, False, -0.5),
+        (3, True, 3.0),
+        (None, True, WORST),
+        (None, False, WORST),
+        ("NaN", True, WORST),
+        ("-Infinity", True, WORST),
+        ("Infinity", False, WORST),
+        (math.nan, False, WORST),
+        (math.inf, True, WORST),
+    ],
+)
+def test_costs(value: MetricValue | None, smaller_is_better: bool, cost: float) -> None:  # noqa: FBT001 - a table's column
+    """What is no finite number is the worst, whichever way is better."""
+    assert cost_of(value, smaller_is_better=smaller_is_better) == cost
+
+
+def trial() -> Trial:
+    """Return a trial whose run goes to 9."""
+    return Trial(index=0, bracket=0, hparams={"a": 1}, seed=1, length=9)
+
+
+def test_one_report_may_reach_several_rungs() -> None:
+    """Each rung keeps the first result at or past its length."""
+    one = trial()
+    assert [one.report(time, cost, [1, 3, 9], timed=True) for time, cost in ((4, 0.4), (10, 0.1))]
+    assert one.results == [0.4, 0.4, 0.1]
+
+
+def test_what_was_reported_before_counts_once() -> None:
+    """A report that is not later than the newest changes nothing."""
+    one = trial()
+    one.report(3, 0.5, [1, 3, 9], timed=True)
+    assert not one.report(3, 0.1, [1, 3, 9], timed=True)
+    assert not one.report(2, 0.1, [1, 3, 9], timed=True)
+    assert (one.time, one.cost, one.results) == (3, 0.5, [0.5, 0.5])
+
+
+def test_training_past_the_length_shows() -> None:
+    """The report that reaches the length is as it should be; each one after it is an overrun."""
+    one = trial()
+    overruns = []
+    for time in (8, 11, 12, 13):
+        one.report(time, 0.5, [9], timed=True)
+        overruns.append(one.overrun)
+    assert overruns == [0, 0, 1, 2]
+
+
+def test_the_two_newest_checkpoints_are_restored() -> None:
+    """Newest first by steps, of equal ones the later; damaged ones are left out."""
+    one = trial()
+    for steps, name in ((100, "a"), (300, "c"), (200, "b"), (300, "d"), (50, "e")):
+        one.store(steps, name)
+    assert one.restore == ["d", "c"]
+    one.damage("d")
+    assert one.restore == ["c", "b"]
+    one.damage("c")
+    one.damage("b")
+    assert one.restore == ["a"]
+
+
+def test_a_closed_trial_is_forgotten() -> None:
+    """What only a living trial needs is not kept."""
+    one = trial()
+    one.store(1, "a")
+    one.close()
+    assert (one.closed, one.hparams, one.results, one.checkpoints) == (True, {}, [], [])
