@@ -4,7 +4,7 @@ import math
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
-from rung.expconf.hyperparameter import KINDS, Group, grid_points, leaves
+from rung.expconf.hyperparameter import DEPTH_MAX, KINDS, Group, grid_points, leaves
 from rung.expconf.length import UNITS
 from rung.expconf.problem import PathPart, shortened, shown
 
@@ -12,7 +12,6 @@ GRID_MAX: Final = 100_000
 """Trials of a grid search."""
 
 _TIMED: Final = frozenset({"async_halving", "asha", "adaptive_asha", "hyperband"})
-_NO_LENGTH: Final = frozenset({"hyperband"})
 
 _CONSTANTS: Final = (
     "the searcher `single` trains one trial with constants;"
@@ -31,6 +30,7 @@ def check(tree: dict[str, Any]) -> list[Found]:
     return [
         *_clock(searcher),
         *_source(searcher),
+        *_depth(tree.get("hyperparameters")),
         *_space(searcher.get("name"), tree.get("hyperparameters")),
         *_slots(_map(tree, "resources")),
         *_place(tree),
@@ -47,7 +47,7 @@ def _map(tree: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _clock(searcher: dict[str, Any]) -> list[Found]:
     name, time, metric = (searcher.get(field) for field in ("name", "max_time", "time_metric"))
-    length = None if name in _NO_LENGTH else searcher.get("max_length")
+    length = None if name == "hyperband" else searcher.get("max_length")
     if isinstance(length, dict):
         given = [(unit, length[unit]) for unit in UNITS if length.get(unit) is not None]
         unit, number = given[0] if given else (metric, time)
@@ -78,6 +78,16 @@ def _source(searcher: dict[str, Any]) -> list[Found]:
         message = "trials can start from one place only; give source_trial_id or this, not both"
         return [(("searcher", "source_checkpoint_uuid"), message)]
     return []
+
+
+def _depth(item: Any, path: tuple[str, ...] = ()) -> list[Found]:
+    """Return the groups that lie too deep."""
+    if not isinstance(item, dict) or (path and "type" in item):
+        return []
+    if len(path) > DEPTH_MAX:
+        message = f"groups of hyperparameters may be nested {DEPTH_MAX} levels deep at most"
+        return [(("hyperparameters", *path), message)]
+    return [found for name, member in item.items() for found in _depth(member, (*path, str(name)))]
 
 
 def _space(method: Any, hyperparameters: Any) -> list[Found]:

@@ -96,13 +96,15 @@ def _by_device(value: Any) -> Any:
 class Environment(Section):
     """What a trial's processes find around them."""
 
-    environment_variables: Annotated[EnvironmentVariables, BeforeValidator(_by_device)] = Field(
-        default_factory=EnvironmentVariables
-    )
+    environment_variables: Annotated[
+        EnvironmentVariables,
+        BeforeValidator(_by_device, json_schema_input_type=EnvironmentVariables | list[Variable]),
+    ] = Field(default_factory=EnvironmentVariables)
     """A list of `NAME=value`, or one such list for each of cpu, cuda, rocm."""
-    image: Annotated[EnvironmentImage, BeforeValidator(_by_device)] = Field(
-        default_factory=EnvironmentImage
-    )
+    image: Annotated[
+        EnvironmentImage,
+        BeforeValidator(_by_device, json_schema_input_type=EnvironmentImage | str),
+    ] = Field(default_factory=EnvironmentImage)
     """Container image, or one for each of cpu, cuda, rocm."""
     force_pull_image: Flag = False
     """Whether to fetch the image even if it is there."""

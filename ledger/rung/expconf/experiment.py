@@ -22,7 +22,7 @@ from rung.expconf.hyperparameter import Group
 from rung.expconf.length import Length, Unit
 from rung.expconf.resources import Resources
 from rung.expconf.searcher import Searcher
-from rung.expconf.section import Flag, Natural, Positive, Section, Text, Whole
+from rung.expconf.section import AS_WHOLE, Flag, Natural, Positive, Section, Text, Whole
 from rung.expconf.storage import CheckpointStorage, OwnStorage
 
 SEED_MAX: Final = 2**31 - 1
@@ -33,7 +33,7 @@ _LEGACY_ENTRYPOINT: Final = re.compile(r"\s*[A-Za-z_][\w.]*:[A-Za-z_]\w*\s*")
 class Reproducibility(Section):
     """Where chance comes from."""
 
-    experiment_seed: Annotated[Whole, Field(ge=0, le=SEED_MAX)] | None = None
+    experiment_seed: Annotated[int, Field(ge=0, le=SEED_MAX), AS_WHOLE] | None = None
     """Seed of the search and, through it, of every trial; absent: drawn at submission."""
 
 

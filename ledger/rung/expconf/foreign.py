@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
-from rung.expconf.section import Flag, Natural, Positive, Section, Whole
+from rung.expconf.section import AS_WHOLE, Flag, Natural, Positive, Section, Whole
 from rung.expconf.storage import S3, Gcs, SharedFs
 
 
@@ -208,7 +208,7 @@ class LogPolicy(Section):
 class RetentionPolicy(Section):
     """How long to keep what an experiment leaves."""
 
-    log_retention_days: Annotated[Whole, Field(ge=-1, le=32767)]
+    log_retention_days: Annotated[int, Field(ge=-1, le=32767), AS_WHOLE]
     """Days to keep the logs; -1: for ever."""
 
 

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 from pydantic_core import PydanticCustomError
-from rung.expconf.section import Natural
+from rung.expconf.section import AS_WHOLE, Natural
 
 Unit = Literal["batches", "records", "epochs"]
 UNITS: Final[tuple[Unit, ...]] = ("batches", "records", "epochs")
@@ -49,6 +49,8 @@ PositiveLength = Annotated[
 ]
 
 SearcherLength = Annotated[
-    PositiveLength | Annotated[int, Field(ge=1)], Field(union_mode="left_to_right")
+    Annotated[PositiveLength, Tag("<length>")]
+    | Annotated[int, Field(ge=1), AS_WHOLE, Tag("<number>")],
+    Discriminator(lambda value: "<length>" if isinstance(value, dict) else "<number>"),
 ]
 """A length, or a bare number whose unit only the script knows."""

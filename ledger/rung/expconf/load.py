@@ -51,12 +51,12 @@ class ExperimentConfig:
         return fields
 
 
-def load(text: str | bytes, *, seed: int) -> ExperimentConfig:
+def load(text: str | bytes, *, today_seed: int) -> ExperimentConfig:
     """Return the configuration that an experiment file describes.
 
     Args:
         text: YAML, or JSON, which is YAML as well.
-        seed: the experiment's seed if the file gives none.
+        today_seed: the experiment's seed if the file gives none.
 
     Raises:
         InvalidExperimentFile: with everything that is wrong.
@@ -79,7 +79,7 @@ def load(text: str | bytes, *, seed: int) -> ExperimentConfig:
     given = settings.reproducibility.experiment_seed
     return ExperimentConfig(
         settings=settings,
-        seed=seed % (SEED_MAX + 1) if given is None else given,
+        seed=today_seed % (SEED_MAX + 1) if given is None else given,
         warnings=inert.warnings_of(source.tree, settings.hyperparameters, _plain()),
     )
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
-from rung.expconf.section import Flag, Natural, Positive, Section, Text, Whole
+from rung.expconf.section import AS_WHOLE, Flag, Natural, Positive, Section, Text, Whole
 
 PRIORITY: Final = 42
 """Where the file says nothing."""
@@ -39,13 +39,13 @@ class Resources(Section):
     """Slots (GPUs, or CPU slots) of each trial."""
     max_slots: Positive | None = None
     """How many slots the whole experiment may hold at once; absent: no limit."""
-    priority: Annotated[Whole, Field(ge=1, le=99)] = PRIORITY
+    priority: Annotated[int, Field(ge=1, le=99), AS_WHOLE] = PRIORITY
     """1 to 99; the smaller, the earlier its trials are placed."""
     weight: float = 1.0
     """Share of the pool, relative to other experiments, under fair share."""
-    resource_pool: Annotated[Text, BeforeValidator(lambda name: POOL if name == "" else name)] = (
-        POOL
-    )
+    resource_pool: Annotated[
+        Text, BeforeValidator(lambda name: name or POOL, json_schema_input_type=str)
+    ] = POOL
     """The pool whose agents train it."""
     is_single_node: Flag | None = None
     """Whether all slots of a trial must be on one machine."""

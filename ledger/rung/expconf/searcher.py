@@ -11,12 +11,12 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 from rung.expconf.hyperband_plan import trials_of
 from rung.expconf.length import PositiveLength, SearcherLength, Unit
-from rung.expconf.section import Flag, Natural, Positive, Section, Text, Whole
+from rung.expconf.section import AS_WHOLE, Flag, Natural, Positive, Section, Text
 
 TRIALS_MAX: Final = 1_000_000
 RUNGS_MAX: Final = 100
 
-MaxTrials = Annotated[Whole, Field(ge=1, le=TRIALS_MAX)]
+MaxTrials = Annotated[int, Field(ge=1, le=TRIALS_MAX), AS_WHOLE]
 Divisor = Annotated[float, Field(gt=1, le=1_000_000)]
 
 
@@ -91,9 +91,12 @@ class AsyncHalving(Searching):
 
     name: Annotated[
         Literal["async_halving"],
-        BeforeValidator(lambda name: "async_halving" if name == "asha" else name),
+        BeforeValidator(
+            lambda name: "async_halving" if name == "asha" else name,
+            json_schema_input_type=Literal["async_halving", "asha"],
+        ),
     ]
-    num_rungs: Annotated[Whole, Field(ge=1, le=RUNGS_MAX)]
+    num_rungs: Annotated[int, Field(ge=1, le=RUNGS_MAX), AS_WHOLE]
     """How many rungs there are."""
     max_trials: MaxTrials
     """How many trials to start."""
@@ -123,7 +126,7 @@ class AdaptiveAsha(Searching):
     """One trial in this many goes on from each rung to the next."""
     max_rungs: Positive = 5
     """How many rungs the largest bracket has at most."""
-    bracket_rungs: list[Annotated[Whole, Field(ge=1, le=RUNGS_MAX)]] = Field(
+    bracket_rungs: list[Annotated[int, Field(ge=1, le=RUNGS_MAX), AS_WHOLE]] = Field(
         default_factory=list, max_length=RUNGS_MAX
     )
     """Rungs of each bracket, in place of mode's choice."""

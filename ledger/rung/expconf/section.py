@@ -82,11 +82,14 @@ def _whole(value: Any) -> Any:
 Flag = Annotated[bool, BeforeValidator(_flag)]
 """True or false; what older YAML calls so (`yes`, `off`) too."""
 
-Whole = Annotated[int, BeforeValidator(_whole)]
+AS_WHOLE = BeforeValidator(_whole)
+"""Goes after the limits, so that the JSON Schema shows them."""
+
+Whole = Annotated[int, AS_WHOLE]
 """A whole number, also one written as `1e5`."""
 
-Natural = Annotated[Whole, Field(ge=0)]
-Positive = Annotated[Whole, Field(ge=1)]
+Natural = Annotated[int, Field(ge=0), AS_WHOLE]
+Positive = Annotated[int, Field(ge=1), AS_WHOLE]
 
 Text = Annotated[str, Field(min_length=1)]
 """Text that is not empty."""
