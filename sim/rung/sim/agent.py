@@ -115,7 +115,10 @@ class Agent:
         self._world.write(started, self._origin)
         run = _Run(spec, 0)
         for checkpoint in spec.restore:
-            if self._world.happens(self._world.faults.damage):
+            # Two are kept to restore from, so one is gone only when both turned out damaged.
+            gone = checkpoint in self._world.deleted
+            assert not gone or self._world.faults.damage > 0, f"{checkpoint} is needed and gone"
+            if gone or self._world.happens(self._world.faults.damage):
                 damaged = CheckpointDamaged(
                     experiment_id=spec.experiment_id,
                     trial_id=spec.trial_id,
@@ -125,7 +128,6 @@ class Agent:
                 )
                 self._world.write(damaged, self._origin)
                 continue
-            assert checkpoint not in self._world.deleted, f"{checkpoint} was needed and is gone"
             run.units = self._checkpoints[checkpoint]
             restored = TrialRestored(
                 experiment_id=spec.experiment_id,

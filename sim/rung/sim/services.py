@@ -15,15 +15,18 @@ class Decider:
         self._world = world
         self.process = process
         self.fold: PartitionFold[Any] = PartitionFold(process)
+        self._reached = 0
         world.subscribe(process.facts, self.wake)
 
     def wake(self) -> None:
-        """Fold and decide what arrived; now and then die in the middle of it."""
+        """Fold and decide what arrived; now and then die in the middle of it, once per fact."""
         records = self._world.topics[self.process.facts]
         while self.fold.facts < len(records):
+            is_new = self.fold.facts >= self._reached
             folded = self.fold.fold(records[self.fold.facts])
             assert folded.rejected is None, folded.rejected
-            if self._world.happens(self._world.faults.decider_crash):
+            self._reached = max(self._reached, self.fold.facts)
+            if is_new and self._world.happens(self._world.faults.decider_crash):
                 for event in folded.new[: self._world.random.randint(0, len(folded.new))]:
                     self._world.append(event)
                 self._restart()
@@ -54,6 +57,7 @@ class Forwarder:
         self._translate = translate
         self._position = 0
         self._committed = 0
+        self._reached = 0
         world.subscribe(topic, self.wake)
 
     def wake(self) -> None:
@@ -74,7 +78,9 @@ class Forwarder:
                     )
                 )
             self._position += 1
-            if self._world.happens(self._world.faults.forwarder_crash):
+            is_new = self._position > self._reached
+            self._reached = max(self._reached, self._position)
+            if is_new and self._world.happens(self._world.faults.forwarder_crash):
                 self._position = self._committed
                 self._world.after(LATENCY_MS_MAX, self.wake)
                 return
