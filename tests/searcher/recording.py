@@ -1,7 +1,8 @@
 """Recorded histories: a search's facts and decisions as lines of JSON.
 
-`python -m searcher.recording` (with `tests` on the path) writes them anew. They are written once
-per method and stay: today's code must decide every one of them again as it was decided.
+`python -m searcher.recording` (with `tests` on the path) writes those that are missing. They are
+written once per method and stay: today's code must decide every one of them again as it was.
+With paths as arguments it folds them instead and prints what it decided.
 """
 
 import sys
@@ -98,6 +99,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:]:
-        sys.stdout.buffer.write(refold(read(Path(sys.argv[1]))))
+        for argument in sys.argv[1:]:
+            sys.stdout.buffer.write(refold(read(Path(argument))))
     else:
         main()

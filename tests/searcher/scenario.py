@@ -101,21 +101,15 @@ class Scenario:
             self.searcher.evolve(state, decision)
         return decisions
 
+    def evolve(self, event: Payload) -> None:
+        """Fold an event alone, as from a record on which nothing follows from it."""
+        self.searcher.evolve(self.state, event)
+
     def report(
         self, index: int, time: float, loss: MetricValue | None, *, run: int | None = None
     ) -> list[Payload]:
         """Have a trial's current run (or another) validate."""
-        metrics: dict[str, MetricValue] = {"epochs": float(time)}
-        if loss is not None:
-            metrics["loss"] = loss
-        fact = TrialValidated(
-            experiment_id=EXPERIMENT,
-            trial_id=f"{EXPERIMENT}.{index}",
-            run=run or self.specs[index].run,
-            steps_completed=int(time * 100),
-            metrics=metrics,
-        )
-        return self.tell(fact)
+        return self.tell(validated(index, time, loss, run=run or self.specs[index].run))
 
     def exit(
         self, index: int, outcome: ExitOutcome = "finished", *, run: int | None = None
@@ -182,6 +176,22 @@ def submitted(settings: dict[str, Any], *, code_digest: str | None = None) -> Ex
     """Return the submission of an experiment."""
     return ExperimentSubmitted(
         experiment_id=EXPERIMENT, config=settings, source="", code_digest=code_digest
+    )
+
+
+def validated(
+    index: int, time: float, loss: MetricValue | None, *, run: int = 1
+) -> TrialValidated:
+    """Return a validation of a run."""
+    metrics: dict[str, MetricValue] = {"epochs": float(time)}
+    if loss is not None:
+        metrics["loss"] = loss
+    return TrialValidated(
+        experiment_id=EXPERIMENT,
+        trial_id=f"{EXPERIMENT}.{index}",
+        run=run,
+        steps_completed=int(time * 100),
+        metrics=metrics,
     )
 
 

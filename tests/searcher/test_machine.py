@@ -11,7 +11,7 @@ from rung.events.experiment import CancelRequested, SearchPlanned
 from rung.events.trial import RunRequested, RunWithdrawn, TrialRequested, TrialStarted
 from rung.searcher.draw import trial_seed
 from rung.searcher.machine import Searcher
-from searcher.scenario import EXPERIMENT, Scenario, config, kinds, submitted
+from searcher.scenario import EXPERIMENT, Scenario, config, exited, kinds, submitted, validated
 
 
 def two(**fields: Any) -> Scenario:
@@ -181,6 +181,18 @@ def test_after_the_end_nothing_follows() -> None:
     assert scenario.exit(0) == []
     assert scenario.cancel() == []
     assert scenario.tell(submitted(config(max_trials=1))) == []
+
+
+def test_decisions_on_record_are_authoritative() -> None:
+    """Where another version let a trial go on, it goes on; it is not stopped after its end."""
+    scenario = Scenario(config("async_halving", max_trials=3, num_rungs=2, divisor=4.0))
+    scenario.report(0, 4, 0.1)
+    scenario.evolve(validated(1, 4, 0.2))
+    scenario.evolve(validated(1, 16, 0.05))
+    scenario.evolve(exited(1, 1, "finished"))
+    [closed, *rest] = scenario.report(2, 3, 0.3)
+    assert closed.state == "completed"  # type: ignore[union-attr]
+    assert rest == []
 
 
 def test_requests_before_a_submission_are_ignored() -> None:

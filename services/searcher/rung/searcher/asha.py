@@ -114,12 +114,14 @@ class StoppingAsha(_Asha, tag="asha_stopping"):
                 self.judged[trial.index] = Stop(trial.index, k, reason)
                 return
 
-    def trained(self, trial: Trial) -> None:  # noqa: ARG002 - its results are in the rungs
-        """Fold that a trial trained to the end."""
+    def trained(self, trial: Trial) -> None:
+        """Fold that a trial trained to the end; its results are in the rungs."""
         self.training -= 1
+        self.stopped(trial)
 
     def left(self, trial: Trial, why: Leaving) -> None:
         """Fold that a trial left; it was due for the rung after those that it reached."""
+        self.stopped(trial)
         self._leave(trial, why, len(trial.results))
 
     def stops(self) -> list[Stop]:
@@ -152,8 +154,8 @@ class PromotionAsha(_Asha, tag="asha_promotion"):
     def _wake(self, trial: Trial, rung: int) -> None:
         entry, waiting = (trial.results[rung], trial.index), self.resting[rung]
         place = bisect_left(waiting, entry)
-        assert waiting[place] == entry, (entry, rung)
-        del waiting[place]
+        if waiting[place : place + 1] == [entry]:
+            del waiting[place]
 
     def reported(self, trial: Trial, first: int) -> None:
         """Change nothing: a result counts when its run is over."""

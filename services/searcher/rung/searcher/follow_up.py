@@ -97,6 +97,8 @@ class FollowUp:
     def _stop(self) -> None:
         for stop in self._experiment.method.stops():
             trial = self._experiment.trials[stop.index]
+            if trial.closed:
+                continue  # so it is on record, from a version that judged otherwise
             self.decisions.append(
                 TrialStopped(
                     experiment_id=self._id,
