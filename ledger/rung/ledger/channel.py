@@ -8,7 +8,7 @@ from rung.events.errors import LedgerError
 from rung.ledger.port import Record
 
 _TAIL_RECORDS: Final = 2048
-_TAIL_BYTES: Final = 4 << 20
+_TAIL_BYTES: Final = 1 << 20
 
 
 class Channel:

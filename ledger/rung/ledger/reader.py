@@ -21,17 +21,21 @@ from rung.ledger.port import Record
 from rung.ledger.schema import POSITIONS_MAX, connect
 
 _THREADS: Final = 3
+_CACHE_KIB: Final = 8192
 _BATCH_BYTES: Final = 8 << 20
 """A batch ends at the record that reaches this, so that big values do not pile up."""
 
-_HEADS: Final = """
-SELECT json_group_array(id), json_group_array(key), json_group_array(size)
-FROM (SELECT id, key, length(value) AS size FROM records WHERE id >= ? AND id < ?
-      ORDER BY id LIMIT ?)
+_EXTENT: Final = """
+SELECT count(*), min(id), max(id), sum(size)
+FROM (SELECT id, length(value) AS size FROM records WHERE id >= ? AND id < ? ORDER BY id LIMIT ?)
 """
-_VALUES: Final = """
-SELECT group_concat(value, '')
-FROM (SELECT value FROM records WHERE id >= ? AND id <= ? ORDER BY id LIMIT ?)
+_SIZES: Final = """
+SELECT json_group_array(length(value))
+FROM (SELECT value FROM records WHERE id >= ? AND id <= ? ORDER BY id)
+"""
+_BATCH: Final = """
+SELECT json_group_array(key), json_group_array(length(value)), group_concat(value, '')
+FROM (SELECT key, value FROM records WHERE id >= ? AND id <= ? ORDER BY id)
 """
 _LAST: Final = "SELECT max(id) FROM records WHERE id >= ? AND id < ?"
 
@@ -74,6 +78,7 @@ class Reader:
             connection: sqlite3.Connection | None = getattr(self._own, "connection", None)
             if connection is None:
                 connection = connect(self._path, read_only=True)
+                connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
                 self._own.connection = connection
                 self._connections.append(connection)
             return query(connection)
@@ -114,40 +119,38 @@ def read_records(
     """
     topic, partition, first = stream
     while True:
-        heads = database.execute(_HEADS, (first + position, first + POSITIONS_MAX, limit))
-        ids, keys, sizes = heads.fetchone()
-        at = _numbers.decode(ids)
-        if not at:
+        extent = database.execute(_EXTENT, (first + position, first + POSITIONS_MAX, limit))
+        count, oldest, newest, size = extent.fetchone()
+        if not count:
             return []
-        ends = _within(_numbers.decode(sizes))
-        count = len(ends)
-        if at[count - 1] - at[0] != count - 1 or (at[0] != first + position and not trimmed):
+        if newest - oldest != count - 1 or (oldest != first + position and not trimmed):
             raise LedgerDamaged(
                 f"records are missing from {topic}/{partition} after position "
                 f"{position - 1}: the ledger is damaged. Restore it from a backup"
             )
-        (joined,) = database.execute(_VALUES, (at[0], at[count - 1], count)).fetchone()
-        value: bytes = joined or b""
-        if len(value) == ends[-1]:
+        if size > _BATCH_BYTES:
+            count = _within(database, oldest, newest)
+        batch = database.execute(_BATCH, (oldest, oldest + count - 1))
+        keys, sizes, joined = batch.fetchone()
+        ends = list(accumulate(_numbers.decode(sizes)))
+        if len(ends) == count:
             break
-        # Trimmed between the two queries: look again.
-    start = at[0] - first
-    values = [value[begin:end] for begin, end in pairwise((0, *ends))]
+        # Trimmed between the queries: look again.
+    values: bytes = joined or b""  # what joins to nothing is NULL
+    start = oldest - first
     made = zip(
         repeat(topic),
         repeat(partition),
         range(start, start + count),
         _texts.decode(keys),
-        values,
+        [values[begin:end] for begin, end in pairwise((0, *ends))],
         strict=False,
     )
     return list(map(Record._make, made))
 
 
-def _within(sizes: list[int]) -> list[int]:
-    """Return where each value ends in the joined bytes, up to the batch's bound."""
-    ends = list(accumulate(sizes))
-    if ends[-1] <= _BATCH_BYTES:
-        return ends
-    count = next(index for index, end in enumerate(ends) if end >= _BATCH_BYTES) + 1
-    return ends[:count]
+def _within(database: sqlite3.Connection, oldest: int, newest: int) -> int:
+    """Return how many records reach the batch's bound."""
+    (sizes,) = database.execute(_SIZES, (oldest, newest)).fetchone()
+    ends = enumerate(accumulate(_numbers.decode(sizes)), 1)
+    return next((count for count, end in ends if end >= _BATCH_BYTES), newest - oldest + 1)
