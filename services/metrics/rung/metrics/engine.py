@@ -24,6 +24,7 @@ Parameter = str | int | float
 
 _SETTINGS: Final = (
     "SET max_threads = 2, max_memory_usage = 1000000000, "
+    "compile_expressions = 0, compile_aggregate_expressions = 0, "
     "output_format_json_quote_denormals = 1, output_format_json_quote_64bit_integers = 0"
 )
 _APPEND_BYTES: Final = 1 << 20

@@ -44,6 +44,7 @@ async def serve(ledger: Ledger, store: SeriesStore, settings: Settings | None = 
     intake = _Intake(ledger, store, settings)
     store.on_rejected(intake.reject)
     await store.open()
+    await store.forget()
     positions = await store.positions()
     await _check_not_ahead(ledger, positions, store)
     try:

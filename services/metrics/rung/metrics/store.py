@@ -104,6 +104,12 @@ class SeriesStore:
                 self._pending_bytes += size
                 raise
 
+    async def forget(self) -> None:
+        """Drop what was absorbed and not written: it is about to be read from the ledger again."""
+        async with self._flushing:
+            self._pending = []
+            self._pending_bytes = 0
+
     async def positions(self) -> dict[tuple[str, int], int]:
         """Return the position from which on each topic and partition is not stored yet."""
         return await self._run(query.positions)

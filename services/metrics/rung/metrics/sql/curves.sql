@@ -8,22 +8,30 @@ FROM
         trial_id,
         arrayJoin(arrayConcat(
             if(countIf(isFinite(value)) > 0,
-                [argMinIf(p, (value, step), isFinite(value)),
-                 argMinIf(p, (-value, step), isFinite(value))],
+                [(argMinIf(step, value, isFinite(value)),
+                  minIf(value, isFinite(value)),
+                  argMinIf(time_ms, value, isFinite(value))),
+                 (argMaxIf(step, value, isFinite(value)),
+                  maxIf(value, isFinite(value)),
+                  argMaxIf(time_ms, value, isFinite(value)))],
                 []),
-            if(countIf(NOT isFinite(value)) > 0, [argMinIf(p, step, NOT isFinite(value))], []),
-            if(countIf(step = low) > 0, [argMinIf(p, step, step = low)], []),
-            if(countIf(step = high) > 0, [argMinIf(p, step, step = high)], [])
+            if(countIf(NOT isFinite(value)) > 0,
+                [(minIf(step, NOT isFinite(value)),
+                  argMinIf(value, step, NOT isFinite(value)),
+                  argMinIf(time_ms, step, NOT isFinite(value)))],
+                []),
+            if(min(step) = any(low), [(any(low), any(low_value), any(low_time))], []),
+            if(max(step) = any(high), [(any(high), any(high_value), any(high_time))], [])
         )) AS point
     FROM
     (
         SELECT
-            trial_id, step, value, low, high,
-            (step, value, time_ms) AS p,
+            trial_id, step, value, time_ms,
+            low, low_value, low_time, high, high_value, high_time,
             if(total <= {points:UInt32},
                 step,
-                toInt64(floor((toFloat64(step) - toFloat64(low)) * greatest(1, buckets)
-                    / (toFloat64(high) - toFloat64(low) + 1)))) AS bucket
+                toInt64(floor((toFloat64(step) - toFloat64(low)) * greatest(1, stretches)
+                    / (toFloat64(high) - toFloat64(low) + 1)))) AS stretch
         FROM
         (
             SELECT trial_id, step, value, time_ms
@@ -39,8 +47,12 @@ FROM
                 trial_id,
                 count() AS total,
                 min(step) AS low,
+                argMin(value, step) AS low_value,
+                argMin(time_ms, step) AS low_time,
                 max(step) AS high,
-                intDiv({points:UInt32} - 2, if(countIf(NOT isFinite(value)) > 0, 3, 2)) AS buckets
+                argMax(value, step) AS high_value,
+                argMax(time_ms, step) AS high_time,
+                intDiv({points:UInt32} - 2, if(countIf(NOT isFinite(value)) > 0, 3, 2)) AS stretches
             FROM metrics FINAL
             WHERE experiment_id = {experiment:String}
                 AND kind = {kind:String}
@@ -50,7 +62,8 @@ FROM
         ) AS wholes
         USING trial_id
     )
-    GROUP BY trial_id, bucket
+    GROUP BY trial_id, stretch
 )
 ORDER BY trial_id, step
 LIMIT 1 BY trial_id, step
+SETTINGS max_threads = 1

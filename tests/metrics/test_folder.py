@@ -1,0 +1,111 @@
+"""A folder that cannot be used is refused with the reason and what to do."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from metrics.report import metrics, record, row
+from rung.metrics import SeriesDamaged, SeriesError, SeriesLocked, SeriesStore
+from rung.metrics.native import Column
+
+_HOLD = """
+import sys
+from chdb.state.sqlitelike import connect
+connection = connect(sys.argv[1])
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+async def _opened(folder: Path, ledger_id: str = "ledger-1") -> SeriesStore:
+    store = SeriesStore(folder, ledger_id=ledger_id)
+    try:
+        await store.open()
+    except BaseException:
+        await store.close()
+        raise
+    return store
+
+
+async def test_a_folder_open_elsewhere_is_refused(tmp_path: Path) -> None:
+    """Another process has it: the message says so; afterwards it opens."""
+    folder = tmp_path / "series"
+    with subprocess.Popen(  # noqa: ASYNC220 - it only has to be there
+        [sys.executable, "-c", _HOLD, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdout
+        assert holder.stdout.readline() == "open\n"
+        with pytest.raises(SeriesLocked, match="open in another process"):
+            await _opened(folder)
+        holder.communicate("")
+    await (await _opened(folder)).close()
+
+
+async def test_a_folder_of_another_ledger_is_refused(tmp_path: Path) -> None:
+    """Its positions mean nothing here; nothing in it is touched."""
+    folder = tmp_path / "series"
+    await (await _opened(folder, "ledger-1")).close()
+    with pytest.raises(SeriesDamaged, match="from the ledger ledger-1, not from ledger-2"):
+        await _opened(folder, "ledger-2")
+    await (await _opened(folder, "ledger-1")).close()
+
+
+async def test_a_folder_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    """A migration that this version does not know means: hands off."""
+    folder = tmp_path / "series"
+    store = await _opened(folder)
+    await store._run(
+        lambda engine: engine.insert("migrations", [Column("number", "UInt32", [9_999])])
+    )
+    await store.close()
+    with pytest.raises(SeriesDamaged, match="written by a newer Rung"):
+        await _opened(folder)
+
+
+async def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    """The message names the path."""
+    (tmp_path / "series").write_text("not a folder")
+    with pytest.raises(SeriesError, match="series cannot be used"):
+        await _opened(tmp_path / "series")
+
+
+async def test_a_damaged_folder_is_refused_and_can_be_deleted(tmp_path: Path) -> None:
+    """Garbled table definitions: the message says to delete the folder, and that helps."""
+    folder = tmp_path / "series"
+    await (await _opened(folder)).close()
+    for path in folder.rglob("*.sql"):
+        path.write_bytes(os.urandom(200))
+    with pytest.raises(SeriesError, match="delete the folder") as refused:
+        await _opened(folder)
+    assert str(folder) in str(refused.value)
+    shutil.rmtree(folder)
+    await (await _opened(folder)).close()
+
+
+async def test_damaged_rows_are_named_as_such(tmp_path: Path) -> None:
+    """Garbled columns: a query says that the folder is damaged, not what chDB calls it."""
+    folder = tmp_path / "series"
+    store = await _opened(folder)
+    rows = [row(step, loss=1 / (step + 1)) for step in range(1_000)]
+    store.absorb([record(metrics(rows), 0)])
+    await store.close()
+    for path in folder.rglob("*.bin"):
+        if path.stat().st_size > 1_000:
+            data = path.read_bytes()
+            path.write_bytes(data[:100] + os.urandom(len(data) - 100))
+    with pytest.raises(SeriesError, match="delete the folder"):
+        await _ask(folder)
+
+
+async def _ask(folder: Path) -> None:
+    store = await _opened(folder)
+    try:
+        await store.curve("abcdefgh.0", "training", "loss", 10)
+    finally:
+        await store.close()

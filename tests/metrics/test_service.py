@@ -1,0 +1,300 @@
+"""From the ledger into the store: everything, once, whatever happens in between."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from metrics.report import EXPERIMENT, draft, line, logs, metrics, record, row
+from rung.events import LedgerUnavailable, decode
+from rung.events.metric import MessageRejected
+from rung.ledger import Draft
+from rung.ledger.memory import MemoryLedger
+from rung.metrics import (
+    SeriesDamaged,
+    SeriesError,
+    SeriesStore,
+    SeriesUnavailable,
+    Settings,
+    serve,
+)
+from rung.metrics.engine import Engine
+
+TRIAL = f"{EXPERIMENT}.0"
+QUICK = Settings(flush_seconds=0.01)
+
+
+@asynccontextmanager
+async def _serving(
+    ledger: MemoryLedger, store: SeriesStore, settings: Settings = QUICK
+) -> AsyncIterator[None]:
+    task = asyncio.create_task(serve(ledger, store, settings))
+    yield
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def _until(condition: Callable[[], Coroutine[None, None, bool]]) -> None:
+    async with asyncio.timeout(30):
+        while not await condition():  # noqa: ASYNC110 - another thread and a file get there
+            await asyncio.sleep(0.01)
+
+
+async def _caught_up(ledger: MemoryLedger, store: SeriesStore) -> bool:
+    stored = await store.positions()
+    ends = {
+        (topic, partition): await ledger.end(topic, partition)
+        for topic in ("metrics", "logs")
+        for partition in range(ledger.partitions(topic))
+    }
+    return stored == {key: end for key, end in ends.items() if end}
+
+
+async def _everything(store: SeriesStore) -> tuple[object, object]:
+    curves = await store.overlay(EXPERIMENT, "training", "loss", 100_000)
+    lines, after = await store.logs(
+        experiment_id=EXPERIMENT,
+        trial_id=None,
+        rank=None,
+        level=None,
+        text=None,
+        since_ms=None,
+        until_ms=None,
+        after=None,
+        limit=10_000,
+    )
+    assert after is None
+    return curves, lines
+
+
+def _drafts(*, trials: int = 6, events: int = 20) -> list[Draft]:
+    drafts: list[Draft] = []
+    for number in range(trials * events):
+        trial, batch = number % trials, number // trials
+        steps = range(batch * 5, batch * 5 + 5)
+        rows = [row(step, loss=trial + 1 / (step + 1)) for step in steps]
+        drafts += [
+            draft(metrics(rows, trial=trial), 2 * number),
+            draft(
+                logs([line(f"step {step}", step) for step in steps], trial=trial), 2 * number + 1
+            ),
+        ]
+    return drafts
+
+
+async def test_what_is_appended_is_stored(store: SeriesStore) -> None:
+    """Records from before and during serving, of all partitions, arrive, with their positions."""
+    ledger = MemoryLedger(ledger_id="ledger-1")
+    drafts = _drafts()
+    await ledger.append(drafts[:100])
+    async with _serving(ledger, store):
+        await ledger.append(drafts[100:])
+        await _until(lambda: _caught_up(ledger, store))
+        curves, lines = await _everything(store)
+    assert curves == {
+        f"{EXPERIMENT}.{trial}": [(s, trial + 1 / (s + 1), 1_000 + s) for s in range(100)]
+        for trial in range(6)
+    }
+    assert isinstance(lines, list)
+    assert len(lines) == 600
+
+
+async def test_delivery_in_random_chunks_again_and_again_gives_the_same(tmp_path: Path) -> None:
+    """However records are cut, repeated and interleaved by crashes: each row is there once."""
+    drafts = _drafts(trials=3)
+    ledger = MemoryLedger(partitions=2, ledger_id="ledger-1")
+    await ledger.append(drafts)
+    streams = [
+        await ledger.read(topic, partition, 0, 10_000)
+        for topic in ("metrics", "logs")
+        for partition in range(2)
+    ]
+    expected = None
+    for seed in range(6):
+        chance = random.Random(seed)  # noqa: S311 - a test's own chance
+        store = SeriesStore(tmp_path / f"series-{seed}", ledger_id="ledger-1")
+        done = [0] * len(streams)
+        while any(done[i] < len(stream) for i, stream in enumerate(streams)):
+            i = chance.randrange(len(streams))
+            start = max(0, done[i] - chance.randrange(8))
+            end = min(len(streams[i]), start + chance.randrange(1, 12))
+            store.absorb(streams[i][start:end])
+            done[i] = max(done[i], end)
+            if chance.random() < 0.2:
+                await store.flush()
+        if expected is None:
+            expected = await _everything(store)
+        assert await _everything(store) == expected, f"seed {seed}"
+        await store.close()
+    assert expected is not None
+
+
+async def test_a_deleted_folder_is_built_again(tmp_path: Path) -> None:
+    """The store has nothing that the ledger does not have."""
+    ledger = MemoryLedger(ledger_id="ledger-1")
+    await ledger.append(_drafts())
+    contents: list[tuple[object, object]] = []
+    for name in ("first", "second"):
+        store = SeriesStore(tmp_path / name, ledger_id="ledger-1")
+        async with _serving(ledger, store):
+            await _until(lambda store=store: _caught_up(ledger, store))  # type: ignore[misc]
+            contents.append(await _everything(store))
+        await store.close()
+    assert contents[0] == contents[1]
+
+
+async def test_a_restart_goes_on_behind_what_is_stored(tmp_path: Path) -> None:
+    """Serving again after a stop takes what came meanwhile, and nothing is missing or double."""
+    ledger = MemoryLedger(ledger_id="ledger-1")
+    drafts = _drafts()
+    for end in (50, 130, len(drafts)):
+        start = {50: 0, 130: 50}.get(end, 130)
+        await ledger.append(drafts[start:end])
+        store = SeriesStore(tmp_path / "series", ledger_id="ledger-1")
+        async with _serving(ledger, store):
+            await _until(lambda store=store: _caught_up(ledger, store))  # type: ignore[misc]
+            curves, lines = await _everything(store)
+        await store.close()
+    assert isinstance(curves, dict)
+    assert isinstance(lines, list)
+    assert [len(curve) for curve in curves.values()] == [100] * 6
+    assert len(lines) == 600
+
+
+async def test_a_full_batch_is_written_without_waiting(store: SeriesStore) -> None:
+    """Behind on a long ledger, batches go out by size, and memory stays bounded by it."""
+    ledger = MemoryLedger(ledger_id="ledger-1")
+    await ledger.append(_drafts())
+    async with _serving(ledger, store, Settings(flush_seconds=3_600, flush_bytes=1)):
+        await _until(lambda: _caught_up(ledger, store))
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b"not json", "not an event"),
+        (b'{"specversion":"1.0"}', "not an event"),
+        (
+            draft(metrics([row(1 << 63, loss=1.0)]), 1).value,
+            "step is 9223372036854775808: it must be from",
+        ),
+        (draft(metrics([row(1, loss=1.0)], run=-1), 1).value, "run is -1: it must be from 0"),
+        (draft(logs([line("x", 1, rank=-1)]), 1).value, "rank is -1: it must be from 0"),
+    ],
+)
+async def test_a_bad_record_goes_to_the_dead_letters(
+    store: SeriesStore, value: bytes, reason: str
+) -> None:
+    """It is passed on with the reason, and those before and behind it are stored."""
+    ledger = MemoryLedger(partitions=1, ledger_id="ledger-1")
+    await ledger.append(
+        [
+            draft(metrics([row(1, loss=1.0)]), 1),
+            Draft("metrics", TRIAL, value),
+            draft(metrics([row(2, loss=2.0)]), 2),
+        ]
+    )
+    async with _serving(ledger, store):
+        await _until(lambda: _caught_up(ledger, store))
+        curve = await store.curve(TRIAL, "training", "loss", 10)
+    assert [step for step, _, _ in curve] == [1, 2]
+    letters = await ledger.read("deadletter", 0, 0, 10)
+    assert len(letters) == 1
+    letter = decode(letters[0].value).data
+    assert isinstance(letter, MessageRejected)
+    assert (letter.reader, letter.topic, letter.position) == ("metrics", "metrics", 1)
+    assert reason in letter.reason
+
+
+class _Failing(Engine):
+    """An engine whose disk is full for the first few inserts of metrics."""
+
+    failures = 3
+
+    def insert(self, table: str, columns: object) -> None:
+        if table == "metrics" and self.failures:
+            self.failures -= 1
+            raise SeriesUnavailable("the disk is full")
+        super().insert(table, columns)  # type: ignore[arg-type]
+
+
+async def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
+    """What cannot be written stays absorbed, queries still answer, and it is written later."""
+    store = SeriesStore(tmp_path / "series", ledger_id="ledger-1")
+    engine = _Failing(tmp_path / "series")
+    store._engine = engine  # type: ignore[misc]
+    store.absorb([record(metrics([row(1, loss=1.0)]), 0)])
+    assert await store.curve(TRIAL, "training", "loss", 10) == []
+    with pytest.raises(SeriesUnavailable):
+        await store.flush()
+    store.absorb([record(metrics([row(2, loss=2.0)]), 1)])
+    ledger = MemoryLedger(partitions=1, ledger_id="ledger-1")
+    await ledger.append(
+        [draft(metrics([row(step, loss=float(step))]), step) for step in (1, 2, 3)]
+    )
+    async with _serving(ledger, store):
+        await _until(lambda: _caught_up(ledger, store))
+        curve = await store.curve(TRIAL, "training", "loss", 10)
+    assert [value for _, value, _ in curve] == [1.0, 2.0, 3.0]
+    assert engine.failures == 0
+    await store.close()
+
+
+async def test_a_ledger_put_back_is_noticed(store: SeriesStore) -> None:
+    """Series of records that the ledger does not have are refused, with what to do."""
+    store.absorb([record(metrics([row(1, loss=1.0)]), 7)])
+    await store.flush()
+    ledger = MemoryLedger(partitions=1, ledger_id="ledger-1")
+    with pytest.raises(SeriesDamaged, match="up to 8, the ledger ends at 0: was the ledger put"):
+        await serve(ledger, store, QUICK)
+
+
+class _Dumb(MemoryLedger):
+    """A ledger that can be read and not be written."""
+
+    async def append(self, drafts: object) -> list[int]:
+        raise LedgerUnavailable("no")
+
+
+async def _fails(store: SeriesStore) -> bool:
+    try:
+        await store.flush()
+    except LedgerUnavailable:
+        return True
+    return False
+
+
+async def test_a_dead_letter_that_cannot_be_written_holds_its_record_back(
+    store: SeriesStore,
+) -> None:
+    """The position does not move past a rejected record that nobody was told about."""
+    ledger = MemoryLedger(partitions=1, ledger_id="ledger-1")
+    await ledger.append([Draft("metrics", TRIAL, b"not json")])
+    dumb = _Dumb(partitions=1, ledger_id="ledger-1")
+    dumb._streams = ledger._streams
+    async with _serving(dumb, store):
+        await _until(lambda: _fails(store))
+        assert await store.positions() == {}
+    async with _serving(ledger, store):
+        await _until(lambda: _caught_up(ledger, store))
+    assert await ledger.end("deadletter", 0) == 1
+
+
+def test_settings_name_field_and_fix() -> None:
+    """A wrong setting says which and what would be right."""
+    with pytest.raises(ValueError, match="flush_seconds is 0: give the seconds"):
+        Settings(flush_seconds=0)
+    with pytest.raises(ValueError, match="flush_bytes is 0: give the size"):
+        Settings(flush_bytes=0)
+
+
+async def test_an_unusable_folder_ends_serving_with_its_error(tmp_path: Path) -> None:
+    """`serve` raises the store's own error, not a group of errors."""
+    (tmp_path / "file").write_text("")
+    store = SeriesStore(tmp_path / "file", ledger_id="ledger-1")
+    with pytest.raises(SeriesError, match="cannot be used"):
+        await serve(MemoryLedger(ledger_id="ledger-1"), store, QUICK)
+    await store.close()
