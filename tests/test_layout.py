@@ -31,13 +31,14 @@ PACKAGES = sorted(
             for p in _TOOLS["hatch"]["build"]["targets"]["wheel"]["packages"]
         ],
         [p for p in _TOOLS["pytest"]["ini_options"]["pythonpath"] if p != "tests"],
+        [p for p in _TOOLS["ruff"]["src"] if p != "tests"],
         [
             p.removeprefix("$MYPY_CONFIG_FILE_DIR/")
             for p in _TOOLS["mypy"]["mypy_path"]
             if not p.endswith("tests")
         ],
     ],
-    ids=["dev-mode-dirs", "wheel", "pytest", "mypy"],
+    ids=["dev-mode-dirs", "wheel", "pytest", "ruff", "mypy"],
 )
 def test_every_list_of_roots_names_every_root(listed: list[str]) -> None:
     """A root that one of the lists forgets is not importable somewhere."""

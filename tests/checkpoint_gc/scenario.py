@@ -1,6 +1,7 @@
 """Scenarios of one experiment: facts in few words, and the collector folded as by its host."""
 
 import msgspec
+
 from rung.checkpoint_gc import CheckpointGC
 from rung.checkpoint_gc.machine import State
 from rung.events import Payload

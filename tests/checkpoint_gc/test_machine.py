@@ -4,6 +4,7 @@ from typing import get_args
 
 import msgspec
 import pytest
+
 from checkpoint_gc.scenario import (
     Experiment,
     damaged,

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+
 from checkpoint_gc.scenario import EXPERIMENT, stored, submitted, trial_id
 from rung.checkpoint_gc import CheckpointGC
 from rung.checkpoint_gc.config import Settings

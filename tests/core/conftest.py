@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from core.agent_end import AgentEnd, agent_end
 from rung import core
 

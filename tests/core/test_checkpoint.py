@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from core.agent_end import AgentEnd
 from core.conftest import Managed
 from rung import core

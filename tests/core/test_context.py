@@ -4,6 +4,7 @@ import math
 import os
 
 import pytest
+
 from core.agent_end import TOKEN
 from core.conftest import Managed
 from rung import core

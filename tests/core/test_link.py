@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from core.agent_end import agent_end, run_spec
 from core.conftest import Managed
 from rung import core

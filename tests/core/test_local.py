@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from rung import core
 from rung.core.local import typical
 

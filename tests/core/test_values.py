@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 import torch
 from rung.core import ReportRefused
 from rung.core.values import step_number, wire_values

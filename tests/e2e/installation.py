@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import psutil
 import yaml
+
 from rung.cli.data_folder import is_running, read_server
 
 T = TypeVar("T")

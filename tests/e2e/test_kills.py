@@ -9,6 +9,7 @@ import random
 from typing import Any
 
 import pytest
+
 from e2e.installation import Installation, config, wait_for
 
 HYPERBAND = {

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
 from rung.events import TOPICS, decode, encode, partition_of
 from rung.events.asyncapi import asyncapi, events_page, example_of
 from rung.events.codec import PAYLOADS

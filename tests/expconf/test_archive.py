@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+
 from rung.expconf.archive import CodeArchive, InvalidCode, check_archive
 
 

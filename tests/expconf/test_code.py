@@ -6,6 +6,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+
 from rung.expconf.archive import CodeArchive
 from rung.expconf.code import InvalidCode, check_archive, pack
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 import pytest
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
+
 from rung.expconf import environment, experiment, foreign, hyperparameter, searcher, storage
 from rung.expconf.resources import Device, Resources
 from rung.expconf.section import Section

@@ -3,6 +3,7 @@
 from typing import Final
 
 import pytest
+
 from rung.expconf import InvalidExperimentFile, load
 from rung.expconf.problem import shortened
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from rung.expconf import ExperimentConfig, InvalidExperimentFile, load
 
 PLAIN = "entrypoint: python3 train.py\nsearcher: {name: single, metric: loss}\n"

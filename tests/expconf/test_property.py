@@ -7,6 +7,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from rung.events.errors import InvalidConfig
 from rung.expconf import Experiment, json_schema, load
 

@@ -1,6 +1,7 @@
 """What an unquoted word means."""
 
 import pytest
+
 from rung.expconf.scalar import BadScalar, Scalar, resolve
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
+
 from rung.expconf import InvalidExperimentFile, document, json_schema, load
 
 FILES: Final = sorted((Path(__file__).parent / "files").glob("*.yaml"))

@@ -1,6 +1,7 @@
 """A small decider for the tests of its host: counts, decides once, twice or never, and breaks."""
 
 from msgspec import Struct
+
 from rung.events import Event, Payload, fact
 from rung.events.envelope import key_of
 from rung.events.experiment import (

@@ -1,9 +1,10 @@
 """Merging facts with recorded decisions: live, at recovery and in an audit alike."""
 
 import msgspec
-from host.tally import Count, Tally, kill, pause, resume
 from hypothesis import given
 from hypothesis import strategies as st
+
+from host.tally import Count, Tally, kill, pause, resume
 from rung.events import Event, encode
 from rung.host import PartitionFold
 from rung.host.fold import Snapshot

@@ -6,6 +6,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
+
 from rung.events import LedgerError, LedgerUnavailable, partition_of, topic
 from rung.ledger import Draft, Ledger, Record
 

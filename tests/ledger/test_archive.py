@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from ledger.conformance import draft, read_all
 from ledger.events import populate
 from rung.events import TOPICS, LedgerError, decode, partition_of, topic

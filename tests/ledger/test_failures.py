@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from ledger.conformance import draft, read_all
 from rung.events import LedgerError, LedgerUnavailable, partition_of, topic
 from rung.events.errors import LedgerDamaged

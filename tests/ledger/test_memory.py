@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 
 import pytest
+
 from ledger.conformance import LedgerConformance, draft
 from rung.ledger import Ledger, MemoryLedger
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from ledger.conformance import read_all
 from rung.events import partition_of, topic
 from rung.ledger import Draft, Ledger, MemoryLedger, Record, SqliteLedger

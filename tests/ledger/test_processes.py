@@ -9,6 +9,7 @@ from asyncio.subprocess import PIPE, Process
 from pathlib import Path
 
 import pytest
+
 from ledger.conformance import draft, read_all, take
 from rung.events import partition_of, topic
 from rung.ledger import SqliteLedger

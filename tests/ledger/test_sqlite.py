@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+
 from ledger.conformance import DurableConformance, Opener
 from rung.events import TOPICS, partition_of
 from rung.ledger import Draft, Ledger, SqliteLedger

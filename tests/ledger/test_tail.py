@@ -4,6 +4,7 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
+
 from ledger.conformance import draft
 from rung.events import LedgerError, LedgerUnavailable, topic
 from rung.ledger import MemoryLedger

@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from metrics.report import EXPERIMENT, metrics, record, row
 from rung.metrics import Point, SeriesStore
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from metrics.report import metrics, record, row
 from rung.metrics import SeriesDamaged, SeriesError, SeriesLocked, SeriesStore
 from rung.metrics.native import Column

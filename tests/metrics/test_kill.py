@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from metrics.report import EXPERIMENT, draft, line, logs, metrics, row
 from rung.ledger import Draft
 from rung.ledger.sqlite import SqliteLedger

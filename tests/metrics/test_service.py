@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+
 from metrics.report import EXPERIMENT, draft, line, logs, metrics, record, row
 from rung.events import LedgerUnavailable, decode
 from rung.events.metric import MessageRejected

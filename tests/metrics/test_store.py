@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 
 import pytest
+
 from metrics.report import EXPERIMENT, line, logs, metrics, record, row
 from rung.events.metric import MetricRow
 from rung.metrics import LogEntry, SeriesStore

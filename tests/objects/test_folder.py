@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from rung.objects import FolderStore, ObjectError, ObjectInfo, ObjectMissing, open_store
 
 

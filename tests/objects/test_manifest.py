@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from rung.objects import (
     FolderStore,
     ObjectDamaged,

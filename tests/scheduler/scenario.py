@@ -1,6 +1,7 @@
 """Scenarios of one pool: facts in few words, and the scheduler folded as its host folds it."""
 
 import msgspec
+
 from rung.events import Payload
 from rung.events.allocation import (
     AgentJoined,

@@ -3,6 +3,7 @@
 from typing import get_args
 
 import pytest
+
 from rung.events import Payload
 from rung.events.examples import EXAMPLES
 from rung.host import Process

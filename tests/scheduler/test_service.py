@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+
 from rung.events import topic
 from rung.events.allocation import (
     AllocationGranted,

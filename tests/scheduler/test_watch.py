@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import msgspec
+
 from rung.events import Payload, topic
 from rung.events.allocation import AgentLost
 from rung.events.metric import AgentBeat

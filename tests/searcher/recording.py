@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+
 from rung.events import Event, Payload, decision, decode, encode, fact
 from rung.searcher.machine import Searcher
 from searcher.scenario import EXPERIMENT, config

@@ -7,6 +7,7 @@ that deciding changes nothing, and that a state written down and read back has t
 from typing import Any
 
 import msgspec
+
 from rung.events import Payload
 from rung.events.checkpoint import CheckpointStored
 from rung.events.experiment import (

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from rung.searcher.adaptive_asha import bracket_concurrency, bracket_rungs, bracket_trials
 from rung.searcher.settings import read_settings
 from searcher.scenario import Scenario, config

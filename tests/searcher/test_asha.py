@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from rung.events import Payload
 from rung.events.trial import RunWithdrawn, TrialPromoted, TrialStopped
 from searcher.scenario import Scenario, config, kinds

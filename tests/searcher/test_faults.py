@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from rung.events.experiment import CancelRequested
 from searcher.scenario import EXPERIMENT, config
 from searcher.world import ALL_FAULTS, ORDER_FREE, World

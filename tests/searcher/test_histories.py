@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from searcher.recording import FOLDER, SEARCHES, lines, read, record, refold
 
 PATHS = sorted(FOLDER.glob("*.jsonl"))

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from rung.events.trial import TrialPromoted, TrialStopped
 from rung.searcher.hyperband import plan_hyperband
 from rung.searcher.settings import read_settings

@@ -3,6 +3,7 @@
 from typing import Any, Literal
 
 import pytest
+
 from rung.events.trial import RunRequested
 from searcher.scenario import Scenario, config, kinds
 

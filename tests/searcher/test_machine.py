@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from rung.events import Payload
 from rung.events.allocation import AgentLeft
 from rung.events.checkpoint import CheckpointDamaged

@@ -1,6 +1,7 @@
 """Lengths of rungs and places in them."""
 
 import pytest
+
 from rung.searcher.rung import Rung, rung_lengths, rungs_within
 
 

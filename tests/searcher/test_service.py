@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+
 from rung.events import Event, Payload, decode, encode, fact, partition_of, topic
 from rung.events.allocation import AllocationDropped, AllocationLost, AllocationSignaled
 from rung.events.trial import RunEnded

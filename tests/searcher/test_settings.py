@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from rung.events.errors import InvalidConfig
 from rung.searcher.settings import read_settings
 from rung.searcher.state import plan_method

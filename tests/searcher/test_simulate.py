@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+
 from rung.searcher.simulate import simulate
 from searcher.scenario import config
 from searcher.world import curve

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rung.events.errors import InvalidConfig
 from rung.searcher.space import flatten, grid_point, grid_size, sample
 

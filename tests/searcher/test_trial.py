@@ -3,6 +3,7 @@
 import math
 
 import pytest
+
 from rung.events.trial import MetricValue
 from rung.searcher.trial import WORST, Trial, cost_of
 

@@ -9,6 +9,7 @@ kind, so that every search must end. What must hold at every moment is checked a
 from typing import Any, Final
 
 from msgspec import Struct
+
 from rung.events import Payload
 from rung.events.experiment import ExperimentEnded
 from rung.events.trial import (

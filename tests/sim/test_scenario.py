@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from rung.sim import run
 from rung.sim.scenario import Outcome
 from rung.sim.workload import METHODS, ORDER_FREE, calm, stormy

@@ -3,6 +3,7 @@
 import sys
 
 import msgspec
+
 from rung.events.asyncapi import asyncapi, events_page
 
 

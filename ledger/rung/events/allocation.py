@@ -3,6 +3,7 @@
 from typing import ClassVar, Literal
 
 from msgspec import Struct
+
 from rung.events import topic
 from rung.events.trial import RunSpec, Withdrawal
 

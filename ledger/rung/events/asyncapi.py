@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 import msgspec
+
 from rung.events.codec import PAYLOADS, encode
 from rung.events.envelope import Event, decision, fact, key_of
 from rung.events.examples import EXAMPLES

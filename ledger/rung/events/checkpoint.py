@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 from msgspec import Struct
+
 from rung.events import topic
 
 

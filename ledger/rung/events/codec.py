@@ -3,6 +3,7 @@
 from typing import Any, Final, get_args
 
 import msgspec
+
 from rung.events.envelope import Event, Payload
 from rung.events.errors import UndecodableEvent
 from rung.events.upcast import UPCASTERS

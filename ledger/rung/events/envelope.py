@@ -10,6 +10,7 @@ import hashlib
 from typing import Final
 
 from msgspec import Struct
+
 from rung.events.allocation import (
     AgentJoined,
     AgentLeft,

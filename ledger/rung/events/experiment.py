@@ -3,6 +3,7 @@
 from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
+
 from rung.events import topic
 
 ExperimentState = Literal["completed", "errored", "canceled"]

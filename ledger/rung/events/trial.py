@@ -8,6 +8,7 @@ trial's current one comes from a life that no longer counts.
 from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
+
 from rung.events import topic
 
 NonFinite = Literal["NaN", "Infinity", "-Infinity"]

@@ -4,6 +4,7 @@ import math
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
+
 from rung.expconf.hyperparameter import DEPTH_MAX, KINDS, Group, grid_points, leaves
 from rung.expconf.length import UNITS
 from rung.expconf.problem import PathPart, shortened, shown

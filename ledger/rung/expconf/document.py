@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 import yaml
+
 from rung.expconf.problem import InvalidExperimentFile, PathPart, Problem, dotted, shortened
 from rung.expconf.tree import Builder, Limit
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
+
 from rung.expconf.section import Flag, Section
 
 DEVICES: Final = ("cpu", "cuda", "rocm")

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 from pydantic_core import PydanticCustomError
+
 from rung.expconf.environment import Environment
 from rung.expconf.foreign import (
     BindMount,

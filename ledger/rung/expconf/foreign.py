@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
+
 from rung.expconf.section import AS_WHOLE, Flag, Natural, Positive, Section, Whole
 from rung.expconf.storage import S3, Gcs, SharedFs
 

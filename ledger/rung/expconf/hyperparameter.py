@@ -15,6 +15,7 @@ from pydantic import (
 )
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
+
 from rung.expconf.section import Positive, Section, Whole
 
 DEPTH_MAX: Final = 20

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Final
 
 from pathspec import GitIgnoreSpec
+
 from rung.expconf.archive import InvalidCode
 
 FILES: Final = (".rungignore", ".detignore")

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 from pydantic_core import PydanticCustomError
+
 from rung.expconf.section import AS_WHOLE, Natural
 
 Unit = Literal["batches", "records", "epochs"]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import ValidationError
+
 from rung.expconf import cross, document, inert
 from rung.expconf.experiment import SEED_MAX, Experiment
 from rung.expconf.problem import InvalidExperimentFile, Problem

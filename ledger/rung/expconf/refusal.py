@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, get_args, get_origin
 from pydantic import BaseModel, Tag, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
+
 from rung.expconf.experiment import Experiment
 from rung.expconf.hyperparameter import KINDS, Group
 from rung.expconf.problem import PathPart, Problem, dotted, shown

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
+
 from rung.expconf.section import AS_WHOLE, Flag, Natural, Positive, Section, Text, Whole
 
 PRIORITY: Final = 42

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
+
 from rung.expconf.hyperband_plan import trials_of
 from rung.expconf.length import PositiveLength, SearcherLength, Unit
 from rung.expconf.section import AS_WHOLE, Flag, Natural, Positive, Section, Text

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Discriminator, Tag, model_validator
 from pydantic_core import PydanticCustomError
+
 from rung.expconf.section import Natural, Section, Text
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import yaml
+
 from rung.expconf.problem import PathPart, Problem, dotted, shortened
 from rung.expconf.scalar import BadScalar, checked_text, resolve
 

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Struct, field
+
 from rung.events import Payload
 from rung.host.fold import PartitionFold, Rejected
 from rung.host.loop import read_decisions

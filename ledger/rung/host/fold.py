@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct, field
+
 from rung.events import Event, Payload, UndecodableEvent, decision, decode
 from rung.host.process import Process
 from rung.ledger import Record

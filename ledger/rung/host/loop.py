@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 import structlog
+
 from rung.events import Event, Fenced, encode, fact
 from rung.events.metric import MessageRejected
 from rung.host.fold import PartitionFold, Rejected, snapshot_type

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 import structlog
+
 from rung.events import Fenced, LedgerError
 
 _WAIT_S_MIN: Final = 0.1

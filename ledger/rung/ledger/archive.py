@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import Final, Protocol
 
 import msgspec
+
 from rung.events import topic
 from rung.events.errors import LedgerError
 from rung.ledger.line import DECISIONS, STREAMS, VERSION, Header, line_of

@@ -12,6 +12,7 @@ import binascii
 from typing import Final
 
 import msgspec
+
 from rung.events import Event, decode, topic
 from rung.events.errors import LedgerError, UndecodableEvent
 from rung.ledger.port import Record

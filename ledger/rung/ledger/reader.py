@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
+
 from rung.events.errors import LedgerDamaged, LedgerUnavailable
 from rung.ledger.failure import explain
 from rung.ledger.port import Record

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
+
 from rung.events import partition_of, topic
 from rung.events.errors import LedgerError
 from rung.ledger.line import FACTS_OF, Header, Parsed, parse_header, parse_line

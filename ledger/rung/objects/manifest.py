@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
+
 from rung.events.errors import ObjectDamaged, ObjectError, ObjectMissing
 from rung.objects.name import check_name
 from rung.objects.port import ObjectStore

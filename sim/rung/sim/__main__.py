@@ -3,6 +3,7 @@
 import sys
 
 import click
+
 from rung.sim.scenario import run
 from rung.sim.workload import METHODS, stormy
 

@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 from msgspec import Struct
+
 from rung.events import decode
 from rung.events.allocation import (
     AgentJoined,

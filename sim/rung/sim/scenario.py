@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from msgspec import Struct
+
 from rung.checkpoint_gc.machine import CheckpointGC
 from rung.checkpoint_gc.service import intake as checkpoint_gc_intake
 from rung.events import Event, Payload, decode

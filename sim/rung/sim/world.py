@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from msgspec import Struct
+
 from rung.events import Event, Payload, encode, fact
 from rung.ledger import Record
 

@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 import click
+
 from rung.agent.agent import Agent
 from rung.agent.child import become_subreaper
 from rung.agent.config import Settings

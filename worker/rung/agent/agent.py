@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final, assert_never
 
 import structlog
+
 from rung.agent.config import Settings
 from rung.agent.drain import Drain
 from rung.agent.endpoint import Endpoint

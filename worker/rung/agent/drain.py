@@ -4,6 +4,7 @@ import asyncio
 from typing import Final
 
 import structlog
+
 from rung.agent.spool import Spool
 from rung.events import LedgerError
 from rung.ledger import Draft, Ledger

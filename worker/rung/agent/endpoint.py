@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 import msgspec
 import structlog
+
 from rung.agent.spool import Spool
 from rung.core.protocol import FromAgent, FromTrial, Hello, frame, trial_decoder
 

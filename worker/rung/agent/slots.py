@@ -7,6 +7,7 @@ import subprocess
 from typing import Final
 
 import structlog
+
 from rung.agent.threads import cores
 from rung.events.allocation import Slot
 

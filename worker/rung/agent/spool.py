@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import structlog
+
 from rung.events import Payload, RungError, encode, fact
 from rung.host.writer import now
 from rung.ledger import Draft

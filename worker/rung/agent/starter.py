@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 import structlog
+
 from rung.agent.capture import Capture
 from rung.agent.leftovers import MARKER, kill_orphans
 from rung.agent.spool import Spool

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import structlog
+
 from rung.core.environment import provenance
 from rung.core.link import Link
 from rung.core.protocol import Damaged, Restored, Stored

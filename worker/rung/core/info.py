@@ -3,6 +3,7 @@
 from typing import Any
 
 from msgspec import Struct
+
 from rung.events.trial import RunSpec
 
 

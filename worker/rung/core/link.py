@@ -20,6 +20,7 @@ from typing import Final, NoReturn, Protocol
 
 import msgspec
 import structlog
+
 from rung.core import protocol
 from rung.core.errors import AgentGone
 from rung.core.protocol import FromTrial, Hello, Preempt, Welcome

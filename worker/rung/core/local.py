@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import structlog
+
 from rung.core.protocol import (
     Acknowledged,
     Damaged,

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 from msgspec import Struct
+
 from rung.events.trial import MetricValue, RunSpec
 
 SOCKET_VARIABLE: Final = "RUNG_SOCKET"

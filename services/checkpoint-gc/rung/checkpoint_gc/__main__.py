@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 import click
+
 from rung.checkpoint_gc.config import Settings
 from rung.checkpoint_gc.service import serve
 from rung.events import RungError

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import structlog
+
 from rung.checkpoint_gc.config import Settings
 from rung.events import Event, Payload
 from rung.events.checkpoint import CheckpointDeleted, CheckpointRetired

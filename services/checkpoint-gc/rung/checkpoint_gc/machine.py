@@ -38,6 +38,7 @@ from typing import Any, assert_never
 
 import msgspec
 from msgspec import Struct, field
+
 from rung.checkpoint_gc.retention import Checkpoint, Policy, Rank, unwanted
 from rung.events import Payload, topic
 from rung.events.checkpoint import (

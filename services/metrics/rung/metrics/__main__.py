@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 import click
+
 from rung.events import RungError
 from rung.ledger.sqlite import SqliteLedger
 from rung.metrics.config import Settings

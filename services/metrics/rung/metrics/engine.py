@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
+
 from rung.metrics.errors import SeriesDamaged, SeriesError, SeriesLocked, explain, remedy
 from rung.metrics.native import Column, encode_block
 

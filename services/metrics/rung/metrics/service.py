@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import structlog
+
 from rung.events import LedgerError, topic
 from rung.host import Rejected, dead_letter
 from rung.host.supervise import supervise

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import structlog
+
 from rung.events import LedgerError
 from rung.host import Rejected
 from rung.ledger import Record

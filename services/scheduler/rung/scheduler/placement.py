@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct, field
+
 from rung.events.allocation import Share
 
 ZERO_SLOT_MAX: Final = 100

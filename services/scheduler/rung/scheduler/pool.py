@@ -1,6 +1,7 @@
 """What is known of one pool: its agents, what waits, what runs."""
 
 from msgspec import Struct, field
+
 from rung.events.trial import Withdrawal
 from rung.scheduler.placement import Room
 from rung.scheduler.queue import Queue, Request

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from msgspec import Struct, field
+
 from rung.events.trial import RunSpec
 
 

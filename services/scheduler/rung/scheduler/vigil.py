@@ -1,6 +1,7 @@
 """Who is there and how long they have been silent: the pure half of the heartbeat watch."""
 
 from msgspec import Struct, field
+
 from rung.events import Payload
 from rung.events.allocation import AgentJoined, AgentLeft, AgentLost
 from rung.events.metric import AgentBeat

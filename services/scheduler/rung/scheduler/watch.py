@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 import msgspec
 import structlog
+
 from rung.events import UndecodableEvent, decode, topic
 from rung.host import FactWriter
 from rung.ledger import Ledger, Record

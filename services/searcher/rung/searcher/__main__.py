@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 import click
+
 from rung.events import RungError
 from rung.ledger import SqliteLedger
 from rung.searcher.config import Settings

@@ -21,6 +21,7 @@ from fractions import Fraction
 from typing import assert_never
 
 from msgspec import Struct
+
 from rung.events.experiment import BracketPlan
 from rung.searcher.asha import Asha, plan_bracket
 from rung.searcher.move import Leaving, Move, Stop

@@ -27,6 +27,7 @@ from bisect import bisect_left, insort
 from typing import Final
 
 from msgspec import Struct, field
+
 from rung.events.experiment import BracketPlan
 from rung.searcher.move import Leaving, Move, Open, Promote, Stop
 from rung.searcher.rung import Entry, Rung, rung_lengths

@@ -4,6 +4,7 @@ Not a method by itself: those three say how many trials there are and what is dr
 """
 
 from msgspec import Struct
+
 from rung.events.experiment import BracketPlan
 from rung.searcher.move import Leaving, Move, Open, Stop
 from rung.searcher.trial import Trial

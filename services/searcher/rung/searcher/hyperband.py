@@ -24,6 +24,7 @@ from itertools import islice
 from typing import Final
 
 from msgspec import Struct, field
+
 from rung.events.experiment import BracketPlan
 from rung.searcher.move import Leaving, Move, Open, Promote, Stop
 from rung.searcher.rung import Rung, rung_lengths, rungs_within

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Struct
+
 from rung.events.errors import InvalidConfig
 from rung.searcher.space import Leaf, flatten
 

@@ -11,6 +11,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from msgspec import Struct, field
+
 from rung.events import Payload
 from rung.events.experiment import ExperimentEnded, ExperimentSubmitted, SearchPlanned
 from rung.events.trial import (

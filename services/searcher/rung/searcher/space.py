@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
+
 from rung.events.errors import InvalidConfig
 from rung.searcher.draw import integer_below, power, uniform
 

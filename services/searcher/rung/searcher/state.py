@@ -3,6 +3,7 @@
 from typing import Any, Final, Literal
 
 from msgspec import Struct, field
+
 from rung.events.errors import InvalidConfig
 from rung.events.experiment import BracketPlan
 from rung.events.trial import TrialState

@@ -5,6 +5,7 @@ import sys
 from typing import Any, Final
 
 from msgspec import Struct, field
+
 from rung.events.trial import MetricValue, Withdrawal
 
 WORST: Final = sys.float_info.max

@@ -1,0 +1,135 @@
+"""What a report costs a training loop: Rung's against TensorBoard's, in the same loop.
+
+    python benchmarks/report_overhead.py [--steps N]
+
+Each step trains a tiny network and then reports one metric; only the report is timed. The agent's
+end is a process of its own that reads and decodes, as the agent does. TensorBoard comes from the
+dependency group `bench`; without it, Rung's cost is printed alone.
+"""
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import multiprocessing.synchronize
+import os
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from rung import core
+from rung.core import protocol
+from rung.core.protocol import Hello, Welcome
+from rung.events.trial import RunSpec
+
+LIMIT_US = 25.0
+
+
+def serve(path: str, ready: multiprocessing.synchronize.Event) -> None:
+    """Be an agent: welcome one trial and decode all that it says."""
+    spec = RunSpec(
+        experiment_id="benchmark",
+        trial_id="benchmark.0",
+        trial_index=0,
+        run=1,
+        hparams={},
+        seed=0,
+        length=None,
+        time_metric="batches",
+        restore=[],
+        code_digest=None,
+        config={},
+    )
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        ready.set()
+        connection, _ = listener.accept()
+        with connection, connection.makefile("rb") as lines:
+            for line in lines:
+                if isinstance(protocol.trial_decoder.decode(line), Hello):
+                    url = Path(path).parent.as_uri()
+                    connection.sendall(protocol.frame(Welcome(spec, "agent", url, [0])))
+
+
+def train(steps: int, report: Callable[[int, float], None]) -> list[float]:
+    """Train for some steps and return what each report took, in microseconds."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    inputs, targets = torch.randn(16, 32), torch.randn(16, 1)
+    times = []
+    for step in range(steps):
+        loss = torch.nn.functional.mse_loss(model(inputs), targets)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch's own annotations
+        optimizer.step()
+        value = loss.item()
+        started = time.perf_counter_ns()
+        report(step, value)
+        times.append((time.perf_counter_ns() - started) / 1000)
+    return times[steps // 10 :]
+
+
+def rung_times(steps: int, folder: Path) -> list[float]:
+    """Report to a process that reads, as the agent does."""
+    path = str(folder / "agent.sock")
+    spawn = multiprocessing.get_context("spawn")
+    ready = spawn.Event()
+    agent = spawn.Process(target=serve, args=(path, ready))
+    agent.start()
+    ready.wait()
+    os.environ |= {protocol.SOCKET_VARIABLE: path, protocol.ALLOCATION_VARIABLE: "benchmark.0.1"}
+    with core.init() as ctx:
+        times = train(steps, lambda step, v: ctx.train.report_training_metrics(step, {"loss": v}))
+    agent.join()
+    return times
+
+
+def tensorboard_times(steps: int, folder: Path) -> list[float] | None:
+    """Report to a SummaryWriter, or return None where TensorBoard is not installed."""
+    with contextlib.suppress(ImportError):
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - may be missing
+
+        with SummaryWriter(str(folder / "tensorboard")) as writer:
+            return train(steps, lambda step, v: writer.add_scalar("loss", v, step))
+    return None
+
+
+def summary(times: list[float]) -> tuple[float, float]:
+    """Return median and 99th percentile."""
+    return statistics.median(times), statistics.quantiles(times, n=100)[98]
+
+
+def main() -> int:
+    """Measure, print, and say by the exit code whether the aim is met."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=5000)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        median, p99 = summary(rung_times(arguments.steps, Path(name)))
+        other = tensorboard_times(arguments.steps, Path(name))
+    result = {"rung_median_us": median, "rung_p99_us": p99, "limit_us": LIMIT_US}
+    if other is not None:
+        other_median, other_p99 = summary(other)
+        result |= {"tensorboard_median_us": other_median, "tensorboard_p99_us": other_p99}
+        result["ratio"] = other_median / median
+    if arguments.json:
+        print(json.dumps(result))
+        return int(median >= LIMIT_US)
+    print(f"report_training_metrics   median {median:7.1f} µs   p99 {p99:7.1f} µs")
+    if other is not None:
+        print(f"SummaryWriter.add_scalar  median {other_median:7.1f} µs   p99 {other_p99:7.1f} µs")
+        print(f"ratio of the medians      {other_median / median:.1f}x (aim: < {LIMIT_US} µs)")
+    return int(median >= LIMIT_US)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""What goes wrong on people's machines: each has a message that a person understands."""
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from e2e.installation import Installation, config, wait_for
+
+SINGLE = {"name": "single", "max_length": {"batches": 2}}
+
+
+def _constant(name: str, **more: Any) -> dict[str, Any]:
+    """Return an experiment of one trial that is not restarted."""
+    plain = config(name, SINGLE, max_restarts=0, **more)
+    plain["hyperparameters"] = {"limit": 0.5, "pause_s": 0.0}
+    return plain
+
+
+def _script(installation: Installation, name: str, text: str) -> dict[str, Any]:
+    """Run a script as a trial, and return the experiment as it ended."""
+    code = installation.folder.parent / f"code-{name}"
+    code.mkdir()
+    (code / "train.py").write_text(text)
+    return installation.ended(installation.submit(_constant(name), code), 60)
+
+
+def _logs(installation: Installation, experiment: str) -> str:
+    return installation.rung("logs", experiment).stdout
+
+
+REPORT = """
+from rung import core
+with core.init() as context:
+    for step in (1, 2):
+        context.train.report_validation_metrics(steps_completed=step, metrics={"loss": LOSS})
+"""
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+def test_scripts_that_misbehave_end_alone_and_say_why(installation: Installation) -> None:
+    """Each fails, or not, with its reason to be read; the next experiment is not concerned."""
+    crashed = _script(installation, "import", "import a_module_that_is_not_there\n")
+    assert crashed["state"] == "errored"
+    assert "a_module_that_is_not_there" in crashed["trials"][0]["reason"]
+    assert "Traceback" in _logs(installation, crashed["id"])
+
+    text = _script(installation, "text", REPORT.replace("LOSS", "'good'"))
+    assert text["state"] == "errored"
+    assert "loss" in text["trials"][0]["reason"]
+
+    nan = _script(installation, "nan", REPORT.replace("LOSS", "float('nan')"))
+    assert nan["state"] == "completed"
+    assert [v["metrics"]["loss"] for v in nan["trials"][0]["validations"]] == ["NaN", "NaN"]
+
+    loud = _script(installation, "loud", "print('x' * 10_000_000)\n" + REPORT.replace("LOSS", "1"))
+    assert loud["state"] == "completed"
+    assert _logs(installation, loud["id"]).count("x") >= 10_000_000
+
+    mark = installation.folder.parent / "daemon"
+    daemon = (
+        "import os, time\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        f"    open({str(mark)!r}, 'w').write(str(os.getpid()))\n"
+        "    time.sleep(600)\n"
+    )
+    waiting = f"import os.path\nwhile not os.path.exists({str(mark)!r}): pass\n"
+    forked = _script(installation, "forks", daemon + waiting + REPORT.replace("LOSS", "1"))
+    assert forked["state"] == "completed"
+    assert not psutil.pid_exists(int(mark.read_text()))
+
+    calm = installation.submit(_constant("calm"))
+    assert installation.ended(calm, 60)["state"] == "completed"
+    assert installation.rung("audit", check=False).returncode == 0
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(120)
+def test_a_script_that_ignores_sigterm_is_killed_all_the_same(installation: Installation) -> None:
+    """`rung kill` ends it at once, and its slot is free for the next."""
+    code = installation.folder.parent / "stubborn"
+    code.mkdir()
+    (code / "train.py").write_text(
+        "import signal, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('deaf', flush=True)\n"
+        "while True: time.sleep(1)\n"
+    )
+    experiment = installation.submit(_constant("stubborn"), code)
+    wait_for(lambda: "deaf" in _logs(installation, experiment), "the script runs")
+    victims = installation.trials()
+    installation.rung("kill", experiment)
+
+    assert installation.ended(experiment, 30)["state"] == "canceled"
+    _, alive = psutil.wait_procs(victims, timeout=10)
+    assert not alive
+    calm = installation.submit(_constant("calm"))
+    assert installation.ended(calm, 60)["state"] == "completed"
+
+
+@pytest.mark.e2e
+def test_a_second_up_on_the_same_folder_is_refused(installation: Installation) -> None:
+    """It says which process holds the folder and what to do; the first goes on."""
+    refused = installation.rung("up", "--port", "0", check=False)
+
+    assert refused.returncode == 1
+    assert f"process {installation.server_process.pid}" in refused.stderr
+    assert "rung down" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert installation.get("/status")
+
+
+@pytest.mark.e2e
+def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
+    """It names the port and the option that chooses another."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        refused = Installation(tmp_path / "data").rung("up", "--port", str(port), check=False)
+
+    assert refused.returncode == 1
+    assert f"port {port}" in refused.stderr
+    assert "--port" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.e2e
+def test_a_folder_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    """Nothing in it is touched."""
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "version").write_text("99\n")
+    refused = Installation(data).rung("up", "--port", "0", check=False)
+
+    assert refused.returncode == 1
+    assert "newer Rung" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert not (data / "ledger").exists()
+
+
+@pytest.mark.e2e
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    """The kernel's own folder is one that not even root may write."""
+    refused = Installation(tmp_path).rung("up", "--port", "0", "--data", "/proc/rung", check=False)
+
+    assert refused.returncode == 1
+    assert "/proc/rung" in refused.stderr
+    assert "--data" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(120)
+def test_a_truncated_ledger_is_refused(installation: Installation) -> None:
+    """It names the file and what can be done, and does not go on as if it were empty."""
+    installation.ended(installation.submit(_constant("calm")), 60)
+    installation.down()
+    for file in (installation.folder / "ledger").glob("ledger.db*"):
+        with file.open("r+b") as handle:
+            handle.truncate(file.stat().st_size // 2)
+    refused = installation.rung("up", "--port", "0", check=False)
+
+    assert refused.returncode == 1
+    assert "ledger.db" in refused.stderr
+    assert "Traceback" not in refused.stderr
