@@ -1,7 +1,6 @@
 """A real agent on a ledger in memory, with real processes; the test plays the scheduler."""
 
 import asyncio
-import contextlib
 import hashlib
 import io
 import tarfile
@@ -156,7 +155,7 @@ class Rig:
     async def events(self, name: str | None = None) -> list[Event]:
         """Return what the agent wrote, in the order of its spool."""
         topics = [name] if name else [topic.EXPERIMENTS, topic.POOLS, topic.METRICS, topic.LOGS]
-        found = []
+        found: list[Event] = []
         for each in topics:
             for partition in range(self.ledger.partitions(each)):
                 records = await self.ledger.read(each, partition, 0, 1_000_000)
@@ -194,13 +193,9 @@ class Rig:
         await self.until(LogsPrinted, lambda it: any(text in line.text for line in it.lines))
 
     async def _follow(self, name: str) -> AsyncIterator[bytes]:
-        async with contextlib.AsyncExitStack() as stack:
-            stream = self.ledger.follow(name, 0, 0)
-            if hasattr(stream, "aclose"):
-                await stack.enter_async_context(contextlib.aclosing(stream))
-            async for records in stream:
-                for record in records:
-                    yield record.value
+        async for records in self.ledger.follow(name, 0, 0):
+            for record in records:
+                yield record.value
 
 
 class Ended:

@@ -1,8 +1,38 @@
 """One run: what its process does, what the agent makes of it."""
 
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
 from agent.rig import Rig
 from rung.events.allocation import AllocationReleased
-from rung.events.trial import TrialExited, TrialStarted
+from rung.events.checkpoint import CheckpointDamaged, CheckpointStored
+from rung.events.metric import MetricsReported
+from rung.events.trial import (
+    ExitOutcome,
+    TrialExited,
+    TrialRestored,
+    TrialStarted,
+    TrialValidated,
+)
+
+SPEAK = """
+import json, os, socket, sys
+channel = socket.socket(socket.AF_UNIX)
+channel.connect(os.environ["RUNG_SOCKET"])
+def say(**message):
+    channel.sendall(json.dumps(message).encode() + b"\\n")
+def hello(token=os.environ["RUNG_ALLOCATION_TOKEN"]):
+    say(type="hello", allocation_id=os.environ["RUNG_ALLOCATION"], token=token, rank=0,
+        pid=os.getpid())
+    return channel.makefile().readline()
+def report(kind, step, **values):
+    say(type="reported", kind=kind, step=step, time_ms=1, values=values)
+"""
 
 
 async def test_finished(running: Rig) -> None:
@@ -10,10 +40,355 @@ async def test_finished(running: Rig) -> None:
     ended = await running.run_script("print('hello')")
     kinds = [type(payload) for payload in ended.payloads if "Log" not in type(payload).__name__]
     assert kinds == [TrialStarted, TrialExited, AllocationReleased]
-    assert ("finished", 0, None, "") == (
-        ended.exit.outcome,
-        ended.exit.exit_code,
-        ended.exit.signal,
-        ended.exit.message,
-    )
+    exited = ended.exit
+    assert (exited.outcome, exited.exit_code, exited.signal) == ("finished", 0, None)
+    assert not exited.message
     assert ended.printed() == ["hello"]
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome", "code", "number", "message"),
+    [
+        ("raise SystemExit(3)", "failed", 3, None, "exit code 3"),
+        ("import sys; sys.exit('no data')", "failed", 1, None, "no data (exit code 1)"),
+        ("import nothing_there", "failed", 1, None, "ModuleNotFoundError: No module named"),
+        ("def broken(:", "failed", 1, None, "SyntaxError: invalid syntax"),
+        (
+            "import os; os.kill(os.getpid(), 9)",
+            "failed",
+            None,
+            9,
+            "killed by signal 9 (SIGKILL); did the machine run out of memory?",
+        ),
+        ("import os; os.abort()", "failed", None, 6, "killed by signal 6 (SIGABRT)"),
+        ("import os; os._exit(0)", "finished", 0, None, ""),
+    ],
+)
+async def test_ends(
+    running: Rig,
+    script: str,
+    outcome: ExitOutcome,
+    code: int | None,
+    number: int | None,
+    message: str,
+) -> None:
+    """However a script ends, the exit says how, in words that a person understands."""
+    exited = (await running.run_script(script)).exit
+    assert (exited.outcome, exited.exit_code, exited.signal) == (outcome, code, number)
+    assert message in exited.message
+
+
+async def test_traceback(running: Rig) -> None:
+    """A traceback begins with the user's frame, and its lines are errors."""
+    ended = await running.run_script("def f():\n    1 / 0\nf()")
+    stderr = [(level, text) for stream, level, text in ended.lines if stream == "stderr"]
+    assert {level for level, _ in stderr} == {"error"}
+    assert stderr[1][1] == '  File "train.py", line 3, in <module>'
+    assert stderr[-1][1] == "ZeroDivisionError: division by zero"
+    assert ended.exit.message.startswith("ZeroDivisionError: division by zero")
+
+
+async def test_runs_as_main(running: Rig) -> None:
+    """A script finds argv, path, name and folder as a fresh interpreter would set them."""
+    code = running.code(
+        train="import sys, os, other\nprint(__name__, __file__, sys.argv, other.VALUE)\n"
+        "print(sys.path[0] == os.getcwd(), sys.modules['__main__'].__dict__ is globals())",
+        other="VALUE = 5",
+    )
+    ended = await running.end_of(await running.grant("python3 train.py a 'b c'", code=code))
+    assert ended.printed() == ["__main__ train.py ['train.py', 'a', 'b c'] 5", "True True"]
+
+
+async def test_module(running: Rig) -> None:
+    """`python -m name` runs a module."""
+    code = running.code(train="import sys\nprint(__name__, sys.argv[1:], __spec__.name)")
+    ended = await running.end_of(await running.grant("python -m train x", code=code))
+    assert ended.printed() == ["__main__ ['x'] train"]
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "printed"),
+    [
+        ("echo one && echo $((1 + 1))", ["one", "2"]),
+        (["echo", "a b", "$HOME"], ["a b $HOME"]),
+        ("python -c 'print(6*7)'", ["42"]),
+        (["python3", "-O", "train.py"], ["ran"]),
+        ("X=1 python3 train.py", ["ran"]),
+    ],
+)
+async def test_other_programs(running: Rig, entrypoint: Any, printed: list[str]) -> None:
+    """Entrypoints that are no plain Python script run as programs."""
+    code = running.code(train="print('ran')")
+    ended = await running.end_of(await running.grant(entrypoint, code=code))
+    assert ended.printed() == printed
+    assert ended.exit.outcome == "finished"
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "message"),
+    [
+        (None, "entrypoint None: give a command such as `python3 train.py`"),
+        ("", "entrypoint ''"),
+        ("python3 'train.py", "No closing quotation"),
+        ("no-such-program-here", "no-such-program-here: No such file or directory"),
+        ("python3 missing.py", "can't open file"),
+        ("python3 -m missing", "No module named missing"),
+    ],
+)
+async def test_bad_entrypoints(running: Rig, entrypoint: Any, message: str) -> None:
+    """An entrypoint that cannot run is a failure that says why."""
+    ended = await running.end_of(await running.grant(entrypoint))
+    assert ended.exit.outcome == "failed"
+    assert message in ended.exit.message
+
+
+async def test_missing_code(running: Rig) -> None:
+    """Without its code archive a run fails, and the agent goes on."""
+    ended = await running.end_of(await running.grant(code="0" * 64))
+    assert ended.exit.outcome == "failed"
+    assert f"the code archive {'0' * 64} is missing" in ended.exit.message
+    assert (await running.run_script("print(1)")).exit.outcome == "finished"
+
+
+async def test_environment(running: Rig) -> None:
+    """A run gets the experiment's variables, and cannot override the platform's."""
+    script = (
+        "import os\n"
+        "print(os.environ['A'], os.environ['B'], os.environ['RUNG_ALLOCATION'], "
+        "os.environ['OMP_NUM_THREADS'], 'RUNG_TOKEN' in os.environ)"
+    )
+    variables = ["A=1=2", "B=", "RUNG_ALLOCATION=mine", "OMP_NUM_THREADS=3"]
+    ended = await running.run_script(script, environment={"environment_variables": variables})
+    assert ended.printed() == [f"1=2  {ended.allocation_id} 3 False"]
+
+
+async def test_variables_for_an_interpreter(running: Rig) -> None:
+    """A variable that an interpreter reads at its start takes effect."""
+    script = "import sys; print(sys.flags.hash_randomization, hash('a') == hash('a'))"
+    variables = {"cpu": ["PYTHONHASHSEED=0"], "cuda": ["PYTHONHASHSEED=random"]}
+    ended = await running.run_script(script, environment={"environment_variables": variables})
+    assert ended.printed() == ["0 True"]
+
+
+async def test_speaks(running: Rig) -> None:
+    """What a process says becomes facts in the order in which it said it."""
+    script = SPEAK + (
+        "hello()\n"
+        "say(type='restored', checkpoint_id='c0', steps_completed=1)\n"
+        "report('training', 2, loss=0.5)\n"
+        "report('validation', 2, loss='NaN')\n"
+        "say(type='stored', checkpoint_id='c1', steps_completed=2, size_bytes=3, files=1,"
+        " digest='d')\n"
+        "say(type='damaged', checkpoint_id='c9', reason='a file is short')\n"
+        "report('training', 3, loss=0.25)\n"
+    )
+    ended = await running.run_script(script)
+    kinds = [type(payload) for payload in ended.payloads if "Log" not in type(payload).__name__]
+    assert kinds == [
+        TrialStarted,
+        TrialRestored,
+        MetricsReported,
+        TrialValidated,
+        CheckpointStored,
+        CheckpointDamaged,
+        MetricsReported,
+        TrialExited,
+        AllocationReleased,
+    ]
+    assert ended.rows == [
+        ("training", 2, {"loss": 0.5}),
+        ("validation", 2, {"loss": "NaN"}),
+        ("training", 3, {"loss": 0.25}),
+    ]
+    assert ("platform", "warning", "checkpoint c9 is damaged: a file is short") in ended.lines
+
+
+async def test_reports_of_a_killed_process(running: Rig) -> None:
+    """What a process had said when SIGKILL hit it is all there, before its exit."""
+    script = SPEAK + (
+        "hello()\n"
+        "for step in range(5000): report('training', step, loss=float(step))\n"
+        "print('last words', flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    ended = await running.run_script(script)
+    assert [step for _, step, _ in ended.rows] == list(range(5000))
+    assert ended.printed() == ["last words"]
+    assert ended.exit.signal == signal.SIGKILL
+    assert isinstance(ended.payloads[-1], AllocationReleased)
+
+
+async def test_never_waits_for_the_welcome(running: Rig) -> None:
+    """Reports count even if the process was gone before the agent had accepted it."""
+    script = SPEAK.replace("return channel", "pass; return 0 and channel") + (
+        "hello(); report('validation', 1, loss=1.0); os._exit(0)\n"
+    )
+    allocations = [await running.grant(code=running.code(train=script)) for _ in range(8)]
+    for allocation in allocations:
+        assert (await running.end_of(allocation)).rows == [("validation", 1, {"loss": 1.0})]
+
+
+async def test_bad_messages(running: Rig) -> None:
+    """What is no message is skipped with a line in the run's log; the rest counts."""
+    script = SPEAK + (
+        "hello()\n"
+        "channel.sendall(b'nonsense\\n')\n"
+        "say(type='conquered', world=True)\n"
+        "report('training', 1, loss='high')\n"
+        "report('training', -1, loss=1.0)\n"
+        "report('', 1, loss=1.0)\n"
+        "report('training', 2, loss=1.0)\n"
+        "channel.sendall(b'x' * 9_000_000 + b'\\n')\n"
+        "report('training', 3, loss=1.0)\n"
+        "channel.sendall(b'{\"type\":')\n"
+    )
+    ended = await running.run_script(script)
+    assert [step for _, step, _ in ended.rows] == [2, 3]
+    notes = ended.printed("platform")
+    assert len(notes) == 7
+    assert all(note.startswith("rung ignored what the script said") for note in notes)
+    assert ended.exit.outcome == "finished"
+
+
+@pytest.mark.parametrize("first", ["hello(token='guess')", "report('training', 1, loss=1.0)"])
+async def test_strangers(running: Rig, first: str) -> None:
+    """Who does not know the allocation's token is disconnected and changes nothing."""
+    ended = await running.run_script(
+        SPEAK + first + "\ntry: print(repr(channel.recv(1)))\nexcept OSError: print(repr(b''))"
+    )
+    assert ended.printed() == ["b''"]
+    assert ended.rows == []
+
+
+async def test_hyperparameters_refused(running: Rig) -> None:
+    """A refusal is no failure of the script, whatever its exit code."""
+    script = SPEAK + "hello()\nsay(type='hparams_refused', reason='lr too high')\nsys.exit(1)"
+    exited = (await running.run_script(script)).exit
+    assert (exited.outcome, exited.message) == ("invalid_hp", "lr too high")
+
+
+async def test_preempted(running: Rig) -> None:
+    """A run that acknowledges a preemption and leaves with 0 was preempted."""
+    script = SPEAK + (
+        "hello(); print('here', flush=True)\n"
+        "assert json.loads(channel.makefile().readline())['type'] == 'preempt'\n"
+        "say(type='acknowledged')\n"
+    )
+    allocation = await running.grant(code=running.code(train=script))
+    await running.until_printed("here")
+    await running.signal(allocation, "preempt")
+    assert (await running.end_of(allocation)).exit.outcome == "preempted"
+
+
+async def test_ignores_preemption(running: Rig) -> None:
+    """Who does not leave within the grace period is killed."""
+    script = SPEAK + "hello(); print('here', flush=True)\nimport time\nwhile True: time.sleep(9)"
+    allocation = await running.grant(code=running.code(train=script), preemption_timeout=0.1)
+    await running.until_printed("here")
+    await running.signal(allocation, "preempt")
+    exited = (await running.end_of(allocation)).exit
+    assert (exited.outcome, exited.signal) == ("killed", 9)
+    assert "did not leave within 0.1 s" in exited.message
+
+
+async def test_preempted_without_the_api(running: Rig) -> None:
+    """A program that does not speak with the agent is asked by SIGTERM."""
+    allocation = await running.grant("echo here && exec sleep 60")
+    await running.until_printed("here")
+    await running.signal(allocation, "preempt")
+    exited = (await running.end_of(allocation)).exit
+    assert (exited.outcome, exited.signal) == ("killed", 15)
+
+
+async def test_killed_while_ignoring_sigterm(running: Rig) -> None:
+    """A kill ends a script that ignores every signal that it can."""
+    script = (
+        "import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('here')\n"
+        "while True: time.sleep(9)"
+    )
+    allocation = await running.grant(code=running.code(train=script))
+    await running.until_printed("here")
+    await running.signal(allocation, "kill")
+    exited = (await running.end_of(allocation)).exit
+    assert (exited.outcome, exited.signal, exited.message) == ("killed", 9, "killed, as asked")
+
+
+async def test_withdrawn_before_it_started(rig: Rig) -> None:
+    """A run that is signaled while it waits for the warm parent never starts."""
+    rig.start(cold=False)
+    allocation = await rig.grant("python3 train.py")
+    await rig.signal(allocation, "kill")
+    ended = await rig.end_of(allocation)
+    assert (ended.exit.outcome, ended.exit.message) == ("killed", "withdrawn before it started")
+    assert ended.of(TrialStarted) == []
+
+
+async def test_leaves_nothing_behind(running: Rig) -> None:
+    """Children, daemons and children of daemons are gone once the run is released."""
+    script = (
+        "import os, subprocess, sys, time\n"
+        "sleeper = [sys.executable, '-c', 'import time; print(\"up\", flush=True); "
+        "time.sleep(600)']\n"
+        "def daemon():\n"
+        "    if os.fork() == 0:\n"
+        "        os.setsid()\n"
+        "        if os.fork() == 0:\n"
+        "            print('pid', os.getpid(), flush=True)\n"
+        "            subprocess.Popen(sleeper, start_new_session=True)\n"
+        "            time.sleep(600)\n"
+        "        os._exit(0)\n"
+        "    os.wait()\n"
+        "daemon()\n"
+        "child = subprocess.Popen(sleeper, stdout=subprocess.PIPE)\n"
+        "child.stdout.readline()\n"
+        "print('pid', child.pid, 'own', os.getpid(), flush=True)\n"
+    )
+    ended = await running.run_script(script)
+    assert ended.exit.outcome == "finished"
+    pids = [int(word) for line in ended.printed() for word in line.split() if word.isdecimal()]
+    assert len(pids) == 3
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    parent = running.agent._starter.pid
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text(encoding="ascii")
+    assert not children.split()
+
+
+async def test_long_line(running: Rig) -> None:
+    """A line of 10 MB arrives in pieces, whole."""
+    ended = await running.run_script("print('x' * 10_000_000 + 'end')")
+    printed = ended.printed()
+    assert "".join(printed) == "x" * 10_000_000 + "end"
+    assert max(map(len, printed)) <= 64 * 1024
+
+
+async def test_own_copy_of_the_code(running: Rig) -> None:
+    """What a run writes into its files reaches no other run, and goes with it."""
+    script = (
+        "import os\nprint(open('train.py').read().count('more'))\n"
+        "open('train.py', 'a').write('# more')\nprint(os.getcwd())"
+    )
+    code = running.code(train=script)
+    for _ in range(2):
+        ended = await running.end_of(await running.grant(code=code))
+        count, folder = ended.printed()
+        assert count == "2"
+        while await asyncio.to_thread(os.path.exists, folder):
+            await asyncio.sleep(0)
+
+
+async def test_finishing_touches(running: Rig) -> None:
+    """Threads are joined, exit functions called, open files written, as an interpreter does."""
+    script = (
+        "import atexit, tempfile, threading, time, other\n"
+        "atexit.register(lambda: print('bye'))\n"
+        "threading.Thread(target=lambda: (time.sleep(0.05), print('thread'))).start()\n"
+        "kept = tempfile.TemporaryDirectory()\nprint(kept.name)\n"
+        "class Last:\n    def __del__(self): print('deleted')\nlast = Last()\n"
+    )
+    code = running.code(
+        train=script, other="class Last:\n    def __del__(self): print('too')\nlast = Last()"
+    )
+    ended = await running.end_of(await running.grant(code=code))
+    folder, *rest = ended.printed()
+    assert rest == ["thread", "bye", "deleted", "too"]
+    assert not Path(folder).exists()

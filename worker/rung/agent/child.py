@@ -17,6 +17,7 @@ import errno
 import faulthandler
 import gc
 import io
+import itertools
 import os
 import signal
 import sys
@@ -42,8 +43,16 @@ def become_subreaper() -> None:
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def become(launch: Launch, stdout: int, stderr: int, parent: int) -> NoReturn:
-    """Turn this freshly forked process into the run's main process; never returns."""
+def become(launch: Launch, stdout: int, stderr: int, parent: int, modules: int) -> NoReturn:
+    """Turn this freshly forked process into the run's main process; never returns.
+
+    Args:
+        launch: what to become.
+        stdout: the pipe that becomes stdout.
+        stderr: the pipe that becomes stderr.
+        parent: the process number of the warm parent.
+        modules: how many modules the warm parent had imported.
+    """
     code = 1
     try:
         _detach(parent)
@@ -54,7 +63,7 @@ def become(launch: Launch, stdout: int, stderr: int, parent: int) -> NoReturn:
             _execute(launch.command)
         _reseed()
         set_threads(launch.threads)
-        code = _run(launch.command)
+        code = _run(launch.command, modules, launch.folder)
     except BaseException:  # noqa: BLE001 - nothing may climb into the warm parent's loop
         traceback.print_exc()
     finally:
@@ -106,9 +115,8 @@ def _execute(command: Command) -> NoReturn:
         os._exit(EXIT_NOT_FOUND if missing else EXIT_NOT_EXECUTABLE)
 
 
-def _run(command: Command) -> int:
+def _run(command: Command, modules: int, folder: str) -> int:
     """Run Python code as `__main__` and return the exit code of the process."""
-    known = frozenset(sys.modules)
     main = ModuleType("__main__")
     sys.modules["__main__"] = main
     try:
@@ -125,7 +133,7 @@ def _run(command: Command) -> int:
     except BaseException as error:  # noqa: BLE001 - as an interpreter does with what is uncaught
         _print_exception(error)
         code = 1
-    _finish(main, known)
+    _finish(main, modules, folder)
     return code
 
 
@@ -180,7 +188,7 @@ def _users_part(frames: TracebackType | None) -> TracebackType | None:
     return rest
 
 
-def _finish(main: ModuleType, known: frozenset[str]) -> None:
+def _finish(main: ModuleType, modules: int, folder: str) -> None:
     """End as an interpreter ends, but without taking all modules down, which takes long.
 
     The user's modules are cleared, so that files left open are written and workers stopped.
@@ -190,24 +198,21 @@ def _finish(main: ModuleType, known: frozenset[str]) -> None:
         shut_down._shutdown()  # noqa: SLF001 - joins the threads that are no daemons
     atexit._run_exitfuncs()  # noqa: SLF001 - `os._exit` would skip them
     _flush()
-    folder = str(Path.cwd()) if _exists_cwd() else None
-    users = [main]
-    for name in [name for name in sys.modules if name not in known]:
-        module = sys.modules[name]
-        file = getattr(module, "__file__", None)
-        if folder and isinstance(file, str) and file.startswith(folder):
-            users.append(module)
-    for module in users:
+    for module in (main, *_imported_from(folder, modules)):
         module.__dict__.clear()
     gc.collect()
 
 
-def _exists_cwd() -> bool:
-    try:
-        Path.cwd()
-    except OSError:
-        return False
-    return True
+def _imported_from(folder: str, modules: int) -> list[ModuleType]:
+    """Return the modules of a folder that were imported after the first so many.
+
+    Looks at these only: to look at a module is to write its reference count, and for each of the
+    thousands that the warm parent has, that would copy a page.
+    """
+    newest = itertools.islice(reversed(sys.modules), max(0, len(sys.modules) - modules))
+    found = [sys.modules[name] for name in list(newest)]
+    files = [(module, getattr(module, "__file__", None)) for module in found]
+    return [m for m, file in files if isinstance(file, str) and file.startswith(folder)]
 
 
 def _flush() -> None:

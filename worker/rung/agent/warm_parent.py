@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Final
 
 from rung.agent.child import become, become_subreaper
+from rung.agent.huge_pages import collapse
 from rung.agent.warm_up import warm_up
 from rung.agent.wire import (
     MESSAGE_BYTES_MAX,
@@ -57,6 +58,7 @@ class WarmParent:
         self._names: dict[int, str] = {}
         self._ended: list[tuple[float, Exited]] = []
         self._bell, self._wakeup = socket.socketpair()
+        self._modules = len(sys.modules)
         self._children_file = Path(f"/proc/self/task/{self._pid}/children")
 
     def serve(self) -> None:
@@ -68,8 +70,13 @@ class WarmParent:
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._bell, select.POLLIN)
+        pages = collapse()
+        idle_ms: int | None = 0
         while True:
-            for descriptor, _ in poll.poll(_SWEEP_MS if self._ended else None):
+            events = poll.poll(_SWEEP_MS if self._ended else idle_ms)
+            if idle_ms == 0 and not events and next(pages, None) is None:
+                idle_ms = None
+            for descriptor, _ in events:
                 if descriptor == self._bell.fileno():
                     _empty(self._bell)
                 elif not self._receive():
@@ -107,7 +114,7 @@ class WarmParent:
                 self._control.close()
                 self._bell.close()
                 self._wakeup.detach()
-                become(launch, stdout, stderr, self._pid)
+                become(launch, stdout, stderr, self._pid, self._modules)
             self._runs[launch.allocation_id] = pid
             self._names[pid] = launch.allocation_id
             self._say(Forked(launch.allocation_id, pid))
@@ -225,6 +232,7 @@ def main() -> None:
     parent = WarmParent(control)
     control.sendall(encoder.encode(Ready(warmed, time.monotonic() - started)))
     parent.serve()
+    os._exit(0)  # taking the frameworks down takes long, and they complain
 
 
 if __name__ == "__main__":
