@@ -1,0 +1,6 @@
+"""Answers people: HTTP, server-sent events and the page, over read models of the ledger."""
+
+from rung.gateway.app import make_app
+from rung.gateway.service import serve
+
+__all__ = ["make_app", "serve"]

@@ -1,0 +1,92 @@
+"""Puts the gateway together: routes, guards, the page, the read models."""
+
+import secrets
+from collections.abc import AsyncIterator
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from rung.gateway import answer
+from rung.gateway.config import Settings
+from rung.gateway.context import CONTEXT, Audit, Context, reply
+from rung.gateway.guard import check_host, check_token
+from rung.gateway.openapi import make_openapi
+from rung.gateway.problem import answer_problems
+from rung.gateway.routes import API, ROUTES
+from rung.gateway.routes.documents import OPENAPI
+from rung.gateway.series import Series
+from rung.gateway.static import serve_page
+from rung.gateway.views import Views
+from rung.host import FactWriter
+from rung.ledger import Ledger
+from rung.objects import ObjectStore
+
+SOURCE: Final = "/rung/gateway"
+
+
+def make_app(  # noqa: PLR0913 - the parts that it is composed of
+    ledger: Ledger,
+    store: ObjectStore,
+    *,
+    token: str,
+    series: Series | None = None,
+    audit: Audit | None = None,
+    settings: Settings | None = None,
+) -> web.Application:
+    """Return the gateway as an application; it folds the ledger when it starts.
+
+    Args:
+        ledger: read from, and appended to.
+        store: where code goes and checkpoints lie.
+        token: what a client must know.
+        series: curves and logs; without them those routes answer 503.
+        audit: decides an experiment again; without it that route answers 503.
+        settings: limits and time-outs; their defaults if not given.
+    """
+    settings = settings or Settings()
+    app = web.Application(
+        middlewares=[answer_problems, check_host(settings.host_names), check_token(token)]
+    )
+    origin = f"gateway/{secrets.token_hex(8)}"
+    app[CONTEXT] = Context(
+        ledger=ledger,
+        store=store,
+        writer=FactWriter(ledger, source=SOURCE, origin=origin),
+        views=Views(ledger, snapshot_every=settings.snapshot_every),
+        settings=settings,
+        series=series,
+        audit=audit,
+    )
+    app[OPENAPI] = msgspec.json.encode(make_openapi())
+    for route in ROUTES:
+        app.router.add_route(route.method, API + route.path, route.handler)
+    app.router.add_route("GET", "/healthz", show_health)
+    app.router.add_get("/", serve_page)
+    app.router.add_get("/{path:(?!api/).+}", serve_page)
+    app.cleanup_ctx.append(_follow_ledger)
+    app.on_shutdown.append(_end_streams)
+    app.on_response_prepare.append(_harden)
+    return app
+
+
+async def show_health(request: web.Request) -> web.Response:  # noqa: ARG001 - aiohttp's signature
+    """Say that the gateway answers."""
+    return reply(answer.Health(status="ok"))
+
+
+async def _follow_ledger(app: web.Application) -> AsyncIterator[None]:
+    views = app[CONTEXT].views
+    await views.start()
+    yield
+    await views.close()
+
+
+async def _end_streams(app: web.Application) -> None:
+    app[CONTEXT].closing.set()
+
+
+async def _harden(request: web.Request, response: web.StreamResponse) -> None:  # noqa: ARG001 - aiohttp's signature
+    response.headers["Server"] = "rung"
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["Referrer-Policy"] = "no-referrer"

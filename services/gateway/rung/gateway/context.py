@@ -1,0 +1,144 @@
+"""What every handler works with."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from rung.gateway.config import Settings
+from rung.gateway.experiment_view import Checkpoint, Experiment, Trial
+from rung.gateway.problem import Problem, not_found, unavailable
+from rung.gateway.series import Series
+from rung.gateway.views import Ambiguous, Views
+from rung.host import FactWriter
+from rung.ledger import Ledger
+from rung.objects import ObjectStore
+
+Audit = Callable[[str], Awaitable[dict[str, Any]]]
+"""Decides an experiment's decisions again: `{same, decisions, …}`."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """Requests with one idempotency key, which are answered one after the other."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    users: int = 0
+
+
+@dataclass(slots=True)
+class Context:
+    """The parts that an application is made of."""
+
+    ledger: Ledger
+    store: ObjectStore
+    writer: FactWriter
+    views: Views
+    settings: Settings
+    series: Series | None
+    audit: Audit | None
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the server goes down, so that streams end."""
+    turns: dict[str, Turn] = field(default_factory=dict[str, Turn])
+    """Who waits for whom, by idempotency key, while it is being answered."""
+
+    def need_series(self) -> Series:
+        """Return the series.
+
+        Raises:
+            Problem: there are none here.
+        """
+        if self.series is None:
+            raise unavailable("this server keeps no curves and logs; ask the one that does")
+        return self.series
+
+
+CONTEXT: Final = web.AppKey("context", Context)
+
+
+def context_of(request: web.Request) -> Context:
+    """Return what the request's application is made of."""
+    return request.app[CONTEXT]
+
+
+def experiment_of(request: web.Request) -> Experiment:
+    """Return the experiment that the path names, by its id or an unambiguous beginning of it.
+
+    Raises:
+        Problem: there is none, or several.
+    """
+    return find_experiment(request, request.match_info["experiment_id"])
+
+
+def find_experiment(request: web.Request, name: str) -> Experiment:
+    """Return an experiment by its id or an unambiguous beginning of it.
+
+    Raises:
+        Problem: there is none, or several.
+    """
+    try:
+        found = context_of(request).views.find_experiment(name)
+    except Ambiguous as error:
+        raise _ambiguous("experiment", name, error) from None
+    if found is None:
+        raise not_found("experiment", name, "GET /api/v1/experiments lists them")
+    return found
+
+
+def trial_of(request: web.Request) -> tuple[Experiment, Trial]:
+    """Return the trial that the path names, and its experiment.
+
+    Raises:
+        Problem: there is none, or several.
+    """
+    name = request.match_info["trial_id"]
+    prefix, dot, index = name.rpartition(".")
+    if not dot:
+        raise not_found("trial", name, "a trial's id is EXPERIMENT.INDEX, such as k3f9x2ma.17")
+    experiment = find_experiment(request, prefix)
+    trial = experiment.trial(f"{experiment.id}.{index}")
+    if trial is None:
+        count = len(experiment.trials)
+        raise not_found("trial", name, f"experiment {experiment.id} has {count} trials so far")
+    return experiment, trial
+
+
+def checkpoint_of(request: web.Request) -> tuple[Experiment, Checkpoint]:
+    """Return the checkpoint that the path names, and its experiment.
+
+    Raises:
+        Problem: there is none, or several.
+    """
+    name = request.match_info["checkpoint_id"]
+    try:
+        found = context_of(request).views.find_checkpoint(name)
+    except Ambiguous as error:
+        raise _ambiguous("checkpoint", name, error) from None
+    if found is None:
+        hint = "GET /api/v1/experiments/ID/checkpoints lists those of an experiment"
+        raise not_found("checkpoint", name, hint)
+    return found
+
+
+def _ambiguous(what: str, name: str, error: Ambiguous) -> Problem:
+    detail = f"several {what}s begin with {name[:100]!r}: {error}; give more of the id"
+    return Problem(409, "ambiguous", detail)
+
+
+def reply(answer: msgspec.Struct, *, status: int = 200, **headers: str) -> web.Response:
+    """Return an answer as JSON."""
+    return web.Response(
+        status=status,
+        body=msgspec.json.encode(answer),
+        content_type="application/json",
+        headers={"Cache-Control": "no-store", **headers},
+    )
+
+
+def unix_now() -> float:
+    """Return the present time in Unix seconds."""
+    return time.time()

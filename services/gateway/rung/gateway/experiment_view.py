@@ -1,0 +1,390 @@
+"""What the gateway knows of one experiment: its trials, their results, its checkpoints.
+
+A pure fold over the topics `experiments` (facts), `searches` and `retirements` (decisions), with
+time taken from the envelopes. What counts is read as the searcher reads it, and from facts alone,
+so that facts and decisions of others' doing may come in either order: a report counts if its run
+has not ended, and if its time (in units of the searcher's `time_metric`) is beyond the trial's
+last one; so what a restarted trial reports again counts once.
+
+Invariant: folding the same records in any batches, from any snapshot, gives the same.
+"""
+
+import math
+from typing import Any, Final, Literal, assert_never
+
+from msgspec import Struct, field
+
+from rung.events import Event, topic
+from rung.events.checkpoint import (
+    CheckpointDamaged,
+    CheckpointDeleted,
+    CheckpointPinned,
+    CheckpointRetired,
+    CheckpointStored,
+)
+from rung.events.experiment import (
+    BracketPlan,
+    CancelRequested,
+    ExperimentEnded,
+    ExperimentPaused,
+    ExperimentResumed,
+    ExperimentState,
+    ExperimentSubmitted,
+    KillRequested,
+    PauseRequested,
+    ResumeRequested,
+    SearchPlanned,
+)
+from rung.events.trial import (
+    MetricValue,
+    RunEnded,
+    RunRequested,
+    RunWithdrawn,
+    TrialClosed,
+    TrialExited,
+    TrialPromoted,
+    TrialRequested,
+    TrialRestored,
+    TrialStarted,
+    TrialState,
+    TrialStopped,
+    TrialValidated,
+)
+from rung.gateway.pace import Pace
+
+Action = Literal["submit", "pause", "resume", "cancel", "kill", "pin"]
+"""What a client asked for."""
+
+
+class Validation(Struct, array_like=True):
+    """One report that counts; `time` is in units of the searcher's time metric."""
+
+    steps: int
+    time: float
+    metrics: dict[str, MetricValue]
+
+
+class Best(Struct, array_like=True):
+    """The best finite value of the searcher's metric, the earliest of equal ones."""
+
+    value: float
+    steps: int
+
+
+class Trial(Struct):
+    """One trial.
+
+    Attributes:
+        run: the highest run that was requested, 0 before the first.
+        started: the highest run whose process was heard of.
+        over: the highest run that has ended.
+        stopped: why the search gave it up, if it did.
+        message: what a person should read about the end of its last run.
+    """
+
+    index: int
+    bracket: int
+    hparams: dict[str, Any]
+    seed: int
+    run: int = 0
+    length: int | None = None
+    started: int = 0
+    over: int = 0
+    steps: int = 0
+    restarts: int = 0
+    stopped: str | None = None
+    closed: TrialState | None = None
+    reason: str | None = None
+    message: str | None = None
+    best: Best | None = None
+    validations: list[Validation] = field(default_factory=list[Validation])
+
+    @property
+    def time(self) -> float:
+        """How far it got, in units of the time metric."""
+        return max(self.validations[-1].time, 0.0) if self.validations else 0.0
+
+
+class Checkpoint(Struct):
+    """One checkpoint that was complete once."""
+
+    id: str
+    trial_id: str
+    run: int
+    steps: int
+    size_bytes: int
+    files: int
+    digest: str
+    stored_at: str
+    damaged: str | None = None
+    retired: str | None = None
+    deleted_at: str | None = None
+    pinned_by: list[str] = field(default_factory=list[str])
+
+
+class Submission(Struct):
+    """What its author handed in, and the few fields of it that folding needs."""
+
+    config: dict[str, Any]
+    source: str
+    code_digest: str | None
+    at: str
+    actor: str | None
+    origin: str | None
+    metric: str
+    smaller_is_better: bool
+    time_metric: str
+
+
+class Experiment(Struct):
+    """One experiment; `submission` is there from its first fact on.
+
+    Attributes:
+        ending: it was asked to end, and has not ended yet or has.
+        requests: origin of a client's request (`client/<key>`) → what was asked for.
+        units: how much its trials trained together, in units of the time metric.
+    """
+
+    id: str
+    submission: Submission | None = None
+    method: str | None = None
+    plan: list[BracketPlan] = field(default_factory=list[BracketPlan])
+    paused: bool = False
+    ending: Literal["cancel", "kill"] | None = None
+    ended: ExperimentState | None = None
+    ended_at: str | None = None
+    reason: str | None = None
+    requests: dict[str, str] = field(default_factory=dict[str, str])
+    trials: list[Trial] = field(default_factory=list[Trial])
+    checkpoints: dict[str, Checkpoint] = field(default_factory=dict[str, Checkpoint])
+    units: float = 0.0
+    pace: Pace = field(default_factory=Pace)
+
+    def trial(self, trial_id: str) -> Trial | None:
+        """Return one of its trials by id, None if it has none of that id."""
+        owner, _, index = trial_id.rpartition(".")
+        if owner != self.id or not (index.isascii() and index.isdigit()) or len(index) > 9:
+            return None
+        number = int(index)
+        return self.trials[number] if number < len(self.trials) else None
+
+    def current(self, trial_id: str, run: int) -> Trial | None:
+        """Return the trial if what this run says counts."""
+        trial = self.trial(trial_id)
+        return trial if trial is not None and run > trial.over else None
+
+
+class ExperimentView:
+    """The fold of the topics that are keyed by experiment."""
+
+    name: Final = "experiments"
+    facts: Final = topic.EXPERIMENTS
+    decisions: Final = (topic.SEARCHES, topic.RETIREMENTS)
+    version: Final = 1
+    state_type: Final = Experiment
+
+    def initial(self, key: str) -> Experiment:
+        """Return an experiment of which nothing is known."""
+        return Experiment(key)
+
+    def evolve(self, state: Experiment, event: Event) -> None:
+        """Fold a fact or a decision."""
+        data = event.data
+        if isinstance(data, _Request):
+            _request(state, event, data)
+        elif isinstance(data, _OfExperiment):
+            _evolve_experiment(state, event, data)
+        elif isinstance(data, TrialRequested):
+            assert data.index == len(state.trials), f"after {len(state.trials)} trials: {data}"
+            state.trials.append(Trial(data.index, data.bracket, data.hparams, data.seed))
+        elif isinstance(data, RunRequested):
+            _request_run(state, data)
+        elif isinstance(data, _OfSearch):
+            _evolve_search(state, data)
+        elif isinstance(data, _OfRun):
+            _evolve_run(state, event, data)
+        elif isinstance(data, _OfCheckpoint):
+            _evolve_checkpoint(state, event, data)
+
+
+_Request = (
+    ExperimentSubmitted
+    | PauseRequested
+    | ResumeRequested
+    | CancelRequested
+    | KillRequested
+    | CheckpointPinned
+)
+_OfExperiment = SearchPlanned | ExperimentPaused | ExperimentResumed | ExperimentEnded
+_OfSearch = TrialPromoted | TrialStopped | TrialClosed | RunWithdrawn
+_OfRun = TrialStarted | TrialRestored | TrialValidated | TrialExited | RunEnded
+_OfCheckpoint = CheckpointStored | CheckpointDamaged | CheckpointRetired | CheckpointDeleted
+
+
+def _request(state: Experiment, event: Event, data: _Request) -> None:
+    action: Action
+    match data:
+        case ExperimentSubmitted():
+            action = "submit"
+            if state.submission is None:
+                state.submission = _submission(event, data)
+        case PauseRequested():
+            action = "pause"
+            state.pace.pause()
+        case ResumeRequested():
+            action = "resume"
+            state.pace.pause()
+        case CancelRequested():
+            action = "cancel"
+            state.ending = state.ending or "cancel"
+        case KillRequested():
+            action = "kill"
+            state.ending = "kill"
+        case CheckpointPinned():
+            action = "pin"
+            checkpoint = state.checkpoints.get(data.checkpoint_id)
+            if checkpoint is not None and data.by not in checkpoint.pinned_by:
+                checkpoint.pinned_by.append(data.by)
+        case _:
+            assert_never(data)
+    if event.origin is not None and event.origin.startswith("client/"):
+        state.requests.setdefault(event.origin, action)
+
+
+def _submission(event: Event, data: ExperimentSubmitted) -> Submission:
+    search: dict[str, Any] = data.config.get("searcher") or {}
+    return Submission(
+        config=data.config,
+        source=data.source,
+        code_digest=data.code_digest,
+        at=event.time,
+        actor=event.actor,
+        origin=event.origin,
+        metric=str(search.get("metric", "")),
+        smaller_is_better=bool(search.get("smaller_is_better", True)),
+        time_metric=str(search.get("time_metric") or "batches"),
+    )
+
+
+def _evolve_experiment(state: Experiment, event: Event, data: _OfExperiment) -> None:
+    match data:
+        case SearchPlanned():
+            state.method, state.plan = data.method, data.brackets
+        case ExperimentPaused():
+            state.paused = True
+        case ExperimentResumed():
+            state.paused = False
+        case ExperimentEnded():
+            state.ended, state.ended_at, state.reason = data.state, event.time, data.reason
+        case _:
+            assert_never(data)
+
+
+def _request_run(state: Experiment, data: RunRequested) -> None:
+    trial = state.trial(data.spec.trial_id)
+    if trial is not None:
+        trial.run, trial.length = max(trial.run, data.spec.run), data.spec.length
+
+
+def _evolve_search(state: Experiment, data: _OfSearch) -> None:
+    trial = state.trial(data.trial_id)
+    if trial is None:
+        return
+    match data:
+        case RunWithdrawn():
+            pass  # the run goes on until its end is heard
+        case TrialPromoted():
+            trial.length = data.length
+        case TrialStopped():
+            trial.stopped = data.reason
+        case TrialClosed():
+            trial.closed, trial.reason = data.state, data.reason
+            trial.restarts = data.restarts
+        case _:
+            assert_never(data)
+
+
+def _evolve_run(state: Experiment, event: Event, data: _OfRun) -> None:
+    trial = state.current(data.trial_id, data.run)
+    if trial is None:
+        return
+    match data:
+        case TrialStarted():
+            trial.started = max(trial.started, data.run)
+        case TrialRestored():
+            trial.steps = max(trial.steps, data.steps_completed)
+        case TrialValidated():
+            _validate(state, trial, event, data)
+        case TrialExited():
+            if data.outcome == "failed":
+                trial.restarts += 1
+            trial.over, trial.message = data.run, data.message or data.outcome
+        case RunEnded():
+            trial.over, trial.message = data.run, data.reason or data.outcome
+        case _:
+            assert_never(data)
+
+
+def _validate(state: Experiment, trial: Trial, event: Event, data: TrialValidated) -> None:
+    submission = state.submission
+    if submission is None:
+        return
+    time = _time_of(data, submission.time_metric)
+    if trial.validations and time <= trial.validations[-1].time:
+        return
+    state.units += max(time, 0.0) - trial.time
+    state.pace.note(event.time, state.units)
+    trial.validations.append(Validation(data.steps_completed, time, data.metrics))
+    trial.steps = max(trial.steps, data.steps_completed)
+    value = data.metrics.get(submission.metric)
+    if value is None or isinstance(value, str) or not math.isfinite(value):
+        return
+    if trial.best is None or is_better(value, trial.best.value, submission.smaller_is_better):
+        trial.best = Best(value, data.steps_completed)
+
+
+def is_better(value: float, than: float, smaller_is_better: bool) -> bool:  # noqa: FBT001 - the field's name
+    """Whether a metric's value is better than another."""
+    return value < than if smaller_is_better else value > than
+
+
+def _time_of(data: TrialValidated, time_metric: str) -> float:
+    time = data.metrics.get(time_metric)
+    if isinstance(time, int | float) and math.isfinite(time):
+        return float(time)
+    return float(data.steps_completed)
+
+
+def _evolve_checkpoint(state: Experiment, event: Event, data: _OfCheckpoint) -> None:
+    if isinstance(data, CheckpointStored):
+        if data.checkpoint_id not in state.checkpoints:
+            state.checkpoints[data.checkpoint_id] = _checkpoint(event, data)
+        trial = state.current(data.trial_id, data.run)
+        if trial is not None:
+            trial.steps = max(trial.steps, data.steps_completed)
+        return
+    checkpoint = state.checkpoints.get(data.checkpoint_id)
+    if checkpoint is None:
+        return
+    match data:
+        case CheckpointDamaged():
+            checkpoint.damaged = data.reason
+        case CheckpointRetired():
+            checkpoint.retired = data.reason
+        case CheckpointDeleted():
+            checkpoint.deleted_at = checkpoint.deleted_at or event.time
+        case _:
+            assert_never(data)
+
+
+def _checkpoint(event: Event, data: CheckpointStored) -> Checkpoint:
+    return Checkpoint(
+        id=data.checkpoint_id,
+        trial_id=data.trial_id,
+        run=data.run,
+        steps=data.steps_completed,
+        size_bytes=data.size_bytes,
+        files=data.files,
+        digest=data.digest,
+        stored_at=event.time,
+    )

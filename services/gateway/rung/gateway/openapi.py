@@ -1,0 +1,206 @@
+"""The OpenAPI 3.1 document, made from the routes and the records that they answer with."""
+
+import re
+from importlib.metadata import version
+from typing import Any, Final
+
+import msgspec
+
+from rung.gateway.answer import Health, ProblemDocument
+from rung.gateway.idempotency import HEADER, LENGTH_MAX
+from rung.gateway.problem import MEDIA_TYPE
+from rung.gateway.route import Route
+from rung.gateway.routes import API, ROUTES
+
+_REFERENCE: Final = "#/components/schemas/{name}"
+_PARAMETERS: Final = {
+    "experiment_id": "id of an experiment, or an unambiguous beginning of it",
+    "trial_id": "EXPERIMENT.INDEX, such as k3f9x2ma.17",
+    "checkpoint_id": "id of a checkpoint, or an unambiguous beginning of it",
+}
+_ALWAYS: Final = (400, 405, 421, 500, 503)
+_MEANINGS: Final = {
+    400: "A parameter, header or body that cannot be read; `errors` names it",
+    401: "No token, or a wrong one",
+    404: "There is no such thing",
+    405: "The path takes other methods",
+    409: "The state of things does not allow it, or an id is ambiguous",
+    410: "It is deleted",
+    413: "Too large",
+    415: "Another media type is expected",
+    421: "This server does not go by the name in the Host header",
+    422: "Understood and refused; `errors` says where and why",
+    500: "A fault of the server; `incident` is in its log",
+    503: "Not now; try again after the seconds in Retry-After",
+}
+
+
+def make_openapi() -> dict[str, Any]:
+    """Return the document."""
+    answers = [route.answer for route in ROUTES if route.answer is not None]
+    records = list(dict.fromkeys([*answers, ProblemDocument, Health]))
+    _, schemas = msgspec.json.schema_components(records, ref_template=_REFERENCE)
+    paths: dict[str, dict[str, Any]] = {}
+    for route in ROUTES:
+        paths.setdefault(API + route.path, {})[route.method.lower()] = _operation(route)
+    paths["/healthz"] = {"get": _health()}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Rung",
+            "version": version("rung"),
+            "description": "A deep-learning training platform on a ledger of events. Errors are "
+            "problem documents (RFC 9457); lists go on by `next_cursor`.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "security": [{"token": []}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "The token that `rung up` prints",
+                }
+            },
+        },
+    }
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": route.name,
+        "summary": route.summary,
+        "tags": [route.path.split("/")[1]],
+        "parameters": [*_path_parameters(route), *_query_parameters(route), *_headers(route)],
+        "responses": {str(route.status): _answer(route), **_problems(route)},
+    }
+    if route.body is not None:
+        operation["requestBody"] = _body(route)
+    if route.open:
+        operation["security"] = []
+    return operation
+
+
+def _health() -> dict[str, Any]:
+    reference = {"$ref": _REFERENCE.format(name=Health.__name__)}
+    return {
+        "operationId": "show_health",
+        "summary": "Whether it answers",
+        "tags": ["healthz"],
+        "security": [],
+        "responses": {
+            "200": {"description": "OK", "content": {"application/json": {"schema": reference}}}
+        },
+    }
+
+
+def _path_parameters(route: Route) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "description": _PARAMETERS[name],
+            "schema": {"type": "string"},
+        }
+        for name in re.findall(r"{(\w+)}", route.path)
+    ]
+
+
+def _query_parameters(route: Route) -> list[dict[str, Any]]:
+    (_,), schemas = msgspec.json.schema_components([route.query], ref_template=_REFERENCE)
+    fields: dict[str, Any] = schemas[route.query.__name__].get("properties", {})
+    return [
+        {
+            "name": name,
+            "in": "query",
+            "required": False,
+            "description": _description(schema),
+            "schema": _without_null(schema),
+        }
+        for name, schema in fields.items()
+    ]
+
+
+def _description(schema: dict[str, Any]) -> str:
+    for part in (schema, *schema.get("anyOf", [])):
+        if "description" in part:
+            return str(part["description"])
+    return ""
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a parameter that is absent rather than null."""
+    kept = [part for part in schema.get("anyOf", []) if part != {"type": "null"}]
+    if len(kept) == 1:
+        return {name: value for name, value in kept[0].items() if name != "description"}
+    cleaned = {name: value for name, value in schema.items() if name != "description"}
+    if None in cleaned.get("enum", []):
+        cleaned["enum"] = [value for value in cleaned["enum"] if value is not None]
+        if cleaned.get("default", ...) is None:
+            del cleaned["default"]
+    return cleaned
+
+
+def _headers(route: Route) -> list[dict[str, Any]]:
+    headers = []
+    if route.idempotent:
+        headers.append(
+            _header(HEADER, "sent again with the same key, the request is done once", LENGTH_MAX)
+        )
+    if route.media_type == "text/event-stream":
+        headers.append(_header("Last-Event-ID", "go on behind the event with this id", 200))
+    return headers
+
+
+def _header(name: str, description: str, most: int) -> dict[str, Any]:
+    schema = {"type": "string", "minLength": 1, "maxLength": most}
+    return {
+        "name": name,
+        "in": "header",
+        "required": False,
+        "description": description,
+        "schema": schema,
+    }
+
+
+def _body(route: Route) -> dict[str, Any]:
+    assert route.body is not None, route
+    if not route.body.parts:
+        return {"required": True, "content": {route.body.media_type: {"schema": {}}}}
+    schema = {
+        "type": "object",
+        "required": list(route.body.required),
+        "additionalProperties": False,
+        "properties": {
+            name: {"description": text, "type": "string", "contentMediaType": "application/gzip"}
+            if name == "code"
+            else {"description": text, "type": "string"}
+            for name, text in route.body.parts.items()
+        },
+    }
+    return {"required": True, "content": {route.body.media_type: {"schema": schema}}}
+
+
+def _answer(route: Route) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    if route.answer is not None:
+        schema = {"$ref": _REFERENCE.format(name=route.answer.__name__)}
+    elif route.media_type == "application/json":
+        schema = {"type": "object"}
+    return {"description": route.summary, "content": {route.media_type: {"schema": schema}}}
+
+
+def _problems(route: Route) -> dict[str, Any]:
+    statuses = {*_ALWAYS, *route.problems, *(() if route.open else (401,))}
+    reference = {"$ref": _REFERENCE.format(name=ProblemDocument.__name__)}
+    return {
+        str(status): {
+            "description": _MEANINGS[status],
+            "content": {MEDIA_TYPE: {"schema": reference}},
+        }
+        for status in sorted(statuses)
+    }

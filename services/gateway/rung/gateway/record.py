@@ -1,0 +1,26 @@
+"""Writes what clients asked for into the ledger."""
+
+from collections.abc import Sequence
+
+import structlog
+
+from rung.events import Event, encode
+from rung.gateway.context import Context
+from rung.ledger import Draft
+
+_log = structlog.get_logger()
+
+
+async def write(context: Context, facts: Sequence[Event]) -> None:
+    """Append facts, all or none, and wait until the read models show the last of them.
+
+    Raises:
+        LedgerUnavailable: nothing was written, or nobody knows.
+    """
+    drafts = [Draft(event.topic, event.key, encode(event)) for event in facts]
+    positions = await context.ledger.append(drafts)
+    last = facts[-1]
+    _log.info("asked", id=last.id, type=last.type, subject=last.subject)
+    wait_s = context.settings.seen_timeout
+    if not await context.views.seen(last.topic, last.key, positions[-1], wait_s=wait_s):
+        _log.warning("read models are behind", id=last.id, waited_s=wait_s)

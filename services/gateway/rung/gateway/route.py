@@ -1,0 +1,48 @@
+"""What a route is: enough to serve it and to describe it in the OpenAPI document."""
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from aiohttp import web
+from msgspec import Struct
+
+from rung.gateway.query import NoQuery
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Body(Struct, frozen=True):
+    """What a request brings."""
+
+    media_type: str
+    parts: dict[str, str] = {}
+    """Of a multipart body: name → description."""
+    required: tuple[str, ...] = ()
+
+
+class Route(NamedTuple):
+    """One operation of the API."""
+
+    method: str
+    path: str
+    """Below /api/v1, with parameters in braces."""
+    handler: Handler
+    summary: str
+    answer: type[Struct] | None = None
+    """Of a JSON answer."""
+    media_type: str = "application/json"
+    status: int = 200
+    query: type[Struct] = NoQuery
+    body: Body | None = None
+    idempotent: bool = False
+    """It takes an Idempotency-Key."""
+    problems: tuple[int, ...] = ()
+    """Besides those that any route answers."""
+    open: bool = False
+    """It wants no token."""
+
+    @property
+    def name(self) -> str:
+        """The operation's id."""
+        handler: str = getattr(self.handler, "__name__", "")
+        return handler

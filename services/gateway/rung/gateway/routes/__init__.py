@@ -1,0 +1,37 @@
+"""The routes of the API, one module per resource."""
+
+from typing import Final
+
+from rung.gateway.route import Route
+from rung.gateway.routes import (
+    audit,
+    checkpoints,
+    control,
+    curves,
+    documents,
+    experiments,
+    installation,
+    logs,
+    streams,
+    submission,
+    trials,
+)
+
+API: Final = "/api/v1"
+
+ROUTES: Final[tuple[Route, ...]] = (
+    *submission.ROUTES,
+    *experiments.ROUTES,
+    *control.ROUTES,
+    *trials.ROUTES,
+    *checkpoints.ROUTES,
+    *curves.ROUTES,
+    *logs.ROUTES,
+    *streams.ROUTES,
+    *audit.ROUTES,
+    *installation.ROUTES,
+    *documents.ROUTES,
+)
+"""Every route below /api/v1."""
+
+__all__ = ["API", "ROUTES"]

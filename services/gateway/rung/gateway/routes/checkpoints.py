@@ -1,0 +1,133 @@
+"""Checkpoints: listed, shown, and fetched as a tar."""
+
+import asyncio
+from typing import Final
+
+from aiohttp import web
+from msgspec import structs
+
+from rung.gateway import answer, present
+from rung.gateway.archive import open_archive, send_archive
+from rung.gateway.context import (
+    Context,
+    checkpoint_of,
+    context_of,
+    experiment_of,
+    reply,
+    trial_of,
+)
+from rung.gateway.experiment_view import Checkpoint, Experiment
+from rung.gateway.problem import Problem
+from rung.gateway.query import NoQuery, PageQuery, page, read_query
+from rung.gateway.route import Route
+from rung.objects import ObjectDamaged, ObjectMissing, StoredCheckpoint, read_manifest
+
+
+async def list_experiment_checkpoints(request: web.Request) -> web.Response:
+    """List an experiment's checkpoints in the order of their arrival."""
+    query = read_query(request, PageQuery)
+    return _list(present.checkpoints(experiment_of(request)), query)
+
+
+async def list_trial_checkpoints(request: web.Request) -> web.Response:
+    """List a trial's checkpoints in the order of their arrival."""
+    query = read_query(request, PageQuery)
+    experiment, trial = trial_of(request)
+    return _list(present.checkpoints(experiment, f"{experiment.id}.{trial.index}"), query)
+
+
+def _list(items: list[answer.Checkpoint], query: PageQuery) -> web.Response:
+    numbered = list(enumerate(items))
+    shown, cursor = page(numbered, query, lambda pair: pair[0])
+    return reply(answer.CheckpointList(items=[item for _, item in shown], next_cursor=cursor))
+
+
+async def show_checkpoint(request: web.Request) -> web.Response:
+    """Show a checkpoint with its files."""
+    read_query(request, NoQuery)
+    experiment, checkpoint = checkpoint_of(request)
+    stored = None
+    if present.checkpoint_phase(checkpoint) != "deleted":
+        try:
+            stored = await _manifest(context_of(request), experiment, checkpoint)
+        except (ObjectMissing, ObjectDamaged):
+            stored = None  # its state says the rest
+    shown = present.checkpoint(experiment, checkpoint)
+    files = stored.manifest.files if stored else {}
+    return reply(
+        answer.CheckpointDetail(
+            **structs.asdict(shown),
+            files=[
+                answer.CheckpointFile(name=name, size_bytes=entry.size_bytes, sha256=entry.sha256)
+                for name, entry in files.items()
+            ],
+            metadata=stored.manifest.metadata if stored else {},
+        )
+    )
+
+
+async def fetch_checkpoint(request: web.Request) -> web.StreamResponse:
+    """Send a checkpoint's files and its manifest as a tar."""
+    read_query(request, NoQuery)
+    context = context_of(request)
+    experiment, checkpoint = checkpoint_of(request)
+    if present.checkpoint_phase(checkpoint) == "deleted":
+        raise _gone(checkpoint)
+    try:
+        stored = await _manifest(context, experiment, checkpoint)
+        archive = await asyncio.to_thread(open_archive, context.store, stored)
+    except ObjectMissing:
+        raise _gone(checkpoint) from None
+    except ObjectDamaged as error:
+        detail = f"{error}; choose another checkpoint of trial {checkpoint.trial_id}"
+        raise Problem(409, "damaged", detail) from None
+    return await send_archive(request, context.store, archive)
+
+
+async def _manifest(
+    context: Context, experiment: Experiment, checkpoint: Checkpoint
+) -> StoredCheckpoint:
+    return await asyncio.to_thread(read_manifest, context.store, experiment.id, checkpoint.id)
+
+
+def _gone(checkpoint: Checkpoint) -> Problem:
+    reason = checkpoint.retired or checkpoint.damaged or "its files are not in the object store"
+    return Problem(410, "gone", f"checkpoint {checkpoint.id} is deleted: {reason}")
+
+
+ROUTES: Final = (
+    Route(
+        "GET",
+        "/experiments/{experiment_id}/checkpoints",
+        list_experiment_checkpoints,
+        "List an experiment's checkpoints",
+        answer.CheckpointList,
+        query=PageQuery,
+        problems=(404, 409),
+    ),
+    Route(
+        "GET",
+        "/trials/{trial_id}/checkpoints",
+        list_trial_checkpoints,
+        "List a trial's checkpoints",
+        answer.CheckpointList,
+        query=PageQuery,
+        problems=(404, 409),
+    ),
+    Route(
+        "GET",
+        "/checkpoints/{checkpoint_id}",
+        show_checkpoint,
+        "Show a checkpoint with its files",
+        answer.CheckpointDetail,
+        problems=(404, 409),
+    ),
+    Route(
+        "GET",
+        "/checkpoints/{checkpoint_id}/archive",
+        fetch_checkpoint,
+        "Fetch a checkpoint's files and manifest as a tar",
+        media_type="application/x-tar",
+        problems=(404, 409, 410),
+    ),
+)

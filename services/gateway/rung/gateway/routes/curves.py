@@ -1,0 +1,112 @@
+"""Curves of metrics."""
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+from aiohttp import web
+from msgspec import Meta, Struct
+
+from rung.events.trial import MetricValue
+from rung.gateway import answer, present
+from rung.gateway.context import context_of, experiment_of, reply, trial_of
+from rung.gateway.experiment_view import Experiment
+from rung.gateway.query import read_query
+from rung.gateway.route import Route
+from rung.gateway.series import Point, Series
+
+_NAME_MAX: Final = 500
+
+
+class CurveQuery(Struct, forbid_unknown_fields=True):
+    """Which metric, and how finely."""
+
+    kind: Annotated[str, Meta(max_length=_NAME_MAX, description="`validation`, `training`, …")] = (
+        "validation"
+    )
+    name: (
+        Annotated[
+            str,
+            Meta(max_length=_NAME_MAX, description="the metric; the searcher's if not given"),
+        ]
+        | None
+    ) = None
+    points: Annotated[int, Meta(ge=5, le=10_000, description="points of a curve at most")] = 200
+
+
+async def show_experiment_curves(request: web.Request) -> web.Response:
+    """Show one metric of all trials in one answer."""
+    query = read_query(request, CurveQuery)
+    experiment = experiment_of(request)
+    series = context_of(request).need_series()
+    name = query.name or present.submission_of(experiment).metric
+    overlay = await series.overlay(experiment.id, query.kind, name, query.points)
+    return reply(
+        answer.ExperimentCurves(
+            experiment_id=experiment.id,
+            kind=query.kind,
+            name=name,
+            curves={trial_id: _points(overlay[trial_id]) for trial_id in overlay},
+            names=await _names(series, experiment),
+        )
+    )
+
+
+async def show_trial_curve(request: web.Request) -> web.Response:
+    """Show one metric of one trial."""
+    query = read_query(request, CurveQuery)
+    experiment, trial = trial_of(request)
+    trial_id = f"{experiment.id}.{trial.index}"
+    series = context_of(request).need_series()
+    name = query.name or present.submission_of(experiment).metric
+    curve = await series.curve(trial_id, query.kind, name, query.points)
+    return reply(
+        answer.TrialCurve(
+            trial_id=trial_id,
+            kind=query.kind,
+            name=name,
+            points=_points(curve),
+            names=await _names(series, experiment),
+        )
+    )
+
+
+async def _names(series: Series, experiment: Experiment) -> list[answer.MetricName]:
+    return [
+        answer.MetricName(kind=kind, name=name) for kind, name in await series.names(experiment.id)
+    ]
+
+
+def _points(curve: Sequence[Point]) -> list[answer.CurvePoint]:
+    return [(step, _value(value), time_ms) for step, value, time_ms in curve]
+
+
+def _value(value: float) -> MetricValue:
+    """Return a value as the wire has it: JSON has no words for what is not finite."""
+    if math.isfinite(value):
+        return value
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
+
+
+ROUTES: Final = (
+    Route(
+        "GET",
+        "/experiments/{experiment_id}/metrics",
+        show_experiment_curves,
+        "One metric of all trials",
+        answer.ExperimentCurves,
+        query=CurveQuery,
+        problems=(404, 409),
+    ),
+    Route(
+        "GET",
+        "/trials/{trial_id}/metrics",
+        show_trial_curve,
+        "One metric of one trial",
+        answer.TrialCurve,
+        query=CurveQuery,
+        problems=(404, 409),
+    ),
+)

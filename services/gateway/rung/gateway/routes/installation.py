@@ -1,0 +1,90 @@
+"""The installation: agents, what waits, dead letters, numbers."""
+
+from importlib.metadata import version
+from typing import Final
+
+from aiohttp import web
+
+from rung.gateway import answer, present
+from rung.gateway.context import context_of, reply
+from rung.gateway.query import NoQuery, PageQuery, page, read_query
+from rung.gateway.route import Route
+
+
+async def list_agents(request: web.Request) -> web.Response:
+    """List the agents of all pools and what holds their slots."""
+    read_query(request, NoQuery)
+    pools = context_of(request).views.pools()
+    items = [agent for pool in pools for agent in present.agents(pool)]
+    return reply(answer.AgentList(items=items))
+
+
+async def list_queue(request: web.Request) -> web.Response:
+    """List what waits for slots."""
+    query = read_query(request, PageQuery)
+    shown, cursor = page(
+        present.waiting(context_of(request).views.pools()),
+        query,
+        lambda it: (it.pool, it.priority, it.requested_at, it.allocation_id),
+    )
+    return reply(answer.Queue(items=shown, next_cursor=cursor))
+
+
+async def list_dead_letters(request: web.Request) -> web.Response:
+    """List messages that a reader could not take in, the newest first."""
+    query = read_query(request, PageQuery)
+    views = context_of(request).views
+    shown, cursor = page(
+        views.letters(), query, lambda it: (it.at, it.topic, it.number), descending=True
+    )
+    items = [
+        answer.DeadLetter(
+            at=letter.at,
+            topic=letter.topic,
+            partition=letter.partition,
+            position=letter.position,
+            key=letter.key,
+            reader=letter.reader,
+            reason=letter.reason,
+            value=letter.value,
+        )
+        for letter in shown
+    ]
+    count = views.letter_count()
+    return reply(answer.DeadLetterList(items=items, next_cursor=cursor, count=count))
+
+
+async def show_status(request: web.Request) -> web.Response:
+    """Show the installation in numbers."""
+    read_query(request, NoQuery)
+    context = context_of(request)
+    counts: dict[str, int] = {}
+    for _, experiment_id in context.views.newest_first():
+        experiment = context.views.experiment(experiment_id)
+        if experiment is not None:
+            phase = present.phase_of(experiment)
+            counts[phase] = counts.get(phase, 0) + 1
+    return reply(
+        answer.Status(
+            version=version("rung"),
+            ledger_id=context.ledger.id,
+            experiments=counts,
+            pools=[present.pool_status(pool) for pool in context.views.pools()],
+            dead_letters=context.views.letter_count(),
+        )
+    )
+
+
+ROUTES: Final = (
+    Route("GET", "/agents", list_agents, "List agents and their slots", answer.AgentList),
+    Route("GET", "/queue", list_queue, "List what waits for slots", answer.Queue, query=PageQuery),
+    Route(
+        "GET",
+        "/deadletters",
+        list_dead_letters,
+        "List rejected messages, the newest first",
+        answer.DeadLetterList,
+        query=PageQuery,
+    ),
+    Route("GET", "/status", show_status, "The installation in numbers", answer.Status),
+)

@@ -1,0 +1,200 @@
+"""Live streams of an experiment's events, metrics and printed lines."""
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta, Struct
+
+from rung.events import UndecodableEvent, decode, partition_of, topic
+from rung.events.metric import LogsPrinted, MetricsReported
+from rung.gateway.context import context_of, experiment_of, trial_of
+from rung.gateway.query import read_query
+from rung.gateway.route import Route
+from rung.gateway.routes.logs import Level
+from rung.gateway.sse import Frame, Render, Source, end_of, stream
+from rung.ledger import Record
+
+_TOPICS: Final = (topic.EXPERIMENTS, topic.SEARCHES, topic.RETIREMENTS)
+_LEVELS: Final[dict[Level, int]] = {
+    "debug": 0,
+    "info": 1,
+    "warning": 2,
+    "error": 3,
+    "critical": 4,
+}
+
+_Begin = Annotated[
+    Literal["start", "now"],
+    Meta(
+        description="send all that there is first, or only what is new; Last-Event-ID goes first"
+    ),
+]
+
+
+class EventQuery(Struct, forbid_unknown_fields=True, rename={"begin": "from"}):
+    """Where to begin."""
+
+    begin: _Begin = "start"
+
+
+class MetricQuery(Struct, forbid_unknown_fields=True, rename={"begin": "from"}):
+    """Where to begin, and which metrics."""
+
+    begin: _Begin = "start"
+    kind: Annotated[str, Meta(max_length=500, description="of this kind alone")] | None = None
+
+
+class LineQuery(Struct, forbid_unknown_fields=True, rename={"begin": "from"}):
+    """Where to begin, and which lines."""
+
+    begin: _Begin = "start"
+    rank: Annotated[int, Meta(ge=0, le=1_000_000, description="of this process alone")] | None = (
+        None
+    )
+    level: Annotated[Level, Meta(description="this severe or more")] | None = None
+
+
+async def stream_events(request: web.Request) -> web.StreamResponse:
+    """Stream an experiment's events: CloudEvents under the name of their type.
+
+    Events of one topic come in order; a decision may come before the fact that it answers.
+    """
+    query = read_query(request, EventQuery)
+    context, experiment_id = context_of(request), experiment_of(request).id
+    partition = partition_of(experiment_id, context.ledger.partitions(topic.EXPERIMENTS))
+    sources = [Source(name, partition) for name in _TOPICS]
+    known = context.views.starts(experiment_id)
+    starts = [known.get(name, 0) for name in _TOPICS]
+    if query.begin == "now":
+        starts = await end_of(context.ledger, sources)
+
+    def render(record: Record) -> Frame | None:
+        if record.key != experiment_id:
+            return None
+        try:
+            return Frame(decode(record.value).type, record.value)
+        except UndecodableEvent:
+            return None  # it is among the dead letters
+
+    return await stream(request, sources, starts, render)
+
+
+async def stream_metrics(request: web.Request) -> web.StreamResponse:
+    """Stream what an experiment's trials report: `{trial_id, run, rows}` under `metrics`."""
+    query = read_query(request, MetricQuery)
+    prefix = f"{experiment_of(request).id}."
+
+    def render(record: Record) -> Frame | None:
+        data = _data_of(record, prefix)
+        if not isinstance(data, MetricsReported):
+            return None
+        rows = [row for row in data.rows if query.kind in {None, row.kind}]
+        return _frame("metrics", data.trial_id, data.run, rows=rows) if rows else None
+
+    return await _stream(request, topic.METRICS, query.begin, render)
+
+
+async def stream_experiment_logs(request: web.Request) -> web.StreamResponse:
+    """Stream what an experiment's trials print: `{trial_id, run, lines}` under `logs`."""
+    query = read_query(request, LineQuery)
+    render = _lines_of(f"{experiment_of(request).id}.", query)
+    return await _stream(request, topic.LOGS, query.begin, render)
+
+
+async def stream_trial_logs(request: web.Request) -> web.StreamResponse:
+    """Stream what a trial prints: `{trial_id, run, lines}` under `logs`."""
+    query = read_query(request, LineQuery)
+    experiment, trial = trial_of(request)
+    trial_id = f"{experiment.id}.{trial.index}"
+    partition = partition_of(trial_id, context_of(request).ledger.partitions(topic.LOGS))
+    render = _lines_of(trial_id, query, whole=True)
+    return await _stream(request, topic.LOGS, query.begin, render, partition)
+
+
+async def _stream(
+    request: web.Request,
+    name: str,
+    begin: Literal["start", "now"],
+    render: Render,
+    partition: int | None = None,
+) -> web.StreamResponse:
+    ledger = context_of(request).ledger
+    chosen = range(ledger.partitions(name)) if partition is None else [partition]
+    sources = [Source(name, number) for number in chosen]
+    starts = await end_of(ledger, sources) if begin == "now" else [0] * len(sources)
+    return await stream(request, sources, starts, render)
+
+
+def _lines_of(key: str, query: LineQuery, *, whole: bool = False) -> Render:
+    least = 0 if query.level is None else _LEVELS[query.level]
+
+    def render(record: Record) -> Frame | None:
+        if whole and record.key != key:
+            return None
+        data = _data_of(record, key)
+        if not isinstance(data, LogsPrinted):
+            return None
+        lines = [
+            line
+            for line in data.lines
+            if query.rank in {None, line.rank} and _LEVELS[line.level] >= least
+        ]
+        return _frame("logs", data.trial_id, data.run, lines=lines) if lines else None
+
+    return render
+
+
+def _data_of(record: Record, prefix: str) -> object:
+    if not record.key.startswith(prefix):
+        return None
+    try:
+        return decode(record.value).data
+    except UndecodableEvent:
+        return None
+
+
+def _frame(name: str, trial_id: str, run: int, **parts: object) -> Frame:
+    return Frame(name, msgspec.json.encode({"trial_id": trial_id, "run": run, **parts}))
+
+
+_SSE: Final = "text/event-stream"
+
+ROUTES: Final = (
+    Route(
+        "GET",
+        "/experiments/{experiment_id}/events",
+        stream_events,
+        "An experiment's events, live",
+        media_type=_SSE,
+        query=EventQuery,
+        problems=(404, 409),
+    ),
+    Route(
+        "GET",
+        "/experiments/{experiment_id}/metrics/stream",
+        stream_metrics,
+        "What an experiment's trials report, live",
+        media_type=_SSE,
+        query=MetricQuery,
+        problems=(404, 409),
+    ),
+    Route(
+        "GET",
+        "/experiments/{experiment_id}/logs/stream",
+        stream_experiment_logs,
+        "What an experiment's trials print, live",
+        media_type=_SSE,
+        query=LineQuery,
+        problems=(404, 409),
+    ),
+    Route(
+        "GET",
+        "/trials/{trial_id}/logs/stream",
+        stream_trial_logs,
+        "What a trial prints, live",
+        media_type=_SSE,
+        query=LineQuery,
+        problems=(404, 409),
+    ),
+)

@@ -1,0 +1,196 @@
+"""Submitting an experiment."""
+
+import asyncio
+import secrets
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from aiohttp import web
+
+from rung.events import Event
+from rung.events.checkpoint import CheckpointPinned
+from rung.events.errors import InvalidConfig
+from rung.events.experiment import ExperimentSubmitted
+from rung.expconf import ExperimentConfig, InvalidExperimentFile, load
+from rung.expconf.code import CodeArchive, InvalidCode, check_archive
+from rung.gateway import answer, name
+from rung.gateway.answer import ProblemItem
+from rung.gateway.context import Context, context_of, reply
+from rung.gateway.experiment_view import Experiment
+from rung.gateway.idempotency import REUSED, key_of, once
+from rung.gateway.problem import Problem
+from rung.gateway.query import NoQuery, read_query
+from rung.gateway.record import write
+from rung.gateway.route import Body, Route
+from rung.gateway.upload import Parts, read_body, read_parts
+from rung.gateway.warm_start import Start, resolve_start
+from rung.objects import ObjectStore
+
+_SEED_MAX: Final = 2**31
+
+
+async def validate_experiment(request: web.Request) -> web.Response:
+    """Check an experiment file and fill in its defaults, without submitting it."""
+    read_query(request, NoQuery)
+    context = context_of(request)
+    config = _load(await read_body(request, context.settings.config_bytes_max))
+    resolve_start(context.views, config.expanded())
+    return reply(answer.Validated(config=config.expanded(), warnings=config.warnings))
+
+
+async def submit_experiment(request: web.Request) -> web.Response:
+    """Take in an experiment and its code."""
+    read_query(request, NoQuery)
+    context, key = context_of(request), key_of(request)
+    settings = context.settings
+    with tempfile.TemporaryDirectory(prefix="rung-upload-") as folder:
+        parts = await read_parts(
+            request,
+            Path(folder),
+            config=settings.config_bytes_max,
+            code=settings.code_bytes_max,
+        )
+        config = _load(parts.config)
+        code = await asyncio.to_thread(_check_code, parts, settings.code_bytes_max)
+    async with once(context, key):
+        experiment_id = await _submit(context, key, parts, config, code)
+    url = f"/api/v1/experiments/{experiment_id}"
+    accepted = answer.Submitted(experiment_id=experiment_id, url=url, warnings=config.warnings)
+    return reply(accepted, status=201, Location=url)
+
+
+async def _submit(
+    context: Context,
+    key: str | None,
+    parts: Parts,
+    config: ExperimentConfig,
+    code: CodeArchive | None,
+) -> str:
+    """Put an experiment on record, unless its key says that it is there already."""
+    source = parts.config.decode()
+    digest = code.digest if code else None
+    experiment_id, known = name.choose(context.views, context.ledger.id, key)
+    if known is None:
+        fields = config.expanded()
+        start = resolve_start(context.views, fields)
+        if code is not None:
+            await asyncio.to_thread(_store, context.store, code)
+        await write(context, _facts(context, key, experiment_id, fields, source, digest, start))
+        known = context.views.experiment(experiment_id)
+    if key is not None and known is not None:
+        _check_same(known, key, source, digest)
+    return experiment_id
+
+
+def _facts(  # noqa: PLR0913, PLR0917 - what makes a submission
+    context: Context,
+    key: str | None,
+    experiment_id: str,
+    fields: dict[str, Any],
+    source: str,
+    digest: str | None,
+    start: Start | None,
+) -> list[Event]:
+    """Return what goes on record: the checkpoint that it starts from is pinned first."""
+    sequence = None if key is None else 1
+    facts: list[Event] = []
+    if start is not None:
+        pinned = CheckpointPinned(
+            experiment_id=start.experiment_id, checkpoint_id=start.checkpoint_id, by=experiment_id
+        )
+        facts.append(context.writer.stamp(pinned, origin=key, sequence=sequence))
+        fields["searcher"]["source_checkpoint_uuid"] = start.checkpoint_id
+        fields["searcher"]["source_trial_id"] = None
+    submitted = ExperimentSubmitted(
+        experiment_id=experiment_id, config=fields, source=source, code_digest=digest
+    )
+    facts.append(context.writer.stamp(submitted, origin=key, sequence=sequence))
+    return facts
+
+
+def _check_same(known: Experiment, key: str, source: str, digest: str | None) -> None:
+    """Refuse a key that stands for another submission.
+
+    Raises:
+        Problem: it does.
+    """
+    first = known.submission
+    if first is None or (first.origin, first.source, first.code_digest) != (key, source, digest):
+        raise Problem(
+            422,
+            REUSED,
+            f"this Idempotency-Key stands for experiment {known.id}, which was submitted with "
+            "another file or other code; draw a new key for another experiment",
+        )
+
+
+def _load(text: bytes) -> ExperimentConfig:
+    try:
+        return load(text, today_seed=secrets.randbelow(_SEED_MAX))
+    except InvalidExperimentFile as error:
+        items = [
+            ProblemItem(path=item.path, message=item.message, value=item.value, line=item.line)
+            for item in error.details
+        ]
+        raise refused(items) from None
+    except InvalidConfig as error:
+        items = [ProblemItem(path=path, message=text) for path, text in error.problems]
+        raise refused(items) from None
+
+
+def refused(items: list[ProblemItem]) -> Problem:
+    """Return the problem of an experiment file that cannot be run."""
+    count = "one problem" if len(items) == 1 else f"{len(items)} problems"
+    lines = "; ".join(f"{item.path}: {item.message}".removeprefix(": ") for item in items[:3])
+    return Problem(
+        422, "invalid-experiment", f"the experiment file has {count}: {lines}", errors=items
+    )
+
+
+def _check_code(parts: Parts, most: int) -> CodeArchive | None:
+    if parts.code is None:
+        return None
+    try:
+        return check_archive(parts.code, max_bytes=most)
+    except InvalidCode as error:
+        item = ProblemItem(path="code", message=str(error))
+        raise Problem(422, "invalid-code", str(error), errors=[item]) from None
+
+
+def _store(store: ObjectStore, code: CodeArchive) -> None:
+    """Store code once."""
+    path = f"code/{code.digest}.tar.gz"
+    if not any(info.name == path for info in store.list(path)):
+        store.put_bytes(path, code.data)
+
+
+ROUTES: Final = (
+    Route(
+        "POST",
+        "/experiments",
+        submit_experiment,
+        "Submit an experiment",
+        answer.Submitted,
+        status=201,
+        body=Body(
+            "multipart/form-data",
+            {
+                "config": "the experiment file, YAML",
+                "code": "the code folder as a tar.gz",
+            },
+            ("config",),
+        ),
+        idempotent=True,
+        problems=(413, 415, 422),
+    ),
+    Route(
+        "POST",
+        "/experiments/validate",
+        validate_experiment,
+        "Check an experiment file and fill in its defaults",
+        answer.Validated,
+        body=Body("application/yaml"),
+        problems=(413, 422),
+    ),
+)

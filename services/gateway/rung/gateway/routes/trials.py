@@ -1,0 +1,46 @@
+"""Trials: listed and shown."""
+
+from typing import Final
+
+from aiohttp import web
+
+from rung.gateway import answer, present
+from rung.gateway.context import experiment_of, reply, trial_of
+from rung.gateway.query import NoQuery, PageQuery, page, read_query
+from rung.gateway.route import Route
+
+
+async def list_trials(request: web.Request) -> web.Response:
+    """List an experiment's trials by index."""
+    query = read_query(request, PageQuery)
+    experiment = experiment_of(request)
+    shown, cursor = page(experiment.trials, query, lambda trial: trial.index)
+    items = [present.trial(experiment, trial) for trial in shown]
+    return reply(answer.TrialList(items=items, next_cursor=cursor))
+
+
+async def show_trial(request: web.Request) -> web.Response:
+    """Show a trial with its checkpoints."""
+    read_query(request, NoQuery)
+    return reply(present.trial_detail(*trial_of(request)))
+
+
+ROUTES: Final = (
+    Route(
+        "GET",
+        "/experiments/{experiment_id}/trials",
+        list_trials,
+        "List an experiment's trials",
+        answer.TrialList,
+        query=PageQuery,
+        problems=(404, 409),
+    ),
+    Route(
+        "GET",
+        "/trials/{trial_id}",
+        show_trial,
+        "Show a trial with its checkpoints",
+        answer.TrialDetail,
+        problems=(404, 409),
+    ),
+)

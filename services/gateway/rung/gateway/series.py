@@ -1,0 +1,84 @@
+"""What the gateway wants from whoever keeps curves and printed lines."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+Point = tuple[int, float, int]
+"""Step, value (may be NaN or infinite), Unix time in milliseconds."""
+
+
+class LogEntry(Protocol):
+    """One line that a trial printed."""
+
+    @property
+    def trial_id(self) -> str: ...  # noqa: D102 - as the wire names it
+
+    @property
+    def run(self) -> int: ...  # noqa: D102 - as the wire names it
+
+    @property
+    def rank(self) -> int: ...  # noqa: D102 - as the wire names it
+
+    @property
+    def stream(self) -> str: ...  # noqa: D102 - as the wire names it
+
+    @property
+    def level(self) -> str: ...  # noqa: D102 - as the wire names it
+
+    @property
+    def time_ms(self) -> int: ...  # noqa: D102 - as the wire names it
+
+    @property
+    def text(self) -> str: ...  # noqa: D102 - as the wire names it
+
+
+class Series(Protocol):
+    """Curves and printed lines of trials.
+
+    A `RungError` that any method raises is answered as 503.
+    """
+
+    async def curve(self, trial_id: str, kind: str, name: str, points: int) -> Sequence[Point]:
+        """Return a trial's curve, thinned to at most `points`, extremes and ends kept."""
+        ...
+
+    async def overlay(
+        self, experiment_id: str, kind: str, name: str, points: int
+    ) -> Mapping[str, Sequence[Point]]:
+        """Return the curves of all trials of an experiment, each as `curve` does."""
+        ...
+
+    async def names(self, experiment_id: str) -> Sequence[tuple[str, str]]:
+        """Return kind and name of every metric that an experiment reported."""
+        ...
+
+    async def logs(  # noqa: PLR0913 - what lines can be chosen by
+        self,
+        *,
+        experiment_id: str | None,
+        trial_id: str | None,
+        rank: int | None,
+        level: str | None,
+        text: str | None,
+        since_ms: int | None,
+        until_ms: int | None,
+        after: str | None,
+        limit: int,
+    ) -> tuple[Sequence[LogEntry], str | None]:
+        """Return printed lines by time, and where the next page begins, None if there is none.
+
+        Args:
+            experiment_id: of this experiment only.
+            trial_id: of this trial only.
+            rank: of this process of the trial only.
+            level: this severe or more.
+            text: containing this.
+            since_ms: from this Unix time on.
+            until_ms: before this Unix time.
+            after: a cursor that came with an earlier page.
+            limit: how many lines at most.
+
+        Raises:
+            ValueError: `after` is no cursor.
+        """
+        ...

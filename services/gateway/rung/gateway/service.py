@@ -1,0 +1,58 @@
+"""The gateway's shell: serves on a socket until cancelled."""
+
+import socket
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+from aiohttp import web
+
+from rung.gateway.app import make_app
+from rung.gateway.config import Settings
+from rung.gateway.context import CONTEXT, Audit
+from rung.gateway.series import Series
+from rung.ledger import Ledger
+from rung.objects import ObjectStore
+
+SHUTDOWN_S: Final = 5.0
+
+_log = structlog.get_logger()
+
+
+async def serve(  # noqa: PLR0913 - the parts that it is composed of
+    ledger: Ledger,
+    store: ObjectStore,
+    *,
+    listener: socket.socket,
+    token: str,
+    series: Series | None = None,
+    audit: Audit | None = None,
+    settings: Settings | None = None,
+    started: Callable[[], object] | None = None,
+) -> None:
+    """Serve the API and the page until cancelled.
+
+    Args:
+        ledger: read from, and appended to.
+        store: where code goes and checkpoints lie.
+        listener: a socket that listens; closed at the end.
+        token: what a client must know.
+        series: curves and logs.
+        audit: decides an experiment again.
+        settings: limits and time-outs.
+        started: called once requests are answered.
+
+    Raises:
+        LedgerError: the ledger cannot be followed any more.
+    """
+    app = make_app(ledger, store, token=token, series=series, audit=audit, settings=settings)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
+    await runner.setup()
+    try:
+        await web.SockSite(runner, listener).start()
+        _log.info("gateway serves", address=str(listener.getsockname()))
+        if started is not None:
+            started()
+        await app[CONTEXT].views.failed()
+    finally:
+        await runner.cleanup()

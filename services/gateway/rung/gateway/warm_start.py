@@ -1,0 +1,73 @@
+"""Where an experiment starts from, if not from scratch: a checkpoint of another one."""
+
+from typing import Any, NamedTuple
+
+from rung.gateway.answer import ProblemItem
+from rung.gateway.experiment_view import Checkpoint, Experiment
+from rung.gateway.present import checkpoint_phase
+from rung.gateway.problem import Problem
+from rung.gateway.views import Views
+
+
+class Start(NamedTuple):
+    """A checkpoint to start from."""
+
+    experiment_id: str
+    checkpoint_id: str
+
+
+def resolve_start(views: Views, config: dict[str, Any]) -> Start | None:
+    """Return the checkpoint that an experiment starts from, None if from scratch.
+
+    Raises:
+        Problem: what it names is not there, or no longer.
+    """
+    search: dict[str, Any] = config["searcher"]
+    checkpoint_id = search.get("source_checkpoint_uuid")
+    trial_id = search.get("source_trial_id")
+    if checkpoint_id:
+        return _of_checkpoint(views, str(checkpoint_id))
+    return _of_trial(views, str(trial_id)) if trial_id else None
+
+
+def _of_checkpoint(views: Views, checkpoint_id: str) -> Start:
+    path = "searcher.source_checkpoint_uuid"
+    experiment, found = views.checkpoint(checkpoint_id) or (None, None)
+    if experiment is None or found is None:
+        raise _refused(
+            path, "there is no such checkpoint; give the whole id of one", checkpoint_id
+        )
+    phase = checkpoint_phase(found)
+    if phase != "stored":
+        raise _refused(path, f"this checkpoint is {phase}; choose one that is stored", found.id)
+    return Start(experiment.id, found.id)
+
+
+def _of_trial(views: Views, trial_id: str) -> Start:
+    path = "searcher.source_trial_id"
+    experiment = views.experiment(trial_id.rpartition(".")[0])
+    if experiment is None or experiment.trial(trial_id) is None:
+        raise _refused(path, "there is no such trial; give an id such as k3f9x2ma.17", trial_id)
+    newest = _newest(experiment, trial_id)
+    if newest is None:
+        raise _refused(path, "this trial has no checkpoint left; choose another", trial_id)
+    return Start(experiment.id, newest.id)
+
+
+def _newest(experiment: Experiment, trial_id: str) -> Checkpoint | None:
+    left = [
+        item
+        for item in experiment.checkpoints.values()
+        if item.trial_id == trial_id and checkpoint_phase(item) == "stored"
+    ]
+    return max(left, key=lambda item: (item.steps, item.stored_at), default=None)
+
+
+def _refused(path: str, message: str, value: str) -> Problem:
+    item = ProblemItem(path=path, message=message, value=value[:100])
+    return Problem(
+        422,
+        "invalid-experiment",
+        f"the experiment file has one problem: {path}: {message}",
+        errors=[item],
+    )
