@@ -1,0 +1,279 @@
+"""The gateway's API, asynchronously."""
+
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal, Self, TypeVar
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+from msgspec import Struct
+
+from rung.client import _answer as answer
+from rung.client import _installation as installation
+from rung.client._download import download
+from rung.client._error import ServerFailed
+from rung.client._sse import ServerEvent, follow
+from rung.client._transport import Locate, Location, Query, Transport
+
+A = TypeVar("A", bound=Struct)
+
+PATIENCE_S: Final = 3.0
+TIMEOUT_S: Final = 120.0
+PAGE: Final = 500
+
+Action = Literal["pause", "resume", "cancel", "kill"]
+Level = Literal["debug", "info", "warning", "error", "critical"]
+
+
+class AsyncClient:
+    """A client of one gateway; use it with `async with`."""
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8080",
+        token: str | None = None,
+        *,
+        locate: Locate | None = None,
+        patience_s: float = PATIENCE_S,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        """Remember where the gateway is; nothing is sent yet.
+
+        Args:
+            url: where it is.
+            token: what it lets one in with.
+            locate: finds it in place of the two, anew before each further try.
+            patience_s: how long to go on trying while nobody answers.
+            timeout_s: how long to wait for one answer.
+        """
+        self._transport = Transport(
+            locate or (lambda: Location(url, token)), patience_s=patience_s, timeout_s=timeout_s
+        )
+
+    async def __aenter__(self) -> Self:
+        """Return the client."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let go of all connections."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+        await self._transport.close()
+
+    async def submit(
+        self, config: str | bytes, code: bytes | None = None, *, key: str | None = None
+    ) -> answer.Submitted:
+        """Submit an experiment file and, if it has one, its packed code folder.
+
+        Args:
+            config: YAML.
+            code: what `rung.expconf.code.pack` returned as data.
+            key: names this submission, so that a second one with it is the same; drawn if absent.
+        """
+
+        def form() -> aiohttp.FormData:
+            data = aiohttp.FormData()
+            data.add_field(
+                "config", config, filename="experiment.yaml", content_type="application/yaml"
+            )
+            if code is not None:
+                data.add_field(
+                    "code", code, filename="code.tar.gz", content_type="application/gzip"
+                )
+            return data
+
+        body = await self._transport.post("/experiments", form, key=key)
+        return _read(body, answer.Submitted)
+
+    async def validate(self, config: str | bytes) -> answer.Validated:
+        """Return what an experiment file would be, every default filled in."""
+        data = config.encode() if isinstance(config, str) else config
+        headers = {"Content-Type": "application/yaml"}
+        body = await self._transport.post("/experiments/validate", lambda: data, headers=headers)
+        return _read(body, answer.Validated)
+
+    async def experiments(
+        self,
+        *,
+        state: str | None = None,
+        label: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> answer.ExperimentList:
+        """Return a page of experiments, the newest first."""
+        query: Query = {"state": state, "label": label, "limit": limit, "cursor": cursor}
+        return await self._get("/experiments", answer.ExperimentList, query)
+
+    async def experiment(self, experiment_id: str) -> answer.Experiment:
+        """Return an experiment with its trials; the id may be shortened."""
+        return await self._get(f"/experiments/{_name(experiment_id)}", answer.Experiment)
+
+    async def trial(self, trial_id: str) -> answer.TrialDetail:
+        """Return a trial with its checkpoints."""
+        return await self._get(f"/trials/{_name(trial_id)}", answer.TrialDetail)
+
+    async def trials(self, experiment_id: str) -> list[answer.Trial]:
+        """Return an experiment's trials."""
+        path = f"/experiments/{_name(experiment_id)}/trials"
+        return await self._all(path, answer.TrialList, lambda page: page.items)
+
+    async def best(self, experiment_id: str) -> answer.BestAnswer:
+        """Return an experiment's best trial and the checkpoint to go on with."""
+        return await self._get(f"/experiments/{_name(experiment_id)}/best", answer.BestAnswer)
+
+    async def checkpoints(self, owner_id: str) -> list[answer.Checkpoint]:
+        """Return the checkpoints of an experiment or of a trial."""
+        return await self._all(
+            f"{_owner(owner_id)}/checkpoints", answer.CheckpointList, lambda page: page.items
+        )
+
+    async def checkpoint(self, checkpoint_id: str) -> answer.CheckpointDetail:
+        """Return a checkpoint with its files."""
+        return await self._get(f"/checkpoints/{_name(checkpoint_id)}", answer.CheckpointDetail)
+
+    async def download(self, checkpoint_id: str, folder: Path) -> answer.CheckpointDetail:
+        """Write a checkpoint's files to a new folder, each checked against its digest."""
+        checkpoint = await self.checkpoint(checkpoint_id)
+        await download(self._transport, checkpoint, folder)
+        return checkpoint
+
+    async def ask(
+        self, action: Action, experiment_id: str, *, key: str | None = None
+    ) -> answer.Requested:
+        """Ask for an experiment to pause, resume, be canceled or be killed."""
+        path = f"/experiments/{_name(experiment_id)}/{action}"
+        return _read(await self._transport.post(path, key=key), answer.Requested)
+
+    async def curves(
+        self, experiment_id: str, *, kind: str, name: str, points: int = 200
+    ) -> answer.ExperimentCurves:
+        """Return one metric of all trials, thinned to some points."""
+        query: Query = {"kind": kind, "name": name, "points": points}
+        path = f"/experiments/{_name(experiment_id)}/metrics"
+        return await self._get(path, answer.ExperimentCurves, query)
+
+    async def curve(
+        self, trial_id: str, *, kind: str, name: str, points: int = 200
+    ) -> answer.TrialCurve:
+        """Return one metric of one trial, thinned to some points."""
+        query: Query = {"kind": kind, "name": name, "points": points}
+        return await self._get(f"/trials/{_name(trial_id)}/metrics", answer.TrialCurve, query)
+
+    async def logs(  # noqa: PLR0913 - what lines can be chosen by
+        self,
+        owner_id: str,
+        *,
+        rank: int | None = None,
+        level: Level | None = None,
+        text: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        after: str | None = None,
+        limit: int = PAGE,
+    ) -> answer.LogPage:
+        """Return a page of what an experiment's trials, or one trial, printed.
+
+        Args:
+            owner_id: of an experiment or a trial.
+            rank: of this process of the trial only.
+            level: this severe or more.
+            text: containing this.
+            since: from this time on (RFC 3339, or Unix time in milliseconds).
+            until: before this time.
+            after: `next_cursor` of the page before.
+            limit: how many lines at most.
+        """
+        query: Query = {
+            "rank": rank,
+            "level": level,
+            "text": text,
+            "since": since,
+            "until": until,
+            "after": after,
+            "limit": limit,
+        }
+        return await self._get(f"{_owner(owner_id)}/logs", answer.LogPage, query)
+
+    def follow_logs(
+        self, owner_id: str, query: Query | None = None, *, after: str | None = None
+    ) -> AsyncGenerator[ServerEvent, None]:
+        """Yield printed lines, from the beginning on; never ends.
+
+        Each event has `{trial_id, run, lines}`; the query may have rank, level, and from=now.
+        """
+        return follow(self._transport, f"{_owner(owner_id)}/logs/stream", query, after)
+
+    def follow_events(
+        self, experiment_id: str, *, after: str | None = None
+    ) -> AsyncGenerator[ServerEvent, None]:
+        """Yield what happens to an experiment, from its beginning; never ends."""
+        path = f"/experiments/{_name(experiment_id)}/events"
+        return follow(self._transport, path, after=after)
+
+    def follow_metrics(
+        self, experiment_id: str, *, after: str | None = None
+    ) -> AsyncGenerator[ServerEvent, None]:
+        """Yield an experiment's metrics as they are reported; never ends."""
+        path = f"/experiments/{_name(experiment_id)}/metrics/stream"
+        return follow(self._transport, path, after=after)
+
+    async def audit(self, experiment_id: str) -> installation.Audit:
+        """Have every decision about an experiment decided again, and compared."""
+        return await self._get(f"/experiments/{_name(experiment_id)}/audit", installation.Audit)
+
+    async def agents(self) -> installation.AgentList:
+        """Return all agents with their slots."""
+        return await self._get("/agents", installation.AgentList)
+
+    async def queue(self) -> list[installation.QueueItem]:
+        """Return the runs that wait for slots, the next one first."""
+        return await self._all("/queue", installation.Queue, lambda page: page.items)
+
+    async def dead_letters(self, limit: int = 100) -> installation.DeadLetterList:
+        """Return the newest messages that a reader could not take in."""
+        return await self._get("/deadletters", installation.DeadLetterList, {"limit": limit})
+
+    async def status(self) -> installation.Status:
+        """Return the installation in numbers."""
+        return await self._get("/status", installation.Status)
+
+    async def _get(self, path: str, kind: type[A], query: Query | None = None) -> A:
+        return _read(await self._transport.get(path, query), kind)
+
+    async def _all(self, path: str, kind: type[A], items: Callable[[A], list[Any]]) -> list[Any]:
+        """Return the items of all pages."""
+        found: list[Any] = []
+        cursor: str | None = None
+        while True:
+            page = await self._get(path, kind, {"limit": PAGE, "cursor": cursor})
+            found += items(page)
+            cursor = getattr(page, "next_cursor", None)
+            if cursor is None:
+                return found
+
+
+def _read(body: bytes, kind: type[A]) -> A:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError as error:
+        raise ServerFailed(
+            f"the server's answer is not understood ({error}): is it a Rung of another version?"
+        ) from error
+
+
+def _name(name: str) -> str:
+    return quote(name, safe="")
+
+
+def _owner(name: str) -> str:
+    """Return the path of a trial, whose id has a dot, or of an experiment."""
+    return f"/trials/{_name(name)}" if "." in name else f"/experiments/{_name(name)}"

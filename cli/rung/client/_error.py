@@ -1,0 +1,116 @@
+"""What can go wrong between a client and the gateway.
+
+RungError
+└── ClientError
+├── Unreachable      nobody answers at that address
+├── Unauthorized     the token is missing or wrong
+├── NotFound         nothing has that id
+├── Invalid          the experiment file or another input was refused, with paths
+├── Conflict         the state of the thing does not allow it
+└── ServerFailed     the gateway could not do it
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from rung.events import RungError
+
+
+class ProblemItem(Struct, frozen=True):
+    """One thing that is wrong with what was sent."""
+
+    path: str
+    message: str
+    value: str | None = None
+    line: int | None = None
+
+
+class ProblemDocument(Struct, frozen=True):
+    """An error as the gateway answers it (RFC 9457)."""
+
+    title: str = ""
+    status: int = 0
+    detail: str = ""
+    type: str = "about:blank"
+    errors: list[ProblemItem] | None = None
+    incident: str | None = None
+
+
+class ClientError(RungError):
+    """The gateway was not reached, or did not do what was asked.
+
+    Attributes:
+        status: HTTP's status code; 0 where there was no answer.
+        errors: single things that are wrong with what was sent.
+        kind: the problem's type, such as `urn:rung:problem:not-found`.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 0,
+        errors: Sequence[ProblemItem] = (),
+        kind: str = "about:blank",
+    ) -> None:
+        self.status = status
+        self.errors = list(errors)
+        self.kind = kind
+        super().__init__(message)
+
+
+class Unreachable(ClientError):
+    """Nobody answers, or the connection broke again and again."""
+
+    retriable = True
+
+
+class Unauthorized(ClientError):
+    """The token is missing or wrong."""
+
+
+class NotFound(ClientError):
+    """Nothing has that id, or it is deleted."""
+
+
+class Invalid(ClientError):
+    """What was sent was refused; `errors` names every problem."""
+
+
+class Conflict(ClientError):
+    """The thing's state does not allow what was asked."""
+
+
+class ServerFailed(ClientError):
+    """The gateway could not do what was asked."""
+
+
+_CLASSES: Final = {
+    400: Invalid,
+    401: Unauthorized,
+    403: Unauthorized,
+    404: NotFound,
+    409: Conflict,
+    410: NotFound,
+    413: Invalid,
+    415: Invalid,
+    422: Invalid,
+}
+_document = msgspec.json.Decoder(ProblemDocument)
+
+
+def error_of(status: int, body: bytes) -> ClientError:
+    """Return the error that an answer stands for."""
+    try:
+        problem = _document.decode(body)
+    except msgspec.DecodeError:
+        text = body[:200].decode(errors="replace").strip()
+        problem = ProblemDocument(detail=f"the server answered {status}: {text or 'nothing'}")
+    kind = _CLASSES.get(status, ServerFailed if status >= 500 else ClientError)
+    message = problem.detail or problem.title or f"the server answered {status}"
+    if kind is Unauthorized:
+        message = f"{message} (give the token with --token, RUNG_TOKEN, or a data folder)"
+    return kind(message, status=status, errors=problem.errors or (), kind=problem.type)

@@ -1,0 +1,114 @@
+"""Server-sent events: parsed, and followed across broken connections without gap or repetition."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+from msgspec import Struct
+
+from rung.client._transport import Query, Transport
+
+_SILENCE_S: Final = 60.0
+"""A connection over which not even a heartbeat came for so long is given up."""
+_RETRY_S: Final = 1.0
+_LINE_MAX: Final = 64 * 1024 * 1024
+
+
+class ServerEvent(Struct, frozen=True, kw_only=True):
+    """One event of a stream."""
+
+    event: str
+    """What it is: an event's type, `metrics`, `log`, …"""
+    id: str
+    """Where it lies; a stream can be taken up behind it."""
+    data: Any
+    """Its JSON."""
+
+
+class _Message:
+    """A message that is being read."""
+
+    def __init__(self) -> None:
+        self.event = "message"
+        self.data: list[str] = []
+
+
+async def follow(
+    transport: Transport, path: str, query: Query | None = None, after: str | None = None
+) -> AsyncGenerator[ServerEvent, None]:
+    """Yield a stream's events for ever, however often the connection breaks.
+
+    Args:
+        transport: to the gateway.
+        path: of the stream.
+        query: its parameters.
+        after: the id of the last event already seen.
+
+    Raises:
+        ClientError: the stream was refused, or the server stayed away for too long.
+    """
+    last = after
+    while True:
+        headers = {"Accept": "text/event-stream"}
+        if last is not None:
+            headers["Last-Event-ID"] = last
+        try:
+            async with transport.open(
+                path, query=query, headers=headers, silence_s=_SILENCE_S
+            ) as stream:
+                async for event in parse(_lines(stream)):
+                    last = event.id or last
+                    yield event
+        except (aiohttp.ClientError, TimeoutError):
+            pass  # the connection broke in the middle; taken up again below
+        await asyncio.sleep(_RETRY_S)
+
+
+async def parse(lines: AsyncIterable[str]) -> AsyncIterator[ServerEvent]:
+    """Yield the events that lines describe, as the HTML standard says."""
+    message = _Message()
+    last_id = ""
+    async for line in lines:
+        if not line:
+            if message.data:
+                data = "\n".join(message.data)
+                yield ServerEvent(event=message.event, id=last_id, data=_json(data))
+            message = _Message()
+            continue
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        match name:
+            case "event":
+                message.event = value
+            case "data":
+                message.data.append(value)
+            case "id" if "\0" not in value:
+                last_id = value
+            case _:
+                pass  # a comment, or `retry`
+
+
+async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[str]:
+    """Yield lines without their ends, which may be LF, CR LF or CR."""
+    rest = b""
+    async for chunk in stream.iter_any():
+        text = rest + chunk
+        if b"\r" in text:
+            held = b"\r" if text.endswith(b"\r") else b""
+            text = (
+                text[: len(text) - len(held)].replace(b"\r\n", b"\n").replace(b"\r", b"\n") + held
+            )
+        *lines, rest = text.split(b"\n")
+        if len(rest) > _LINE_MAX:
+            raise aiohttp.ClientPayloadError("a line without an end")
+        for line in lines:
+            yield line.decode(errors="replace")
+
+
+def _json(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text

@@ -1,0 +1,209 @@
+"""The same client for scripts without an event loop."""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Coroutine, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from rung.client import _answer as answer
+from rung.client import _installation as installation
+from rung.client._client import PAGE, Action, AsyncClient, Level
+from rung.client._sse import ServerEvent
+from rung.client._transport import Query
+
+T = TypeVar("T")
+
+
+class Client:
+    """`AsyncClient` with plain methods; an event loop of its own runs in a thread.
+
+    with Client("http://127.0.0.1:8080", token) as client:
+        print(client.best("k3v9x2ab").value)
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """Take what `AsyncClient` takes."""
+        self._client = AsyncClient(*arguments, **options)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="rung-client", daemon=True
+        )
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        """Return the client."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let go of all connections."""
+        self.close()
+
+    def close(self) -> None:
+        """Let go of all connections and of the thread."""
+        if self._loop.is_closed():
+            return
+        self._run(self._client.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def submit(
+        self, config: str | bytes, code: bytes | None = None, *, key: str | None = None
+    ) -> answer.Submitted:
+        """Submit an experiment file and, if it has one, its packed code folder."""
+        return self._run(self._client.submit(config, code, key=key))
+
+    def validate(self, config: str | bytes) -> answer.Validated:
+        """Return what an experiment file would be, every default filled in."""
+        return self._run(self._client.validate(config))
+
+    def experiments(
+        self,
+        *,
+        state: str | None = None,
+        label: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> answer.ExperimentList:
+        """Return a page of experiments, the newest first."""
+        return self._run(
+            self._client.experiments(state=state, label=label, limit=limit, cursor=cursor)
+        )
+
+    def experiment(self, experiment_id: str) -> answer.Experiment:
+        """Return an experiment with its trials; the id may be shortened."""
+        return self._run(self._client.experiment(experiment_id))
+
+    def trial(self, trial_id: str) -> answer.TrialDetail:
+        """Return a trial with its checkpoints."""
+        return self._run(self._client.trial(trial_id))
+
+    def trials(self, experiment_id: str) -> list[answer.Trial]:
+        """Return an experiment's trials."""
+        return self._run(self._client.trials(experiment_id))
+
+    def best(self, experiment_id: str) -> answer.BestAnswer:
+        """Return an experiment's best trial and the checkpoint to go on with."""
+        return self._run(self._client.best(experiment_id))
+
+    def checkpoints(self, owner_id: str) -> list[answer.Checkpoint]:
+        """Return the checkpoints of an experiment or of a trial."""
+        return self._run(self._client.checkpoints(owner_id))
+
+    def checkpoint(self, checkpoint_id: str) -> answer.CheckpointDetail:
+        """Return a checkpoint with its files."""
+        return self._run(self._client.checkpoint(checkpoint_id))
+
+    def download(self, checkpoint_id: str, folder: Path) -> answer.CheckpointDetail:
+        """Write a checkpoint's files to a new folder, each checked against its digest."""
+        return self._run(self._client.download(checkpoint_id, folder))
+
+    def ask(
+        self, action: Action, experiment_id: str, *, key: str | None = None
+    ) -> answer.Requested:
+        """Ask for an experiment to pause, resume, be canceled or be killed."""
+        return self._run(self._client.ask(action, experiment_id, key=key))
+
+    def curves(
+        self, experiment_id: str, *, kind: str, name: str, points: int = 200
+    ) -> answer.ExperimentCurves:
+        """Return one metric of all trials, thinned to some points."""
+        return self._run(self._client.curves(experiment_id, kind=kind, name=name, points=points))
+
+    def curve(
+        self, trial_id: str, *, kind: str, name: str, points: int = 200
+    ) -> answer.TrialCurve:
+        """Return one metric of one trial, thinned to some points."""
+        return self._run(self._client.curve(trial_id, kind=kind, name=name, points=points))
+
+    def logs(  # noqa: PLR0913 - what lines can be chosen by
+        self,
+        owner_id: str,
+        *,
+        rank: int | None = None,
+        level: Level | None = None,
+        text: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        after: str | None = None,
+        limit: int = PAGE,
+    ) -> answer.LogPage:
+        """Return a page of what an experiment's trials, or one trial, printed."""
+        return self._run(
+            self._client.logs(
+                owner_id,
+                rank=rank,
+                level=level,
+                text=text,
+                since=since,
+                until=until,
+                after=after,
+                limit=limit,
+            )
+        )
+
+    def follow_logs(
+        self, owner_id: str, query: Query | None = None, *, after: str | None = None
+    ) -> Iterator[ServerEvent]:
+        """Yield printed lines as they come; never ends."""
+        return self._iterate(self._client.follow_logs(owner_id, query, after=after))
+
+    def follow_events(
+        self, experiment_id: str, *, after: str | None = None
+    ) -> Iterator[ServerEvent]:
+        """Yield what happens to an experiment, from its beginning; never ends."""
+        return self._iterate(self._client.follow_events(experiment_id, after=after))
+
+    def follow_metrics(
+        self, experiment_id: str, *, after: str | None = None
+    ) -> Iterator[ServerEvent]:
+        """Yield an experiment's metrics as they are reported; never ends."""
+        return self._iterate(self._client.follow_metrics(experiment_id, after=after))
+
+    def audit(self, experiment_id: str) -> installation.Audit:
+        """Have every decision about an experiment decided again, and compared."""
+        return self._run(self._client.audit(experiment_id))
+
+    def agents(self) -> installation.AgentList:
+        """Return all agents with their slots."""
+        return self._run(self._client.agents())
+
+    def queue(self) -> list[installation.QueueItem]:
+        """Return the runs that wait for slots, the next one first."""
+        return self._run(self._client.queue())
+
+    def dead_letters(self, limit: int = 100) -> installation.DeadLetterList:
+        """Return the newest messages that a reader could not take in."""
+        return self._run(self._client.dead_letters(limit))
+
+    def status(self) -> installation.Status:
+        """Return the installation in numbers."""
+        return self._run(self._client.status())
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+    def _iterate(self, events: AsyncGenerator[ServerEvent, None]) -> Iterator[ServerEvent]:
+        async def take() -> ServerEvent:
+            return await anext(events)
+
+        try:
+            while True:
+                yield self._run(take())
+        except StopAsyncIteration:
+            return
+        finally:
+            if not self._loop.is_closed():
+                self._run(events.aclose())

@@ -1,0 +1,206 @@
+"""HTTP with patience: one request, repeated while that can help and cannot hurt.
+
+A connection that fails, and an answer that says "later" (502, 503, 504), are tried again until
+patience runs out. Each POST carries an Idempotency-Key, so that a repeated one takes effect once.
+Between two tries the server is located anew, for it may have come back on another port.
+"""
+
+import asyncio
+import contextlib
+import random
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, TypeVar
+
+import aiohttp
+
+from rung.client._error import Unreachable, error_of
+
+API: Final = "/api/v1"
+
+_LATER: Final = frozenset({502, 503, 504})
+_FIRST_WAIT_S: Final = 0.05
+_WAIT_S_MAX: Final = 2.0
+_CONNECT_S: Final = 5.0
+_TRANSIENT: Final = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError)
+
+
+class Location(NamedTuple):
+    """Where a server is, and how it lets one in."""
+
+    url: str
+    token: str | None
+
+
+Locate = Callable[[], Location]
+T = TypeVar("T")
+
+Query = Mapping[str, str | int | None]
+MakeBody = Callable[[], Any]
+"""Makes a request's body anew for each try."""
+
+
+class Transport:
+    """Requests to one gateway."""
+
+    def __init__(self, locate: Locate, *, patience_s: float, timeout_s: float) -> None:
+        self._locate = locate
+        self._location: Location | None = None
+        self._patience_s = patience_s
+        self._timeout_s = timeout_s
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def get(self, path: str, query: Query | None = None) -> bytes:
+        """Return the body of an answer.
+
+        Raises:
+            ClientError: it was refused, or nobody answered while patience lasted.
+        """
+        return await self._send(_Request("GET", path, query=query or {}))
+
+    async def post(
+        self,
+        path: str,
+        make_body: MakeBody | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        key: str | None = None,
+    ) -> bytes:
+        """Send a request that takes effect once, however often it is tried.
+
+        Raises:
+            ClientError: it was refused, or nobody answered while patience lasted.
+        """
+        keyed = {"Idempotency-Key": key or secrets.token_hex(16), **(headers or {})}
+        return await self._send(_Request("POST", path, make_body=make_body, headers=keyed))
+
+    @contextlib.asynccontextmanager
+    async def open(
+        self,
+        path: str,
+        *,
+        query: Query | None = None,
+        headers: Mapping[str, str] | None = None,
+        silence_s: float,
+    ) -> AsyncIterator[aiohttp.StreamReader]:
+        """Open an answer to be read piece by piece; only its beginning is tried again.
+
+        Raises:
+            ClientError: it was refused, or nobody answered while patience lasted.
+        """
+        request = _Request("GET", path, query=query or {}, headers=headers or {})
+        stack = contextlib.AsyncExitStack()
+
+        async def attempt() -> aiohttp.StreamReader:
+            response = await stack.enter_async_context(self._request(request, silence_s))
+            if response.status >= 400:
+                body, later = await response.read(), response.headers.get("Retry-After")
+                await stack.aclose()
+                raise _Refused(response.status, body, later)
+            return response.content
+
+        async with stack:
+            yield await self._patiently(attempt)
+
+    async def _send(self, request: "_Request") -> bytes:
+        async def attempt() -> bytes:
+            async with self._request(request, self._timeout_s) as response:
+                body = await response.read()
+                if response.status >= 400:
+                    raise _Refused(response.status, body, response.headers.get("Retry-After"))
+                return body
+
+        return await self._patiently(attempt)
+
+    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        deadline = time.monotonic() + self._patience_s
+        wait = _FIRST_WAIT_S
+        while True:
+            try:
+                return await attempt()
+            except _Refused as refused:
+                if refused.status not in _LATER or time.monotonic() + wait > deadline:
+                    raise error_of(refused.status, refused.body) from None
+                wait = max(wait, _seconds(refused.retry_after))
+            except _TRANSIENT as error:
+                if time.monotonic() + wait > deadline:
+                    raise self._unreachable(error) from error
+            await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311 - only spreads load
+            wait = min(wait * 2, _WAIT_S_MAX)
+            self._location = None
+
+    @contextlib.asynccontextmanager
+    async def _request(
+        self, request: "_Request", silence_s: float
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        location = self._where()
+        if self._session is None:
+            self._session = aiohttp.ClientSession()
+        headers = dict(request.headers)
+        if location.token:
+            headers["Authorization"] = f"Bearer {location.token}"
+        query = {name: str(value) for name, value in request.query.items() if value is not None}
+        try:
+            async with self._session.request(
+                request.method,
+                location.url.rstrip("/") + API + request.path,
+                params=query,
+                data=request.make_body() if request.make_body else None,
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(
+                    total=None, sock_connect=_CONNECT_S, sock_read=silence_s
+                ),
+                allow_redirects=False,
+            ) as response:
+                yield response
+        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as error:
+            raise Unreachable(
+                f"{location.url!r} is no address of a server: give one such as"
+                " http://127.0.0.1:8080 (--url, RUNG_URL)"
+            ) from error
+
+    def _where(self) -> Location:
+        if self._location is None:
+            self._location = self._locate()
+        return self._location
+
+    def _unreachable(self, error: Exception) -> Unreachable:
+        where = self._location.url if self._location else "the server"
+        why = str(error) or type(error).__name__
+        return Unreachable(
+            f"{where} does not answer ({why}): is `rung up` running there? `rung up` starts it,"
+            " --url or RUNG_URL names another"
+        )
+
+
+class _Request(NamedTuple):
+    method: str
+    path: str
+    query: Query = MappingProxyType({})
+    make_body: MakeBody | None = None
+    headers: Mapping[str, str] = MappingProxyType({})
+
+
+class _Refused(Exception):
+    """An answer with an error in it."""
+
+    def __init__(self, status: int, body: bytes, retry_after: str | None) -> None:
+        self.status = status
+        self.body = body
+        self.retry_after = retry_after
+        super().__init__(status)
+
+
+def _seconds(retry_after: str | None) -> float:
+    try:
+        return min(float(retry_after or 0), _WAIT_S_MAX)
+    except ValueError:
+        return 0.0
