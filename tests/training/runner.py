@@ -1,0 +1,59 @@
+"""A warm parent: reads one order a line, trains in a fork, and tells how the fork ended."""
+
+import hashlib
+import io
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from rung import torch as rt
+from training.noisy import Fuse, NoisyTrial
+
+
+def train(order: dict[str, Any]) -> None:
+    """Train the noisy trial as a run, and write what became of it."""
+    warnings.simplefilter("ignore")
+    os.environ.update(order["environment"])
+    os.chdir(order["folder"])
+    torch.set_num_threads(1)
+    with rt.init(aggregation_frequency=2) as context:
+        trial = NoisyTrial(context, Fuse(order["moment"]), order["workers"])
+        rt.Trainer(trial, context).fit()
+        kept = [trial.model.state_dict(), trial.optimizer.state_dict(), torch.get_rng_state()]
+    buffer = io.BytesIO()
+    torch.save(kept, buffer)
+    digest = hashlib.sha256(buffer.getvalue()).hexdigest()
+    result = {"weights": digest, "validations": trial.moments.validations}
+    Path("result.json").write_text(json.dumps(result), encoding="utf-8")
+
+
+def warm_up() -> None:
+    """Take one step, so that torch has imported what it imports then."""
+    torch.set_num_threads(1)
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.AdamW(model.parameters())
+    torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 2)
+    model(torch.ones(1)).sum().backward()
+    optimizer.step()
+
+
+def main() -> None:
+    """Serve orders until the end of the input."""
+    warm_up()
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            os.dup2(2, 1)  # standard output is for the answers
+            train(json.loads(line))
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        sys.stdout.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Metrics of many batches as one number each."""
+
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from rung.core.values import wire_values
+
+
+class Reducer(enum.Enum):
+    """How the validation metrics of all batches become one number."""
+
+    AVG = "avg"
+    """The mean over records: each batch weighs as much as it holds."""
+    SUM = "sum"
+    MIN = "min"
+    MAX = "max"
+
+
+class TrainingAverages:
+    """Means over the batches since the last report.
+
+    Tensors on a GPU are kept as they are until somebody asks, so that adding one does not wait
+    for it; they are added up in the order in which they came, so asking earlier changes nothing.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+        self._waiting: list[tuple[str, torch.Tensor]] = []
+
+    def add(self, metrics: Mapping[str, Any]) -> None:
+        """Take the metrics of a batch."""
+        for name, value in metrics.items():
+            if isinstance(value, torch.Tensor) and value.is_cuda:
+                self._waiting.append((name, value.detach()))
+            else:
+                self._add(name, value)
+
+    def take(self) -> dict[str, float]:
+        """Return the means and begin anew."""
+        self._settle()
+        means = {name: total / self._counts[name] for name, total in self._sums.items()}
+        self._sums, self._counts = {}, {}
+        return means
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was added since the last report."""
+        self._settle()
+        return {"sums": dict(self._sums), "counts": dict(self._counts)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
+
+    def _settle(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for name, value in waiting:
+            self._add(name, value)
+
+    def _add(self, name: str, value: Any) -> None:
+        number = float(wire_values({name: value})[name])
+        self._sums[name] = self._sums.get(name, 0.0) + number
+        self._counts[name] = self._counts.get(name, 0) + 1
+
+
+class ValidationResult:
+    """Reduces the metrics of the validation batches."""
+
+    def __init__(self, reducers: Reducer | Mapping[str, Reducer]) -> None:
+        self._reducers = reducers
+        self._values: dict[str, float] = {}
+        self._weights: dict[str, int] = {}
+
+    def add(self, metrics: Mapping[str, Any], records: int) -> None:
+        """Take the metrics of a batch that held so many records."""
+        for name, wire in wire_values(metrics).items():
+            value = float(wire)
+            reducer = self._reducer(name)
+            if reducer is Reducer.AVG:
+                value *= records
+            if name not in self._values:
+                self._values[name], self._weights[name] = value, records
+            else:
+                self._values[name] = _join(reducer, self._values[name], value)
+                self._weights[name] += records
+
+    def reduced(self) -> dict[str, float]:
+        """Return one number for each metric."""
+        return {
+            name: value / self._weights[name] if self._reducer(name) is Reducer.AVG else value
+            for name, value in self._values.items()
+        }
+
+    def _reducer(self, name: str) -> Reducer:
+        if isinstance(self._reducers, Reducer):
+            return self._reducers
+        return self._reducers.get(name, Reducer.AVG)
+
+
+def _join(reducer: Reducer, left: float, right: float) -> float:
+    match reducer:
+        case Reducer.AVG | Reducer.SUM:
+            return left + right
+        case Reducer.MIN:
+            return min(left, right)
+        case Reducer.MAX:
+            return max(left, right)

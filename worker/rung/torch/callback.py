@@ -1,0 +1,50 @@
+"""Hooks into the trainer's loop."""
+
+from typing import Any
+
+
+class Callback:
+    """Does something at certain moments of training; each method does nothing by default.
+
+    What it keeps in `state_dict` is part of every checkpoint.
+    """
+
+    def on_trial_startup(self, first_batch_idx: int, checkpoint_uuid: str | None) -> None:
+        """Training is set up and about to begin, or to go on from a checkpoint."""
+
+    def on_trial_shutdown(self) -> None:
+        """Training is over, for whatever reason but a crash."""
+
+    def on_training_start(self) -> None:
+        """The first batch of this run is about to be trained."""
+
+    def on_training_epoch_start(self, epoch_idx: int) -> None:
+        """An epoch begins; not called where a run goes on within one."""
+
+    def on_training_epoch_end(self, epoch_idx: int) -> None:
+        """An epoch is complete."""
+
+    def on_validation_start(self) -> None:
+        """The model is about to be validated."""
+
+    def on_validation_end(self, metrics: dict[str, Any]) -> None:
+        """The model was validated."""
+
+    def on_checkpoint_load_start(self, checkpoint: dict[str, Any]) -> None:
+        """A checkpoint was read and is about to be taken in."""
+
+    def on_checkpoint_save_start(self, checkpoint: dict[str, Any]) -> None:
+        """A checkpoint is about to be written."""
+
+    def on_checkpoint_write_end(self, checkpoint_dir: str) -> None:
+        """A checkpoint's files are in the folder; more may be added."""
+
+    def on_checkpoint_upload_end(self, uuid: str) -> None:
+        """A checkpoint is in the object store."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what to keep: tensors and JSON values."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take back what `state_dict` returned."""

@@ -1,0 +1,93 @@
+"""The order of the training data: a function of the trial's seed and the epoch alone.
+
+Whatever a sampler draws, it draws from generators that are seeded for the epoch and set back
+afterwards. So the order does not depend on what the model drew, the model's draws not on the
+order, and a resumed epoch has the order that it had.
+
+In the workers of a DataLoader, the generators are seeded anew for every batch, so what a data set
+draws there (augmentation) does not depend on the number of workers, nor on where a run resumed.
+"""
+
+from collections.abc import Iterator, Sized
+from typing import Any, NamedTuple
+
+import torch
+from rung.torch.rng import derive, isolated, seed_worker
+from torch.utils.data import Dataset, Sampler
+
+_ORDER = 1
+_WORKER = 2
+
+
+class Drawn(NamedTuple):
+    """An entry of a sampler on its way to a worker, with the seed for fetching it."""
+
+    seed: int
+    entry: Any
+
+
+class EpochOrder(Sampler[Any]):
+    """A sampler's entries in the order that the seed and the epoch give."""
+
+    def __init__(self, inner: Any, seed: int, *, tagged: bool) -> None:
+        self._inner = inner
+        self._seed = seed
+        self._tagged = tagged
+        self.epoch = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        with isolated(derive(self._seed, _ORDER, self.epoch)):
+            self._reseed(derive(self._seed, _ORDER, self.epoch))
+            entries: Iterator[Any] = iter(self._inner)
+            if isinstance(self._inner, Sized):
+                entries = iter(list(entries))
+        if not self._tagged:
+            return entries
+        return self._tag(entries, self.epoch)
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def _tag(self, entries: Iterator[Any], epoch: int) -> Iterator[Drawn]:
+        for number, entry in enumerate(entries):
+            yield Drawn(derive(self._seed, _WORKER, epoch, number), entry)
+
+    def _reseed(self, seed: int) -> None:
+        """Seed the generators that the samplers hold themselves, and tell them the epoch."""
+        current = self._inner
+        while current is not None:
+            generator = getattr(current, "generator", None)
+            if isinstance(generator, torch.Generator):
+                generator.manual_seed(seed)
+            if hasattr(current, "set_epoch"):
+                current.set_epoch(self.epoch)
+            current = getattr(current, "sampler", None)
+
+
+class SeededDataset(Dataset[Any]):
+    """A data set that is fetched from with generators seeded for each entry of the sampler."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_inner":
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def __getitem__(self, drawn: Drawn) -> Any:
+        """Fetch a single sample."""
+        seed_worker(drawn.seed)
+        return self._inner[drawn.entry]
+
+    def __getitems__(self, drawn: Drawn) -> list[Any]:
+        """Fetch a batch of samples."""
+        seed_worker(drawn.seed)
+        fetch = getattr(self._inner, "__getitems__", None)
+        if fetch is not None:
+            fetched: list[Any] = fetch(drawn.entry)
+            return fetched
+        return [self._inner[index] for index in drawn.entry]
