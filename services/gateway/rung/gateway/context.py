@@ -10,7 +10,7 @@ import msgspec
 from aiohttp import web
 
 from rung.gateway.config import Settings
-from rung.gateway.experiment_view import Checkpoint, Experiment, Trial
+from rung.gateway.experiment import Checkpoint, Experiment, Trial
 from rung.gateway.problem import Problem, not_found, unavailable
 from rung.gateway.series import Series
 from rung.gateway.views import Ambiguous, Views

@@ -4,7 +4,7 @@ import hashlib
 import secrets
 from typing import Final
 
-from rung.gateway.experiment_view import Experiment
+from rung.gateway.experiment import Experiment
 from rung.gateway.views import Views
 
 LETTERS: Final = "0123456789abcdefghjkmnpqrstvwxyz"

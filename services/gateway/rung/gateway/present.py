@@ -2,7 +2,8 @@
 
 from rung.events.trial import MetricValue, trial_id_of
 from rung.gateway import answer
-from rung.gateway.experiment_view import Best, Checkpoint, Experiment, Submission, Trial, is_better
+from rung.gateway.experiment import Best, Checkpoint, Experiment, Submission, Trial
+from rung.gateway.experiment_view import is_better
 from rung.gateway.pool_view import Agent, Pool
 from rung.gateway.progress import lengths_of, progress_of, rung_of
 

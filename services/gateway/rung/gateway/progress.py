@@ -8,7 +8,7 @@ whatever its divisor. One without lengths is counted in trials.
 from typing import NamedTuple
 
 from rung.events.experiment import BracketPlan
-from rung.gateway.experiment_view import Experiment, Trial
+from rung.gateway.experiment import Experiment, Trial
 
 _NEARLY: float = 0.99
 """What an experiment that has not ended is taken for at most."""

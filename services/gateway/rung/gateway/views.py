@@ -8,7 +8,8 @@ from typing import Any
 import structlog
 
 from rung.events import RungError, partition_of, topic
-from rung.gateway.experiment_view import Checkpoint, Experiment, ExperimentView, Submission
+from rung.gateway.experiment import Checkpoint, Experiment, Submission
+from rung.gateway.experiment_view import ExperimentView
 from rung.gateway.follower import Follower
 from rung.gateway.letter_view import Letter, LetterView
 from rung.gateway.pool_view import Pool, PoolView

@@ -16,7 +16,7 @@ from rung.gateway.context import (
     reply,
     trial_of,
 )
-from rung.gateway.experiment_view import Checkpoint, Experiment
+from rung.gateway.experiment import Checkpoint, Experiment
 from rung.gateway.problem import Problem
 from rung.gateway.query import NoQuery, PageQuery, page, read_query
 from rung.gateway.route import Route

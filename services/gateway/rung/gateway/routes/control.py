@@ -18,7 +18,7 @@ from rung.events.experiment import (
 )
 from rung.gateway import answer, present
 from rung.gateway.context import context_of, experiment_of, reply
-from rung.gateway.experiment_view import Experiment
+from rung.gateway.experiment import Experiment
 from rung.gateway.idempotency import REUSED, key_of, once
 from rung.gateway.problem import Problem
 from rung.gateway.query import NoQuery, read_query

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from rung.events.trial import MetricValue
 from rung.gateway import answer, present
 from rung.gateway.context import context_of, experiment_of, reply, trial_of
-from rung.gateway.experiment_view import Experiment
+from rung.gateway.experiment import Experiment
 from rung.gateway.query import read_query
 from rung.gateway.route import Route
 from rung.gateway.series import Point, Series

@@ -17,7 +17,7 @@ from rung.expconf.code import CodeArchive, InvalidCode, check_archive
 from rung.gateway import answer, name
 from rung.gateway.answer import ProblemItem
 from rung.gateway.context import Context, context_of, reply
-from rung.gateway.experiment_view import Experiment
+from rung.gateway.experiment import Experiment
 from rung.gateway.idempotency import REUSED, key_of, once
 from rung.gateway.problem import Problem
 from rung.gateway.query import NoQuery, read_query

@@ -1,0 +1,107 @@
+"""Answers about the installation as a whole."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from rung.events.allocation import Slot
+from rung.gateway.answer.word import Time
+
+
+class SlotUse(Slot, frozen=True, kw_only=True):
+    """A slot and what holds it."""
+
+    allocation_id: str | None
+
+
+class Agent(Struct, kw_only=True):
+    """One machine's agent."""
+
+    id: str
+    pool: str
+    hostname: str
+    incarnation: int
+    state: Literal["joined", "left", "lost"]
+    since: Time
+    slots: list[SlotUse]
+
+
+class AgentList(Struct, kw_only=True):
+    """All agents."""
+
+    items: list[Agent]
+
+
+class QueueItem(Struct, kw_only=True):
+    """A run that waits for slots."""
+
+    allocation_id: str
+    pool: str
+    experiment_id: str
+    trial_id: str
+    run: int
+    slots: int
+    priority: int
+    requested_at: Time
+    withdrawn: bool
+
+
+class Queue(Struct, kw_only=True):
+    """A page of what waits: by pool, priority and age."""
+
+    items: list[QueueItem]
+    next_cursor: str | None
+
+
+class DeadLetter(Struct, kw_only=True):
+    """A message that a reader could not take in; it stopped nothing else."""
+
+    at: Time
+    topic: str
+    partition: int
+    position: int
+    key: str
+    reader: str
+    reason: str
+    value: str
+
+
+class DeadLetterList(Struct, kw_only=True):
+    """A page of dead letters, the newest first."""
+
+    items: list[DeadLetter]
+    next_cursor: str | None
+    count: int
+
+
+class PoolStatus(Struct, kw_only=True):
+    """A resource pool in numbers."""
+
+    name: str
+    agents: int
+    slots: int
+    slots_used: int
+    waiting: int
+
+
+class Status(Struct, kw_only=True):
+    """This installation in numbers."""
+
+    version: str
+    ledger_id: str
+    experiments: Annotated[dict[str, int], Meta(description="state → how many")]
+    pools: list[PoolStatus]
+    dead_letters: int
+
+
+class Health(Struct, kw_only=True):
+    """It answers."""
+
+    status: Literal["ok"]
+
+
+class Audit(Struct, kw_only=True):
+    """Whether every decision on record is what is decided today."""
+
+    same: bool
+    decisions: int

@@ -1,0 +1,58 @@
+"""Answers about curves and printed lines."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from rung.events.trial import MetricValue
+
+CurvePoint = tuple[int, MetricValue, int]
+
+
+class MetricName(Struct, kw_only=True):
+    """A metric that an experiment reported."""
+
+    kind: str
+    name: str
+
+
+class ExperimentCurves(Struct, kw_only=True):
+    """One metric of all trials."""
+
+    experiment_id: str
+    kind: str
+    name: str
+    curves: Annotated[
+        dict[str, list[CurvePoint]],
+        Meta(description="trial id → points of step, value, Unix time in milliseconds"),
+    ]
+    names: list[MetricName]
+
+
+class TrialCurve(Struct, kw_only=True):
+    """One metric of one trial."""
+
+    trial_id: str
+    kind: str
+    name: str
+    points: list[CurvePoint]
+    names: list[MetricName]
+
+
+class LogLine(Struct, kw_only=True):
+    """One line that a trial printed."""
+
+    trial_id: str
+    run: int
+    rank: int
+    stream: str
+    level: str
+    time_ms: int
+    text: str
+
+
+class LogPage(Struct, kw_only=True):
+    """Printed lines by time."""
+
+    items: list[LogLine]
+    next_cursor: Annotated[str | None, Meta(description="give it as `after`")]

@@ -1,0 +1,21 @@
+"""Words that several answers use."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+Time = Annotated[str, Meta(description="RFC 3339, UTC")]
+
+ExperimentPhase = Literal["active", "paused", "canceling", "completed", "errored", "canceled"]
+TrialPhase = Literal[
+    "waiting",
+    "running",
+    "resting",
+    "paused",
+    "stopping",
+    "completed",
+    "stopped",
+    "errored",
+    "canceled",
+]
+CheckpointPhase = Literal["stored", "retired", "deleted", "damaged"]

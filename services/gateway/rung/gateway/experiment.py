@@ -1,0 +1,130 @@
+"""What the gateway knows of one experiment: its trials, their results, its checkpoints."""
+
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+from rung.events.experiment import BracketPlan, ExperimentState
+from rung.events.trial import MetricValue, TrialState
+from rung.gateway.pace import Pace
+
+Action = Literal["submit", "pause", "resume", "cancel", "kill", "pin"]
+"""What a client asked for."""
+
+
+class Validation(Struct, array_like=True):
+    """One report that counts; `time` is in units of the searcher's time metric."""
+
+    steps: int
+    time: float
+    metrics: dict[str, MetricValue]
+
+
+class Best(Struct, array_like=True):
+    """The best finite value of the searcher's metric, the earliest of equal ones."""
+
+    value: float
+    steps: int
+
+
+class Trial(Struct):
+    """One trial.
+
+    Attributes:
+        run: the highest run that was requested, 0 before the first.
+        started: the highest run whose process was heard of.
+        over: the highest run that has ended.
+        stopped: why the search gave it up, if it did.
+        message: what a person should read about the end of its last run.
+    """
+
+    index: int
+    bracket: int
+    hparams: dict[str, Any]
+    seed: int
+    run: int = 0
+    length: int | None = None
+    started: int = 0
+    over: int = 0
+    steps: int = 0
+    restarts: int = 0
+    stopped: str | None = None
+    closed: TrialState | None = None
+    reason: str | None = None
+    message: str | None = None
+    best: Best | None = None
+    validations: list[Validation] = field(default_factory=list[Validation])
+
+    @property
+    def time(self) -> float:
+        """How far it got, in units of the time metric."""
+        return max(self.validations[-1].time, 0.0) if self.validations else 0.0
+
+
+class Checkpoint(Struct):
+    """One checkpoint that was complete once."""
+
+    id: str
+    trial_id: str
+    run: int
+    steps: int
+    size_bytes: int
+    files: int
+    digest: str
+    stored_at: str
+    damaged: str | None = None
+    retired: str | None = None
+    deleted_at: str | None = None
+    pinned_by: list[str] = field(default_factory=list[str])
+
+
+class Submission(Struct):
+    """What its author handed in, and the few fields of it that folding needs."""
+
+    config: dict[str, Any]
+    source: str
+    code_digest: str | None
+    at: str
+    actor: str | None
+    origin: str | None
+    metric: str
+    smaller_is_better: bool
+    time_metric: str
+
+
+class Experiment(Struct):
+    """One experiment; `submission` is there from its first fact on.
+
+    Attributes:
+        ending: it was asked to end, and has not ended yet or has.
+        requests: origin of a client's request (`client/<key>`) → what was asked for.
+        units: how much its trials trained together, in units of the time metric.
+    """
+
+    id: str
+    submission: Submission | None = None
+    method: str | None = None
+    plan: list[BracketPlan] = field(default_factory=list[BracketPlan])
+    paused: bool = False
+    ending: Literal["cancel", "kill"] | None = None
+    ended: ExperimentState | None = None
+    ended_at: str | None = None
+    reason: str | None = None
+    requests: dict[str, str] = field(default_factory=dict[str, str])
+    trials: list[Trial] = field(default_factory=list[Trial])
+    checkpoints: dict[str, Checkpoint] = field(default_factory=dict[str, Checkpoint])
+    units: float = 0.0
+    pace: Pace = field(default_factory=Pace)
+
+    def trial(self, trial_id: str) -> Trial | None:
+        """Return one of its trials by id, None if it has none of that id."""
+        owner, _, index = trial_id.rpartition(".")
+        if owner != self.id or not (index.isascii() and index.isdigit()) or len(index) > 9:
+            return None
+        number = int(index)
+        return self.trials[number] if number < len(self.trials) else None
+
+    def current(self, trial_id: str, run: int) -> Trial | None:
+        """Return the trial if what this run says counts."""
+        trial = self.trial(trial_id)
+        return trial if trial is not None and run > trial.over else None
