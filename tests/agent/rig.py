@@ -4,13 +4,14 @@ import asyncio
 import hashlib
 import io
 import tarfile
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rung.agent.agent import Agent
 from rung.agent.config import Settings
-from rung.events import Event, Payload, decode, encode, fact, topic
+from rung.events import Event, LedgerUnavailable, Payload, decode, encode, fact, topic
 from rung.events.allocation import (
     AgentJoined,
     AllocationGranted,
@@ -26,6 +27,21 @@ from rung.objects import FolderStore
 P = TypeVar("P", bound=Payload)
 POOL = "default"
 EXPERIMENT = "exp00001"
+
+SPEAK = """
+import json, os, socket, sys
+channel = socket.socket(socket.AF_UNIX)
+channel.connect(os.environ["RUNG_SOCKET"])
+def say(**message):
+    channel.sendall(json.dumps(message).encode() + b"\\n")
+def hello(token=os.environ["RUNG_ALLOCATION_TOKEN"]):
+    say(type="hello", allocation_id=os.environ["RUNG_ALLOCATION"], token=token, rank=0,
+        pid=os.getpid())
+    return channel.makefile().readline()
+def report(kind, step, **values):
+    say(type="reported", kind=kind, step=step, time_ms=1, values=values)
+"""
+"""The beginning of a script that speaks with the agent by hand."""
 
 
 class Rig:
@@ -196,6 +212,58 @@ class Rig:
         async for records in self.ledger.follow(name, 0, 0):
             for record in records:
                 yield record.value
+
+
+class FickleLedger(MemoryLedger):
+    """A ledger that is away, except for the scheduler, when told so."""
+
+    def __init__(self) -> None:
+        super().__init__(partitions=1)
+        self.away = False
+        self.refused = asyncio.Event()
+
+    async def append(self, drafts: Sequence[Draft]) -> list[int]:
+        """Append, or be away."""
+        if self.away and drafts[0].topic != topic.PLACEMENTS:
+            self.refused.set()
+            raise LedgerUnavailable("away")
+        return await super().append(drafts)
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Wait for something outside of the ledger, of which nobody sends word."""
+
+    def watch() -> None:
+        while not condition():
+            time.sleep(0.01)
+
+    await asyncio.to_thread(watch)
+
+
+def alive(pid: int) -> bool:
+    """Tell whether a process is there and no zombie."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] not in {"Z", "X"}
+
+
+def exists(path: str) -> bool:
+    """Tell whether a path is there."""
+    return Path(path).exists()
+
+
+def parent_of(pid: int) -> int:
+    """Return the parent of a process."""
+    status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    return int(status.rpartition(")")[2].split()[1])
+
+
+def children_of(pid: int | None) -> list[int]:
+    """Return the children of a process."""
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(word) for word in path.read_text(encoding="ascii").split()]
 
 
 class Ended:

@@ -1,14 +1,11 @@
 """One run: what its process does, what the agent makes of it."""
 
-import asyncio
-import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent.rig import Rig
+from agent.rig import SPEAK, Rig, alive, children_of, exists
 from rung.events.allocation import AllocationReleased
 from rung.events.checkpoint import CheckpointDamaged, CheckpointStored
 from rung.events.metric import MetricsReported
@@ -19,20 +16,6 @@ from rung.events.trial import (
     TrialStarted,
     TrialValidated,
 )
-
-SPEAK = """
-import json, os, socket, sys
-channel = socket.socket(socket.AF_UNIX)
-channel.connect(os.environ["RUNG_SOCKET"])
-def say(**message):
-    channel.sendall(json.dumps(message).encode() + b"\\n")
-def hello(token=os.environ["RUNG_ALLOCATION_TOKEN"]):
-    say(type="hello", allocation_id=os.environ["RUNG_ALLOCATION"], token=token, rank=0,
-        pid=os.getpid())
-    return channel.makefile().readline()
-def report(kind, step, **values):
-    say(type="reported", kind=kind, step=step, time_ms=1, values=values)
-"""
 
 
 async def test_finished(running: Rig) -> None:
@@ -66,6 +49,7 @@ async def test_finished(running: Rig) -> None:
 )
 async def test_ends(
     running: Rig,
+    *,
     script: str,
     outcome: ExitOutcome,
     code: int | None,
@@ -347,10 +331,8 @@ async def test_leaves_nothing_behind(running: Rig) -> None:
     assert ended.exit.outcome == "finished"
     pids = [int(word) for line in ended.printed() for word in line.split() if word.isdecimal()]
     assert len(pids) == 3
-    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
-    parent = running.agent._starter.pid
-    children = Path(f"/proc/{parent}/task/{parent}/children").read_text(encoding="ascii")
-    assert not children.split()
+    assert not [pid for pid in pids if alive(pid)]
+    assert children_of(running.agent._starter.pid) == []
 
 
 async def test_long_line(running: Rig) -> None:
@@ -368,12 +350,14 @@ async def test_own_copy_of_the_code(running: Rig) -> None:
         "open('train.py', 'a').write('# more')\nprint(os.getcwd())"
     )
     code = running.code(train=script)
+    folders = []
     for _ in range(2):
         ended = await running.end_of(await running.grant(code=code))
         count, folder = ended.printed()
         assert count == "2"
-        while await asyncio.to_thread(os.path.exists, folder):
-            await asyncio.sleep(0)
+        folders.append(folder)
+    await running.stop()
+    assert not [folder for folder in folders if exists(folder)]
 
 
 async def test_finishing_touches(running: Rig) -> None:
@@ -391,4 +375,4 @@ async def test_finishing_touches(running: Rig) -> None:
     ended = await running.end_of(await running.grant(code=code))
     folder, *rest = ended.printed()
     assert rest == ["thread", "bye", "deleted", "too"]
-    assert not Path(folder).exists()
+    assert not exists(folder)

@@ -88,21 +88,20 @@ class Spool:
         """
         self._loop = asyncio.get_running_loop()
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = _open(self._path)
-            self._reader = _open(self._path)
-            self._read_marks(agent_id or default_agent_id)
+            with contextlib.ExitStack() as undo:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._db = _open(self._path)
+                undo.callback(self._db.close)
+                self._reader = _open(self._path)
+                undo.callback(self._reader.close)
+                self._read_marks(agent_id, default_agent_id)
+                undo.pop_all()
         except (sqlite3.Error, OSError) as error:
             raise SpoolUnusable(
                 f"the agent's spool {self._path} cannot be opened: {error}; "
                 "check the disk and the folder's permissions, or move the file away "
                 "(reports in it that the ledger does not have are lost then)"
             ) from error
-        if agent_id is not None and agent_id != self.agent_id:
-            raise SpoolUnusable(
-                f"the agent's spool {self._path} belongs to the agent {self.agent_id!r}, not "
-                f"{agent_id!r}; start it under that name or give it another folder"
-            )
         self._thread = threading.Thread(target=self._commit_forever, name="spool", daemon=True)
         self._thread.start()
 
@@ -204,13 +203,13 @@ class Spool:
         self._reader.close()
         self._db.close()
 
-    def _read_marks(self, agent_id: str) -> None:
+    def _read_marks(self, agent_id: str | None, default_agent_id: str) -> None:
         with self._db:
             self._db.execute("BEGIN IMMEDIATE")
             for name, value in (
                 ("layout", str(_LAYOUT)),
                 ("spool_id", secrets.token_hex(8)),
-                ("agent_id", agent_id),
+                ("agent_id", agent_id or default_agent_id),
                 ("incarnation", "0"),
                 ("forgotten", "0"),
             ):
@@ -220,6 +219,11 @@ class Spool:
             raise SpoolUnusable(f"the agent's spool {self._path} was written by a newer Rung")
         self.id = marks["spool_id"]
         self.agent_id = marks["agent_id"]
+        if agent_id not in {None, self.agent_id}:
+            raise SpoolUnusable(
+                f"the agent's spool {self._path} belongs to the agent {self.agent_id!r}, not "
+                f"{agent_id!r}; start it under that name or give it another folder"
+            )
         self.incarnation = int(marks["incarnation"])
         self._forgotten = self._forgotten_on_disk = int(marks["forgotten"])
         (last,) = self._db.execute("SELECT max(number) FROM fact").fetchone()

@@ -1,0 +1,237 @@
+"""The spool: durable, in order, bounded."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from agent.rig import FickleLedger
+from rung.agent.drain import Drain
+from rung.agent.spool import Spool, SpoolUnusable
+from rung.events import decode, topic
+from rung.events.trial import TrialStarted
+from rung.ledger import MemoryLedger
+
+
+def _started(run: int, agent_id: str = "a1") -> TrialStarted:
+    return TrialStarted(experiment_id="e", trial_id="e.0", run=run, agent_id=agent_id)
+
+
+async def _runs(ledger: MemoryLedger) -> list[int]:
+    """Return the runs of what was appended, checking the origin's numbers."""
+    records = await ledger.read(topic.EXPERIMENTS, 0, 0, 1_000_000)
+    events = [decode(record.value) for record in records]
+    sequences = [event.sequence for event in events]
+    assert sequences == sorted(sequences, key=lambda number: number or 0)
+    return [event.data.run for event in events if isinstance(event.data, TrialStarted)]
+
+
+@pytest.fixture
+async def spool(tmp_path: Path) -> AsyncIterator[Spool]:
+    """Give an open spool."""
+    made = Spool(tmp_path / "spool.db")
+    made.open("a1", "host")
+    yield made
+    await made.close()
+
+
+async def _reopened(spool: Spool) -> Spool:
+    """Return another spool on the same file, as a new life of the agent would open it."""
+    made = Spool(spool._path)
+    made.open(None, "host")
+    return made
+
+
+async def test_what_is_durable_is_read_in_order(spool: Spool) -> None:
+    """Facts come back in order, under the spool's origin and its numbers."""
+    last = spool.put(*(_started(run) for run in range(1, 501)))
+    await spool.durable(last)
+    again = await _reopened(spool)
+    spooled = await again.read(0, 1000)
+    await again.close()
+    events = [decode(item.draft.value) for item in spooled]
+    assert [item.number for item in spooled] == list(range(1, 501))
+    assert [event.sequence for event in events] == list(range(1, 501))
+    assert {event.origin for event in events} == {f"agent/a1/{spool.id}"}
+    assert [event.id for event in events[:2]] == [f"{spool.origin}#1", f"{spool.origin}#2"]
+
+
+async def test_numbers_never_come_twice(tmp_path: Path) -> None:
+    """What was forgotten is gone for good, and its numbers with it."""
+    spool = Spool(tmp_path / "spool.db")
+    spool.open("a1", "host")
+    spool.put(_started(1), _started(2))
+    await spool.durable(2)
+    spool.forget(2)
+    await spool.durable(spool.put(_started(3)))
+    await spool.close()
+    again = Spool(spool._path)
+    again.open("a1", "host")
+    assert again.forgotten == 2
+    assert [item.number for item in await again.read(2, 10)] == [3]
+    again.forget(3)
+    await again.close()
+    last = Spool(spool._path)
+    last.open("a1", "host")
+    assert last.backlog == 0
+    assert last.put(_started(4)) == 4
+    await last.close()
+
+
+async def test_incarnations(spool: Spool) -> None:
+    """Each life has a higher number than the one before."""
+    assert [await spool.start_incarnation() for _ in range(2)] == [1, 2]
+    again = await _reopened(spool)
+    assert await again.start_incarnation() == 3
+    assert again.id == spool.id
+    await again.close()
+
+
+async def test_names(tmp_path: Path, spool: Spool) -> None:
+    """A spool keeps its agent's name, and refuses another's."""
+    again = await _reopened(spool)
+    assert again.agent_id == "a1"
+    await again.close()
+    other = Spool(spool._path)
+    with pytest.raises(SpoolUnusable, match="belongs to the agent 'a1', not 'a2'"):
+        other.open("a2", "host")
+    nameless = Spool(tmp_path / "other.db")
+    nameless.open(None, "host")
+    assert nameless.agent_id == "host"
+    await nameless.close()
+
+
+@pytest.mark.parametrize("content", [b"no database at all, but long enough to be read as one"])
+async def test_damaged(tmp_path: Path, content: bytes) -> None:
+    """A file that is no spool is refused with what to do."""
+    path = tmp_path / "spool.db"
+    path.write_bytes(content * 100)
+    with pytest.raises(SpoolUnusable, match="move the file away"):
+        Spool(path).open("a1", "host")
+
+
+async def test_newer(spool: Spool) -> None:
+    """A file that a newer version wrote is refused."""
+    spool._db.execute("UPDATE mark SET value = '99' WHERE name = 'layout'")
+    spool._db.commit()
+    with pytest.raises(SpoolUnusable, match="written by a newer Rung"):
+        Spool(spool._path).open("a1", "host")
+
+
+async def test_drains_in_order(spool: Spool) -> None:
+    """The ledger gets everything once, in order, through an absence too."""
+    ledger = FickleLedger()
+    drain = Drain(spool, ledger)
+    task = asyncio.create_task(drain.run())
+    spool.put(*(_started(run) for run in range(100)))
+    await drain.empty()
+    ledger.away = True
+    spool.put(*(_started(run) for run in range(100, 1500)))
+    await ledger.refused.wait()
+    spool.put(_started(1500))
+    ledger.away = False
+    await drain.empty()
+    assert await _runs(ledger) == list(range(1501))
+    task.cancel()
+
+
+async def test_appended_but_not_forgotten(spool: Spool) -> None:
+    """After a crash between append and removal the same events come again, with the same ids."""
+    first, second = FickleLedger(), FickleLedger()
+    await spool.durable(spool.put(*(_started(run) for run in range(5))))
+    for ledger in (first, second):
+        again = await _reopened(spool)
+        again._commit = lambda *_: None  # type: ignore[method-assign]  # crashes before removing
+        drain = Drain(again, ledger)
+        task = asyncio.create_task(drain.run())
+        await drain.empty()
+        task.cancel()
+        await again.close()
+    read = [await ledger.read(topic.EXPERIMENTS, 0, 0, 10) for ledger in (first, second)]
+    assert read[0] == read[1]
+    assert len(read[0]) == 5
+
+
+async def test_full_disk(tmp_path: Path) -> None:
+    """While the disk is full, reports wait in memory up to the bound; then they go on in order."""
+    spool = Spool(tmp_path / "spool.db", pending_bytes_max=20_000)
+    spool.open("a1", "host")
+    (pages,) = spool._db.execute("PRAGMA page_count").fetchone()
+    spool._db.execute(f"PRAGMA max_page_count = {pages}")
+    run = 0
+    while not spool.saturated:
+        spool.put(_started(run, agent_id="x" * 100))
+        run += 1
+    room = asyncio.Event()
+    spool.when_room(room.set)
+    assert spool._full or not room.is_set()
+    spool._db.execute("PRAGMA max_page_count = 100000")
+    await room.wait()
+    await spool.durable(run)
+    spooled = await spool.read(0, 10_000)
+    assert [item.number for item in spooled] == list(range(1, run + 1))
+    assert not spool.saturated
+    await spool.close()
+
+
+_WRITER = """
+import asyncio, sys
+from pathlib import Path
+from rung.agent.spool import Spool
+from rung.events.trial import TrialStarted
+
+async def main():
+    spool = Spool(Path(sys.argv[1]))
+    spool.open("a1", "host")
+    run = spool.forgotten + spool.backlog
+    while True:
+        batch = [TrialStarted(experiment_id="e", trial_id="e.0", run=run + i, agent_id="a")
+                 for i in range(1, 8)]
+        run += len(batch)
+        await spool.durable(spool.put(*batch))
+        print(run, flush=True)
+
+asyncio.run(main())
+"""
+
+
+async def test_killed_while_writing(tmp_path: Path) -> None:
+    """What the spool called durable survives SIGKILL at any moment, in order, without gaps."""
+    path = tmp_path / "spool.db"
+    for lives in range(1, 5):
+        promised = await asyncio.to_thread(_write_and_die, path, lives * 3)
+        spool = Spool(path)
+        spool.open("a1", "host")
+        spooled = await spool.read(0, 1_000_000)
+        await spool.close()
+        runs = [decode(item.draft.value).data for item in spooled]
+        assert [item.number for item in spooled] == list(range(1, len(spooled) + 1))
+        assert [getattr(data, "run", 0) for data in runs] == list(range(1, len(spooled) + 1))
+        assert len(spooled) >= promised
+
+
+def _write_and_die(path: Path, lines: int) -> int:
+    """Write in a process of its own, kill it, and return what it was promised at last."""
+    writer = subprocess.Popen(
+        [sys.executable, "-c", _WRITER, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    assert writer.stdout is not None
+    for _ in range(lines):
+        last = writer.stdout.readline()
+    os.kill(writer.pid, signal.SIGKILL)
+    rest = writer.stdout.read().split()
+    writer.stdout.close()
+    writer.wait()
+    return int(rest[-1] if rest else last)
+
+
+async def test_unwritable(tmp_path: Path) -> None:
+    """A folder that cannot be made is refused with what to check."""
+    (tmp_path / "file").touch()
+    with pytest.raises(SpoolUnusable, match="check the disk and the folder's permissions"):
+        Spool(tmp_path / "file" / "spool.db").open("a1", "host")
