@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 import torch
+
 from rung.core import ReportRefused
 from rung.core.values import step_number, wire_values
 

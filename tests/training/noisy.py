@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-import torch
 from rung import torch as rt
-from torch import nn
 
 SAMPLES = 24
 BATCH = 4

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from rung import torch as rt
 from training.noisy import Fuse, NoisyTrial
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 import torch
-from rung import core
-from rung.torch.rng import seed_everything
 from torch import nn
 from torch.optim import Optimizer
+
+from rung import core
+from rung.torch.rng import seed_everything
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 OptimizerT = TypeVar("OptimizerT", bound=Optimizer)

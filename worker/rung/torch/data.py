@@ -6,15 +6,16 @@ epoch. An IterableDataset that shuffles or augments in worker processes resumes 
 has `state_dict` and `load_state_dict` of its own that hold what it drew from.
 """
 
+import warnings
 from collections.abc import Sized
 from typing import Any, Final
 
+import torch
+from torch.utils.data import DataLoader, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-import torch
 from rung.torch.order import EpochOrder, SeededDataset
 from rung.torch.rng import derive
-from torch.utils.data import DataLoader, IterableDataset
 
 _BASE: Final = 3
 
@@ -89,15 +90,21 @@ class TrainingData:
         }
         if isinstance(dataset, IterableDataset):
             options |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
-            return StatefulDataLoader(dataset, **options)
+            return _stateful(dataset, options)
         tagged = loader.num_workers > 0
         inner = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
         self._order = EpochOrder(inner, self._seed, tagged=tagged)
         if tagged:
             dataset = SeededDataset(dataset)
         if loader.batch_sampler is None:
-            return StatefulDataLoader(dataset, batch_size=None, sampler=self._order, **options)
-        return StatefulDataLoader(dataset, batch_sampler=self._order, **options)
+            return _stateful(dataset, options | {"batch_size": None, "sampler": self._order})
+        return _stateful(dataset, options | {"batch_sampler": self._order})
+
+
+def _stateful(dataset: Any, options: dict[str, Any]) -> Any:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="'set_vital'")  # torchdata's call, not ours
+        return StatefulDataLoader(dataset, **options)
 
 
 def _length(loader: DataLoader[Any]) -> int | None:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+
 from rung.torch import rng
 from rung.torch.averages import ValidationResult
 from rung.torch.context import TrialContext

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sized
 from typing import Any, NamedTuple
 
 import torch
-from rung.torch.rng import derive, isolated, seed_worker
 from torch.utils.data import Dataset, Sampler
+
+from rung.torch.rng import derive, isolated, seed_worker
 
 _ORDER = 1
 _WORKER = 2

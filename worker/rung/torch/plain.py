@@ -4,8 +4,8 @@ from collections import Counter, OrderedDict
 from typing import Any, Final
 
 import numpy as np
-
 import torch
+
 from rung.events import RungError
 
 _SCALARS: Final = (str, int, float, bool, bytes, type(None))

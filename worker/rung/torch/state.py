@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import torch
 from msgspec import Struct
 
-import torch
 from rung.torch import rng
 from rung.torch.averages import TrainingAverages
 from rung.torch.callback import Callback

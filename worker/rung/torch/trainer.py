@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+
 from rung.torch import rng, state
 from rung.torch.averages import TrainingAverages
 from rung.torch.context import StepMode, TrialContext

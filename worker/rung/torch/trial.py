@@ -11,8 +11,9 @@ from rung.torch.callback import Callback
 from rung.torch.data import records_of
 
 if TYPE_CHECKING:
-    from rung.torch.context import TrialContext
     from torch.utils.data import DataLoader
+
+    from rung.torch.context import TrialContext
 
 
 class Trial(abc.ABC):
