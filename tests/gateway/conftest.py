@@ -1,0 +1,120 @@
+"""A real gateway on a real socket, with a ledger in memory and objects in a folder."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from gateway.client import TOKEN, Client
+from gateway.scenario import History, drafts
+from rung.events import Payload, decode
+from rung.gateway import serve
+from rung.gateway.config import Settings
+from rung.gateway.context import Audit
+from rung.gateway.series import Series
+from rung.host import FactWriter, host
+from rung.ledger import Ledger, MemoryLedger
+from rung.objects import FolderStore
+from rung.searcher.machine import Searcher
+
+EXPERIMENT_FILE = """\
+name: digits
+labels: [small]
+entrypoint: python3 train.py
+searcher:
+  name: random
+  metric: error
+  max_trials: 2
+  max_length: {epochs: 4}
+hyperparameters:
+  lr: {type: double, minval: 0.0, maxval: 1.0}
+"""
+
+
+class World:
+    """A ledger, a store, and as many gateways on them as a test starts."""
+
+    def __init__(self, ledger: Ledger, store: FolderStore) -> None:
+        self.ledger = ledger
+        self.store = store
+        self.series: Series | None = None
+        self.audit: Audit | None = None
+        self.settings = Settings()
+        self.writer = FactWriter(ledger, source="/rung/test", origin="agent/test/0")
+
+    @contextlib.asynccontextmanager
+    async def gateway(self) -> AsyncIterator[Client]:
+        """Run a gateway and return a client of it."""
+        listener = socket.create_server(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        started = asyncio.Event()
+        serving = asyncio.create_task(
+            serve(
+                self.ledger,
+                self.store,
+                listener=listener,
+                token=TOKEN,
+                series=self.series,
+                audit=self.audit,
+                settings=self.settings,
+                started=started.set,
+            )
+        )
+        await started.wait()
+        async with aiohttp.ClientSession() as session:
+            yield Client(session, url)
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+
+    @contextlib.asynccontextmanager
+    async def searcher(self) -> AsyncIterator[None]:
+        """Run the searcher."""
+        task = asyncio.create_task(host(self.ledger, Searcher()))
+        yield
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def write(self, *facts: Payload) -> None:
+        """Append what other services would."""
+        for data in facts:
+            await self.writer.write(data)
+
+    async def play(self, history: History) -> None:
+        """Append a whole history."""
+        await self.ledger.append(drafts(history))
+
+    async def all(self, topic: str) -> list[Payload]:
+        """Return what lies on a topic."""
+        found = []
+        for partition in range(self.ledger.partitions(topic)):
+            records = await self.ledger.read(topic, partition, 0, 1_000_000)
+            found += [decode(record.value).data for record in records]
+        return found
+
+
+async def until(read: Callable[[], Awaitable[Any]], wanted: Callable[[Any], bool]) -> Any:
+    """Read until what is read is wanted; the server has its own loop's time to get there."""
+    async with asyncio.timeout(20):
+        while True:
+            found = await read()
+            if wanted(found):
+                return found
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Return an empty world."""
+    return World(MemoryLedger(), FolderStore(tmp_path / "objects"))
+
+
+@pytest.fixture
+async def client(world: World) -> AsyncIterator[Client]:
+    """Return a client of the one gateway of the world."""
+    async with world.gateway() as client:
+        yield client

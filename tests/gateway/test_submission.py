@@ -1,0 +1,335 @@
+"""Submitting an experiment: validated, stored once, on record once."""
+
+import asyncio
+import gzip
+import io
+import tarfile
+
+import aiohttp
+import pytest
+
+from gateway.client import TOKEN, Client
+from gateway.conftest import EXPERIMENT_FILE, World
+from gateway.scenario import EXPERIMENT, History, stored, submitted
+from rung.events import LedgerUnavailable, decode
+from rung.events.checkpoint import CheckpointDeleted, CheckpointPinned
+from rung.events.experiment import ExperimentSubmitted
+from rung.expconf.code import check_archive
+from rung.gateway.config import Settings
+from rung.gateway.name import LETTERS
+
+
+def archive(**files: bytes) -> bytes:
+    """Return a tar.gz of these files."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+async def test_experiment_is_on_record(world: World, client: Client) -> None:
+    """The fact holds the complete configuration, a seed, the source as written, and no code."""
+    answer = await client.submit(EXPERIMENT_FILE)
+    (fact,) = await world.all("experiments")
+
+    assert answer.status == 201
+    assert isinstance(fact, ExperimentSubmitted)
+    assert answer.json["experiment_id"] == fact.experiment_id
+    assert answer.headers["location"] == answer.json["url"]
+    assert len(fact.experiment_id) == 8
+    assert set(fact.experiment_id) <= set(LETTERS)
+    assert fact.source == EXPERIMENT_FILE
+    assert fact.code_digest is None
+    assert 0 <= fact.config["reproducibility"]["experiment_seed"] < 2**31
+    assert fact.config["max_restarts"] == 5
+
+
+async def test_own_write_is_read_at_once(client: Client) -> None:
+    """What was submitted is there when the answer is."""
+    for _ in range(20):
+        experiment = (await client.submit(EXPERIMENT_FILE)).json["experiment_id"]
+        assert (await client.get(f"/experiments/{experiment}"))["state"] == "active"
+
+    assert len((await client.get("/experiments"))["items"]) == 20
+
+
+async def test_code_is_stored_once(world: World, client: Client) -> None:
+    """Equal code lies in the store once, under the digest that is on record."""
+    code = archive(**{"train.py": b"print(1)\n"})
+    for packed in (code, gzip.compress(gzip.decompress(code), 1)):
+        assert (await client.submit(EXPERIMENT_FILE, code=packed)).status == 201
+    digests = {
+        fact.code_digest
+        for fact in await world.all("experiments")
+        if isinstance(fact, ExperimentSubmitted)
+    }
+    (digest,) = digests
+    (info,) = world.store.list("code/")
+
+    assert info.name == f"code/{digest}.tar.gz"
+    assert check_archive(world.store.read(info.name)).digest == digest
+
+
+async def test_invalid_file_is_refused_with_paths(world: World, client: Client) -> None:
+    """Every problem is named with its path, and nothing is on record."""
+    text = EXPERIMENT_FILE.replace("max_trials: 2", "max_trials: -1") + "max_restart: 1\n"
+    answer = await client.submit(text)
+
+    assert (answer.status, answer.kind) == (422, "invalid-experiment")
+    assert {it["path"] for it in answer.json["errors"]} == {"searcher.max_trials", "max_restart"}
+    assert await world.all("experiments") == []
+
+
+async def test_validation_writes_nothing(world: World, client: Client) -> None:
+    """A file can be checked alone; the answer is the expanded configuration."""
+    answer = await client.call("POST", "/experiments/validate", data=EXPERIMENT_FILE.encode())
+    refused = await client.call("POST", "/experiments/validate", data=b"name: [")
+
+    assert answer.json["config"]["searcher"]["max_time"] == 4
+    assert refused.status == 422
+    assert await world.all("experiments") == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [b"", b"no archive", gzip.compress(b"no tar"), archive(**{"../out": b""})],
+    ids=["empty", "garbage", "no-tar", "climbs"],
+)
+async def test_bad_code_is_refused(client: Client, code: bytes) -> None:
+    """An archive that cannot be unpacked safely is refused in words."""
+    answer = await client.submit(EXPERIMENT_FILE, code=code)
+
+    assert (answer.status, answer.kind) == (422, "invalid-code")
+    assert answer.json["errors"][0]["path"] == "code"
+
+
+async def test_too_much_is_refused(world: World) -> None:
+    """Limits hold for the file and for the code, announced by a length or not."""
+    world.settings = Settings(config_bytes_max=2_000, code_bytes_max=5_000)
+    async with world.gateway() as client:
+        answers = [
+            await client.submit("# " + "x" * 3_000),
+            await client.submit(EXPERIMENT_FILE, code=b"x" * 6_000),
+            await client.submit(EXPERIMENT_FILE, code=b"x" * 4_000_000),
+            await client.call("POST", "/experiments/validate", data=b"x" * 3_000),
+        ]
+
+    assert [answer.status for answer in answers] == [413] * 4
+    assert world.store.list("") == []
+
+
+async def _send(client: Client, body: bytes, content_type: str) -> tuple[int, str]:
+    answer = await client.call(
+        "POST", "/experiments", data=body, headers={"Content-Type": content_type}
+    )
+    return answer.status, answer.kind
+
+
+def _part(name: str, text: str = "x") -> str:
+    return f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{text}\r\n'
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "expected"),
+    [
+        (b"{}", "application/json", (415, "unsupported-media-type")),
+        (b"", "multipart/form-data", (400, "malformed")),
+        (b"", "multipart/form-data; boundary=b", (400, "malformed")),
+        (b"no form", "multipart/form-data; boundary=b", (400, "malformed")),
+        (b"--b\r\n", "multipart/form-data; boundary=b", (400, "bad-part")),
+        (b"--b\r\nno header\r\n\r\n", "multipart/form-data; boundary=b", (400, "malformed")),
+        (_part("config").encode(), "multipart/form-data; boundary=b", (400, "malformed")),
+        (f"{_part('cfg')}--b--".encode(), "multipart/form-data; boundary=b", (400, "bad-part")),
+        (f"{_part('code')}--b--".encode(), "multipart/form-data; boundary=b", (400, "bad-part")),
+        (
+            f"{_part('config')}{_part('config')}--b--".encode(),
+            "multipart/form-data; boundary=b",
+            (400, "bad-part"),
+        ),
+        (
+            b"--b\r\nContent-Type: multipart/mixed; boundary=c\r\n\r\n--c--\r\n--b--",
+            "multipart/form-data; boundary=b",
+            (400, "bad-part"),
+        ),
+    ],
+)
+async def test_malformed_body_is_refused(
+    client: Client, body: bytes, content_type: str, expected: tuple[int, str]
+) -> None:
+    """What is no submission is refused, saying what one is."""
+    assert await _send(client, body, content_type) == expected
+
+
+async def test_same_key_is_answered_again(world: World, client: Client) -> None:
+    """The same request under the same key is one experiment, answered the same."""
+    code = archive(**{"train.py": b""})
+    answers = [await client.submit(EXPERIMENT_FILE, code=code, key="a-key") for _ in range(3)]
+
+    assert [answer.status for answer in answers] == [201] * 3
+    assert len({answer.body for answer in answers}) == 1
+    assert len(await world.all("experiments")) == 1
+
+
+async def test_same_key_at_the_same_time(world: World, client: Client) -> None:
+    """Requests under one key that arrive together are one experiment."""
+    requests = [client.submit(EXPERIMENT_FILE, key="a-key") for _ in range(10)]
+    answers = await asyncio.gather(*requests)
+
+    assert {answer.status for answer in answers} == {201}
+    assert len({answer.body for answer in answers}) == 1
+    assert len(await world.all("experiments")) == 1
+
+
+async def test_key_with_another_body_is_refused(client: Client) -> None:
+    """A key stands for one file and one code."""
+    assert (await client.submit(EXPERIMENT_FILE, key="k")).status == 201
+    other_file = await client.submit(EXPERIMENT_FILE + "# other\n", key="k")
+    other_code = await client.submit(EXPERIMENT_FILE, code=archive(a=b""), key="k")
+
+    assert [(it.status, it.kind) for it in (other_file, other_code)] == [
+        (422, "idempotency-key-reused")
+    ] * 2
+
+
+async def test_key_survives_a_restart(world: World) -> None:
+    """Another gateway on the same ledger knows the key, for it is on record."""
+    async with world.gateway() as client:
+        first = await client.submit(EXPERIMENT_FILE, key="k")
+    async with world.gateway() as client:
+        again = await client.submit(EXPERIMENT_FILE, key="k")
+        other = await client.submit(EXPERIMENT_FILE + "\n", key="k")
+
+    assert first.body == again.body
+    assert other.status == 422
+    assert len(await world.all("experiments")) == 1
+
+
+async def test_two_gateways_with_one_key(world: World) -> None:
+    """Two gateways at once: one experiment; the one that lost with another body says so."""
+    async with world.gateway() as one, world.gateway() as two:
+        first, second = await asyncio.gather(
+            one.submit(EXPERIMENT_FILE, key="k"), two.submit(EXPERIMENT_FILE + "\n", key="k")
+        )
+        async with world.searcher():
+            listed = await one.get("/experiments")
+
+    assert sorted([first.status, second.status]) == [201, 422]
+    assert len(listed["items"]) == 1
+
+
+@pytest.mark.parametrize("key", ["", "with space", "ü", "x" * 201])
+async def test_odd_key_is_refused(client: Client, key: str) -> None:
+    """A key that cannot be kept is refused, naming the header."""
+    form = aiohttp.FormData({"config": EXPERIMENT_FILE}, default_to_multipart=True)
+    answer = await client.call("POST", "/experiments", data=form, headers={"Idempotency-Key": key})
+
+    assert answer.status == 400
+    assert answer.json["errors"][0]["path"] == "Idempotency-Key"
+
+
+async def _refuse(drafts: object) -> list[int]:
+    raise LedgerUnavailable("the disk is full; free some space")
+
+
+async def test_ledger_that_refuses(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ledger that takes nothing is answered with 503 and when to come back."""
+    async with world.gateway() as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(world.ledger, "append", _refuse)
+            answer = await client.submit(EXPERIMENT_FILE, key="k")
+        again = await client.submit(EXPERIMENT_FILE, key="k")
+
+    assert (answer.status, answer.headers["retry-after"]) == (503, "2")
+    assert "disk is full" in answer.json["detail"]
+    assert again.status == 201
+
+
+async def _warm(world: World) -> None:
+    history = History()
+    history.write(submitted(), origin="client/x")
+    history.decide()
+    await world.play(history)
+    await world.write(
+        stored(f"{EXPERIMENT}.0", 1, 10, 1),
+        stored(f"{EXPERIMENT}.0", 1, 20, 2),
+        stored(f"{EXPERIMENT}.1", 1, 10, 3),
+        CheckpointDeleted(
+            experiment_id=EXPERIMENT, trial_id=f"{EXPERIMENT}.1", checkpoint_id="c3"
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    "field", ["source_checkpoint_uuid: c2", f"source_trial_id: {EXPERIMENT}.0"]
+)
+async def test_warm_start_pins_first(world: World, field: str) -> None:
+    """The checkpoint that an experiment starts from is pinned before the experiment exists."""
+    await _warm(world)
+    async with world.gateway() as client:
+        text = EXPERIMENT_FILE.replace("metric:", f"{field}\n  metric:")
+        answer = await client.submit(text, key="k")
+        again = await client.submit(text, key="k")
+        shown = await client.get("/checkpoints/c2")
+    facts = await world.all("experiments")
+    (pinned,) = [fact for fact in facts if isinstance(fact, CheckpointPinned)]
+    (mine,) = [
+        fact
+        for fact in facts
+        if isinstance(fact, ExperimentSubmitted) and fact.experiment_id != EXPERIMENT
+    ]
+
+    assert answer.body == again.body
+    assert pinned == CheckpointPinned(
+        experiment_id=EXPERIMENT, checkpoint_id="c2", by=mine.experiment_id
+    )
+    assert mine.config["searcher"]["source_checkpoint_uuid"] == "c2"
+    assert shown["pinned_by"] == [mine.experiment_id]
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        ("source_checkpoint_uuid: c9", "no such checkpoint"),
+        ("source_checkpoint_uuid: c3", "deleted"),
+        ("source_trial_id: nope", "no such trial"),
+        (f"source_trial_id: {EXPERIMENT}.99", "no such trial"),
+        (f"source_trial_id: {EXPERIMENT}.1", "no checkpoint left"),
+    ],
+)
+async def test_warm_start_from_nothing(world: World, field: str, words: str) -> None:
+    """A source that is not there is refused with the field's path, in a check as well."""
+    await _warm(world)
+    async with world.gateway() as client:
+        text = EXPERIMENT_FILE.replace("metric:", f"{field}\n  metric:")
+        answer = await client.submit(text)
+        checked = await client.call("POST", "/experiments/validate", data=text.encode())
+
+    assert (answer.status, checked.status) == (422, 422)
+    assert answer.json["errors"][0]["path"] == f"searcher.{field.partition(':')[0]}"
+    assert words in answer.json["detail"]
+
+
+async def test_actor_and_origin(world: World, client: Client) -> None:
+    """The envelope says who wrote it, and under which key."""
+    await client.submit(EXPERIMENT_FILE, key="k")
+    (record,) = [
+        record
+        for partition in range(world.ledger.partitions("experiments"))
+        for record in await world.ledger.read("experiments", partition, 0, 10)
+    ]
+    event = decode(record.value)
+
+    assert (event.source, event.origin, event.sequence) == ("/rung/gateway", "client/k", 1)
+
+
+async def test_unauthorized_upload_is_not_read(client: Client) -> None:
+    """Without the token a submission is refused at once."""
+    form = aiohttp.FormData({"config": EXPERIMENT_FILE}, default_to_multipart=True)
+    answer = await client.call(
+        "POST", "/experiments", data=form, headers={"Authorization": f"Basic {TOKEN}"}
+    )
+
+    assert answer.status == 401
