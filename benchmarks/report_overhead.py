@@ -3,17 +3,19 @@
     python benchmarks/report_overhead.py [--steps N]
 
 Each step trains a tiny network and then reports one metric; only the report is timed. The agent's
-end is a process of its own that reads and decodes, as the agent does. TensorBoard comes from the
-dependency group `bench`; without it, Rung's cost is printed alone.
+end is a process of its own that reads and decodes, as the agent does. How long it then leaves the
+socket alone (`REST_S` of rung.agent.endpoint, or `--rest-ms`) decides what a report costs: to wake
+a process that waits for the socket is dearer than all the rest of the report. TensorBoard comes
+from the dependency group `bench`; without it, Rung's cost is printed alone.
 """
 
 import argparse
+import asyncio
 import contextlib
 import json
 import multiprocessing
 import multiprocessing.synchronize
 import os
-import socket
 import statistics
 import sys
 import tempfile
@@ -22,39 +24,70 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+
 from rung import core
+from rung.agent import endpoint
 from rung.core import protocol
 from rung.core.protocol import Hello, Welcome
 from rung.events.trial import RunSpec
 
 LIMIT_US = 25.0
+SPEC = RunSpec(
+    experiment_id="benchmark",
+    trial_id="benchmark.0",
+    trial_index=0,
+    run=1,
+    hparams={},
+    seed=0,
+    length=None,
+    time_metric="batches",
+    restore=[],
+    code_digest=None,
+    config={},
+)
 
 
-def serve(path: str, ready: multiprocessing.synchronize.Event) -> None:
-    """Be an agent: welcome one trial and decode all that it says."""
-    spec = RunSpec(
-        experiment_id="benchmark",
-        trial_id="benchmark.0",
-        trial_index=0,
-        run=1,
-        hparams={},
-        seed=0,
-        length=None,
-        time_metric="batches",
-        restore=[],
-        code_digest=None,
-        config={},
-    )
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(path)
-        listener.listen()
+class Agent(asyncio.Protocol):
+    """The agent's side of a connection: welcome the trial, decode all that it says."""
+
+    def __init__(self, rest_s: float, done: asyncio.Future[None]) -> None:
+        self._rest_s = rest_s
+        self._done = done
+        self._rest = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Remember where to answer."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Decode, then leave the socket alone for a moment."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if isinstance(protocol.trial_decoder.decode(line), Hello):
+                welcome = Welcome(SPEC, "agent", Path(tempfile.gettempdir()).as_uri(), [0])
+                self._transport.write(protocol.frame(welcome))
+        if self._rest_s:
+            self._transport.pause_reading()
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._rest_s, self._transport.resume_reading)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
+        """All was read."""
+        self._done.set_result(None)
+
+
+def serve(path: str, rest_s: float, ready: multiprocessing.synchronize.Event) -> None:
+    """Be an agent for one trial."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        await loop.create_unix_server(lambda: Agent(rest_s, done), path)
         ready.set()
-        connection, _ = listener.accept()
-        with connection, connection.makefile("rb") as lines:
-            for line in lines:
-                if isinstance(protocol.trial_decoder.decode(line), Hello):
-                    url = Path(path).parent.as_uri()
-                    connection.sendall(protocol.frame(Welcome(spec, "agent", url, [0])))
+        await done
+
+    asyncio.run(main())
 
 
 def train(steps: int, report: Callable[[int, float], None]) -> list[float]:
@@ -77,12 +110,12 @@ def train(steps: int, report: Callable[[int, float], None]) -> list[float]:
     return times[steps // 10 :]
 
 
-def rung_times(steps: int, folder: Path) -> list[float]:
+def rung_times(steps: int, folder: Path, rest_s: float) -> list[float]:
     """Report to a process that reads, as the agent does."""
     path = str(folder / "agent.sock")
     spawn = multiprocessing.get_context("spawn")
     ready = spawn.Event()
-    agent = spawn.Process(target=serve, args=(path, ready))
+    agent = spawn.Process(target=serve, args=(path, rest_s, ready))
     agent.start()
     ready.wait()
     os.environ |= {protocol.SOCKET_VARIABLE: path, protocol.ALLOCATION_VARIABLE: "benchmark.0.1"}
@@ -95,7 +128,7 @@ def rung_times(steps: int, folder: Path) -> list[float]:
 def tensorboard_times(steps: int, folder: Path) -> list[float] | None:
     """Report to a SummaryWriter, or return None where TensorBoard is not installed."""
     with contextlib.suppress(ImportError):
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - may be missing
+        from torch.utils.tensorboard import SummaryWriter
 
         with SummaryWriter(str(folder / "tensorboard")) as writer:
             return train(steps, lambda step, v: writer.add_scalar("loss", v, step))
@@ -111,10 +144,12 @@ def main() -> int:
     """Measure, print, and say by the exit code whether the aim is met."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=5000)
+    rest_s: float = getattr(endpoint, "REST_S", 0.0)
+    parser.add_argument("--rest-ms", type=float, default=rest_s * 1000, help="the agent's pause")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        median, p99 = summary(rung_times(arguments.steps, Path(name)))
+        median, p99 = summary(rung_times(arguments.steps, Path(name), arguments.rest_ms / 1000))
         other = tensorboard_times(arguments.steps, Path(name))
     result = {"rung_median_us": median, "rung_p99_us": p99, "limit_us": LIMIT_US}
     if other is not None:
