@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import os
+import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,9 +39,8 @@ class Context:
         self._resources = contextlib.ExitStack()
         self._resources.callback(link.close)
         parent = Path.cwd() if info.managed else None
-        scratch = self._resources.enter_context(
-            tempfile.TemporaryDirectory(prefix=".rung-", dir=parent, ignore_cleanup_errors=True)
-        )
+        scratch = tempfile.mkdtemp(prefix=".rung-", dir=parent)
+        self._resources.callback(shutil.rmtree, scratch, ignore_errors=True)
         goal = Goal(spec)
         self.train = TrainContext(link, goal)
         self.checkpoint = CheckpointContext(link, store, spec, Path(scratch))
