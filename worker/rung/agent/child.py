@@ -18,6 +18,7 @@ import faulthandler
 import gc
 import io
 import itertools
+import multiprocessing.process
 import os
 import signal
 import sys
@@ -61,7 +62,7 @@ def become(launch: Launch, stdout: int, stderr: int, parent: int, modules: int) 
         os.chdir(launch.folder)
         if launch.command.how == "execute":
             _execute(launch.command)
-        _reseed()
+        _begin_anew(launch.folder)
         set_threads(launch.threads)
         code = _run(launch.command, modules, launch.folder)
     except BaseException:  # noqa: BLE001 - nothing may climb into the warm parent's loop
@@ -96,11 +97,20 @@ def _redirect(stdout: int, stderr: int) -> None:
     faulthandler.enable(file=2, all_threads=False)
 
 
-def _reseed() -> None:
-    """Draw anew what the warm parent's children would else all share; `random` does so itself."""
+def _begin_anew(folder: str) -> None:
+    """Undo what modules of the warm parent know of its beginning.
+
+    The generators of NumPy and torch would be the same in all runs (`random` sees to itself);
+    multiprocessing would look for the script where the warm parent was started.
+    """
+    origin: Any = multiprocessing.process
+    origin.ORIGINAL_DIR = folder
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()
 
 
 def _execute(command: Command) -> NoReturn:
