@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 LIMIT_MAX: Final = 1_000
 
+_CURSOR: Final = "give the next_cursor of a page of this list, unchanged"
+
 _Limit = Annotated[int, Meta(ge=1, le=LIMIT_MAX, description="items on a page at most")]
 _Cursor = Annotated[
     str, Meta(max_length=2_000, description="`next_cursor` of the page before, unchanged")
@@ -103,11 +105,15 @@ def _read_cursor(text: str, sample: Any) -> Any:
         padded = text.encode("ascii") + b"=" * (-len(text) % 4)
         value = msgspec.json.decode(base64.b64decode(padded, altchars=b"-_", validate=True))
         key = tuple(value) if isinstance(value, list) else value
-        if sample is not None:
-            key <= sample  # noqa: B015 - raises where the two do not compare
-    except (UnicodeEncodeError, binascii.Error, msgspec.DecodeError, TypeError) as error:
-        raise bad_parameter("cursor", "give the next_cursor of a page, unchanged") from error
+        if sample is not None and _shape(key) != _shape(sample):
+            raise bad_parameter("cursor", _CURSOR)
+    except (UnicodeEncodeError, binascii.Error, msgspec.DecodeError) as error:
+        raise bad_parameter("cursor", _CURSOR) from error
     return key
+
+
+def _shape(key: Any) -> tuple[type, ...]:
+    return tuple(map(type, key)) if isinstance(key, tuple) else (type(key),)
 
 
 def time_ms_of(name: str, value: str | None) -> int | None:

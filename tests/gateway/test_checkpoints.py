@@ -1,0 +1,193 @@
+"""Checkpoints: listed with their state, and fetched as a tar that is whole or cut."""
+
+import io
+import tarfile
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from gateway.client import TOKEN, Client
+from gateway.conftest import World
+from gateway.scenario import EXPERIMENT, History, stored, submitted
+from rung.events.checkpoint import CheckpointDamaged, CheckpointDeleted, CheckpointStored
+from rung.events.trial import TrialValidated
+from rung.objects import Provenance, load_checkpoint, store_checkpoint
+
+TRIAL = f"{EXPERIMENT}.0"
+
+
+async def _store(world: World, tmp_path: Path, files: dict[str, bytes]) -> None:
+    """Store a checkpoint `c1` and put it on record."""
+    folder = tmp_path / "checkpoint"
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    done = store_checkpoint(
+        world.store,
+        folder,
+        checkpoint_id="c1",
+        steps_completed=30,
+        metadata={"steps_completed": 30},
+        provenance=Provenance(experiment_id=EXPERIMENT, trial_id=TRIAL, run=1),
+    )
+    history = History()
+    history.write(submitted(max_trials=1), origin="client/x")
+    history.decide()
+    history.write(
+        TrialValidated(
+            experiment_id=EXPERIMENT,
+            trial_id=TRIAL,
+            run=1,
+            steps_completed=30,
+            metrics={"error": 0.5},
+        )
+    )
+    history.write(
+        CheckpointStored(
+            experiment_id=EXPERIMENT,
+            trial_id=TRIAL,
+            run=1,
+            checkpoint_id="c1",
+            steps_completed=30,
+            size_bytes=done.manifest.size_bytes,
+            files=len(files),
+            digest=done.digest,
+        )
+    )
+    await world.play(history)
+
+
+FILES = {"model.pt": b"m" * 100_000, "deep/ümlaut.bin": b"x" * 512, "empty": b""}
+
+
+async def test_checkpoint_is_shown_with_its_files(world: World, tmp_path: Path) -> None:
+    """State, step, the validation of that step, and the manifest's files."""
+    await _store(world, tmp_path, FILES)
+    async with world.gateway() as client:
+        shown = await client.get("/checkpoints/c1")
+        listed = await client.get(f"/experiments/{EXPERIMENT}/checkpoints")
+        of_trial = await client.get(f"/trials/{TRIAL}/checkpoints")
+        best = await client.get(f"/experiments/{EXPERIMENT}/best")
+
+    assert (shown["state"], shown["steps_completed"]) == ("stored", 30)
+    assert shown["metrics"] == {"error": 0.5}
+    assert [it["name"] for it in shown["files"]] == sorted(FILES)
+    assert shown["metadata"] == {"steps_completed": 30}
+    assert listed == of_trial
+    assert best["checkpoint"] == listed["items"][0]
+
+
+async def test_archive_is_the_checkpoint(world: World, tmp_path: Path) -> None:
+    """The tar holds the files and the manifest; unpacked into a store, the checkpoint loads."""
+    await _store(world, tmp_path, FILES)
+    async with world.gateway() as client:
+        answer = await client.call("GET", "/checkpoints/c1/archive")
+    target = tmp_path / "target"
+    with tarfile.open(fileobj=io.BytesIO(answer.body)) as tar:
+        tar.extractall(target / "checkpoints" / EXPERIMENT, filter="data")
+    world.store.delete("checkpoints/")
+    for path in sorted(target.rglob("*")):
+        if path.is_file():
+            world.store.put(path.relative_to(target).as_posix(), path)
+    loaded = load_checkpoint(world.store, EXPERIMENT, "c1", tmp_path / "loaded")
+
+    assert int(answer.headers["content-length"]) == len(answer.body)
+    assert answer.headers["content-disposition"] == 'attachment; filename="c1.tar"'
+    assert {name: (tmp_path / "loaded" / name).read_bytes() for name in FILES} == FILES
+    assert loaded.manifest.checkpoint_id == "c1"
+
+
+async def test_deleted_checkpoint_is_gone(world: World, tmp_path: Path) -> None:
+    """410, with the reason; its facts are still shown."""
+    await _store(world, tmp_path, FILES)
+    await world.write(
+        CheckpointDeleted(experiment_id=EXPERIMENT, trial_id=TRIAL, checkpoint_id="c1")
+    )
+    async with world.gateway() as client:
+        answer = await client.call("GET", "/checkpoints/c1/archive")
+        shown = await client.get("/checkpoints/c1")
+
+    assert (answer.status, answer.kind) == (410, "gone")
+    assert (shown["state"], shown["files"]) == ("deleted", [])
+    assert shown["deleted_at"]
+
+
+async def test_lost_files_are_gone(world: World) -> None:
+    """A checkpoint on record whose files are not in the store: 410."""
+    history = History()
+    history.write(submitted(max_trials=1), origin="client/x")
+    history.decide()
+    history.write(stored(TRIAL, 1, 10, 7))
+    await world.play(history)
+    async with world.gateway() as client:
+        answer = await client.call("GET", "/checkpoints/c7/archive")
+        shown = await client.get("/checkpoints/c7")
+
+    assert answer.status == 410
+    assert shown["files"] == []
+
+
+@pytest.mark.parametrize("damage", ["manifest.json", "model.pt", "missing"])
+async def test_damaged_checkpoint_conflicts(world: World, tmp_path: Path, damage: str) -> None:
+    """What differs from the manifest in size is refused before anything is sent."""
+    await _store(world, tmp_path, FILES)
+    folder = world.store.root / "checkpoints" / EXPERIMENT / "c1"
+    if damage == "missing":
+        (folder / "empty").unlink()
+    else:
+        path = folder / damage
+        path.write_bytes(path.read_bytes()[:-1])
+    async with world.gateway() as client:
+        answer = await client.call("GET", "/checkpoints/c1/archive")
+
+    assert (answer.status, answer.kind) == (409, "damaged")
+
+
+async def test_flipped_bit_cuts_the_archive(world: World, tmp_path: Path) -> None:
+    """A file of the right size with other bytes is never sent: the transfer breaks off."""
+    await _store(world, tmp_path, FILES)
+    path = world.store.root / "checkpoints" / EXPERIMENT / "c1" / "model.pt"
+    path.write_bytes(b"n" + path.read_bytes()[1:])
+    async with world.gateway() as client:
+        with pytest.raises(aiohttp.ClientError):
+            await _read(client, "/api/v1/checkpoints/c1/archive")
+
+
+async def _read(client: Client, path: str) -> bytes:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with client.session.get(client.url + path, headers=headers) as response:
+        return await response.read()
+
+
+async def test_damage_on_record_is_shown(world: World, tmp_path: Path) -> None:
+    """A checkpoint that a run found damaged is shown so, and is no longer the best one's."""
+    await _store(world, tmp_path, FILES)
+    await world.write(
+        CheckpointDamaged(
+            experiment_id=EXPERIMENT, trial_id=TRIAL, run=2, checkpoint_id="c1", reason="short"
+        )
+    )
+    async with world.gateway() as client:
+        shown = await client.get("/checkpoints/c1")
+        best = await client.get(f"/experiments/{EXPERIMENT}/best")
+
+    assert (shown["state"], shown["reason"]) == ("damaged", "short")
+    assert best["checkpoint"] is None
+
+
+async def test_beginning_of_an_id(world: World) -> None:
+    """A checkpoint's id may be shortened as long as it stays unambiguous."""
+    history = History()
+    history.write(submitted(max_trials=1), origin="client/x")
+    history.decide()
+    for number in (70, 71, 80):
+        history.write(stored(TRIAL, 1, number, number))
+    await world.play(history)
+    async with world.gateway() as client:
+        found = await client.get("/checkpoints/c8")
+        ambiguous = await client.call("GET", "/checkpoints/c7")
+
+    assert found["id"] == "c80"
+    assert (ambiguous.status, ambiguous.kind) == (409, "ambiguous")

@@ -1,0 +1,84 @@
+"""Pause, resume, cancel, kill: on record once, refused where they cannot be."""
+
+import pytest
+
+from gateway.client import Client
+from gateway.conftest import EXPERIMENT_FILE, World, until
+from gateway.scenario import EXPERIMENT, play
+from rung.events.experiment import (
+    CancelRequested,
+    ExperimentSubmitted,
+    KillRequested,
+    PauseRequested,
+    ResumeRequested,
+)
+
+FACTS = {
+    "pause": PauseRequested,
+    "resume": ResumeRequested,
+    "cancel": CancelRequested,
+    "kill": KillRequested,
+}
+
+
+async def _submit(client: Client) -> str:
+    return str((await client.submit(EXPERIMENT_FILE)).json["experiment_id"])
+
+
+@pytest.mark.parametrize("wish", FACTS)
+async def test_wish_is_on_record(world: World, client: Client, wish: str) -> None:
+    """Each wish becomes its fact; a beginning of the id is enough to name the experiment."""
+    experiment = await _submit(client)
+    answer = await client.call("POST", f"/experiments/{experiment[:4]}/{wish}")
+
+    assert answer.status == 202
+    assert answer.json == {"experiment_id": experiment, "requested": wish}
+    assert (await world.all("experiments"))[1] == FACTS[wish](experiment_id=experiment)
+
+
+async def test_same_key_asks_once(world: World) -> None:
+    """A wish under a key is on record once, over a restart too; the key stands for that wish."""
+    headers = {"Idempotency-Key": "k"}
+    async with world.gateway() as client:
+        experiment = await _submit(client)
+        path = f"/experiments/{experiment}/pause"
+        first = [await client.call("POST", path, headers=dict(headers)) for _ in range(3)]
+    async with world.gateway() as client:
+        again = await client.call("POST", path, headers=dict(headers))
+        other = await client.call(
+            "POST", f"/experiments/{experiment}/resume", headers=dict(headers)
+        )
+
+    assert {answer.status for answer in (*first, again)} == {202}
+    assert (other.status, other.kind) == (422, "idempotency-key-reused")
+    assert [type(fact) for fact in await world.all("experiments")] == [
+        ExperimentSubmitted,
+        PauseRequested,
+    ]
+
+
+async def test_what_follows_is_shown(world: World, client: Client) -> None:
+    """The states that the searcher decides are shown: paused, active again, canceled."""
+    async with world.searcher():
+        experiment = await _submit(client)
+        path = f"/experiments/{experiment}"
+
+        async def state() -> str:
+            return str((await client.get(path))["state"])
+
+        for wish, expected in (("pause", "paused"), ("resume", "active"), ("kill", "canceling")):
+            assert (await client.call("POST", f"{path}/{wish}")).status == 202
+            await until(state, expected.__eq__)
+        refused = await client.call("POST", f"{path}/pause")
+
+    assert (refused.status, refused.kind) == (409, "ending")
+
+
+@pytest.mark.parametrize("wish", FACTS)
+async def test_ended_experiment_takes_no_wish(world: World, wish: str) -> None:
+    """What has ended cannot be paused, resumed, canceled or killed."""
+    await world.play(play(1))
+    async with world.gateway() as client:
+        answer = await client.call("POST", f"/experiments/{EXPERIMENT}/{wish}")
+
+    assert (answer.status, answer.kind) == (409, "ended")

@@ -1,0 +1,205 @@
+"""Experiments and trials as the API shows them."""
+
+import math
+
+import pytest
+
+from gateway.client import Client
+from gateway.conftest import EXPERIMENT_FILE, World
+from gateway.scenario import EXPERIMENT, History, play, submitted
+from rung.events.trial import TrialExited, TrialStarted, TrialValidated
+
+
+def _history() -> History:
+    history = History()
+    history.write(submitted(name="random", max_trials=3, num_rungs=None), origin="client/x")
+    history.decide()
+    return history
+
+
+def _validated(index: int, epochs: float, error: float | str, run: int = 1) -> TrialValidated:
+    metrics = {"error": error, "epochs": epochs}
+    return TrialValidated(
+        experiment_id=EXPERIMENT,
+        trial_id=f"{EXPERIMENT}.{index}",
+        run=run,
+        steps_completed=int(epochs * 10),
+        metrics=metrics,  # type: ignore[arg-type]
+    )
+
+
+async def test_running_search_is_shown(world: World) -> None:
+    """State, progress, trials, best and units follow from what was reported."""
+    history = _history()
+    trial = f"{EXPERIMENT}.0"
+    history.write(TrialStarted(experiment_id=EXPERIMENT, trial_id=trial, run=1, agent_id="a"))
+    history.write(_validated(0, 3, 0.5))
+    history.write(_validated(0, 6, 0.25))
+    history.write(_validated(0, 7, "NaN"))
+    history.decide()
+    await world.play(history)
+    async with world.gateway() as client:
+        shown = await client.get(f"/experiments/{EXPERIMENT}")
+
+    assert (shown["state"], shown["method"], shown["trial_count"]) == ("active", "random", 3)
+    assert (shown["units_trained"], shown["units_full"]) == (7, 27)
+    assert shown["progress"] == pytest.approx(7 / 27)
+    assert shown["best"] == {
+        "trial_id": trial,
+        "metric": "error",
+        "value": 0.25,
+        "steps": 60,
+    }
+    assert [it["state"] for it in shown["trials"]] == ["running", "waiting", "waiting"]
+    first = shown["trials"][0]
+    assert [it["steps"] for it in first["validations"]] == [30, 60, 70]
+    assert first["validations"][2]["metrics"] == {"error": "NaN", "epochs": 7}
+    assert (first["rung"], first["length"], first["units"]) == (None, 9, 7)
+    assert shown["labels"] == ["small", "test"]
+    assert shown["plan"]["time_metric"] == "epochs"
+
+
+async def test_time_left_is_told(world: World) -> None:
+    """From the second report on there is an estimate; not while paused, nor at the end."""
+    history = _history()
+    history.write(_validated(0, 3, 0.5))
+    history.write(_validated(0, 6, 0.4))
+    history.decide()
+    await world.play(history)
+    ended = play(1)
+    async with world.gateway() as client:
+        shown = await client.get(f"/experiments/{EXPERIMENT}")
+
+    assert shown["eta_seconds"] == 0  # the reports are of January: it is long overdue
+    assert ended.searcher.state(EXPERIMENT) is not None
+
+
+async def test_repeated_and_stale_reports_count_once(world: World) -> None:
+    """What a restarted run reports again is dropped, and so is what an ended run says."""
+    history = _history()
+    trial = f"{EXPERIMENT}.0"
+    history.write(_validated(0, 3, 0.5))
+    history.write(
+        TrialExited(
+            experiment_id=EXPERIMENT,
+            trial_id=trial,
+            run=1,
+            agent_id="a",
+            outcome="failed",
+            exit_code=1,
+            signal=None,
+            message="ValueError: no",
+        )
+    )
+    history.decide()
+    history.write(_validated(0, 5, 0.1, run=1))
+    history.write(_validated(0, 3, 0.5, run=2))
+    history.write(_validated(0, 4, 0.4, run=2))
+    history.decide()
+    await world.play(history)
+    async with world.gateway() as client:
+        shown = await client.get(f"/trials/{trial}")
+
+    assert [it["metrics"]["error"] for it in shown["validations"]] == [0.5, 0.4]
+    assert (shown["run"], shown["restarts"]) == (2, 1)
+    assert shown["message"] == "ValueError: no"
+    assert shown["best"] == {"value": 0.4, "steps": 40}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ["async_halving", "hyperband", "random"])
+async def test_ended_search_is_shown(world: World, name: str, seed: int) -> None:
+    """An ended search is at 1, names its best trial, and its trials are closed."""
+    await world.play(play(seed, name=name))
+    async with world.gateway() as client:
+        shown = await client.get(f"/experiments/{EXPERIMENT}")
+        best = await client.get(f"/experiments/{EXPERIMENT}/best")
+    finite = [it["best"]["value"] for it in shown["trials"] if it["best"]]
+
+    assert (shown["progress"], shown["eta_seconds"]) == (1, None)
+    assert shown["ended_at"]
+    assert {it["state"] for it in shown["trials"]} <= {"completed", "stopped", "errored"}
+    assert best["value"] == min(finite)
+    assert best["hparams"] == best["trial"]["hparams"]
+    assert best["checkpoint"] is None or best["checkpoint"]["trial_id"] == best["trial"]["id"]
+    assert 0 < shown["units_trained"] <= shown["units_full"]
+    assert math.isclose(shown["units_trained"], sum(it["units"] for it in shown["trials"]))
+
+
+async def test_best_before_any_validation(world: World) -> None:
+    """Without a finite value there is no best, and that is said."""
+    await world.play(_history())
+    async with world.gateway() as client:
+        answer = await client.call("GET", f"/experiments/{EXPERIMENT}/best")
+
+    assert (answer.status, answer.kind) == (409, "no-validation")
+
+
+async def test_list_is_paged_newest_first(client: Client) -> None:
+    """Pages hold every experiment once, also when others are submitted in between."""
+    ids = [(await client.submit(EXPERIMENT_FILE)).json["experiment_id"] for _ in range(7)]
+    seen: list[str] = []
+    cursor: str | None = None
+    while True:
+        suffix = f"&cursor={cursor}" if cursor else ""
+        page = await client.get(f"/experiments?limit=3{suffix}")
+        seen += [it["id"] for it in page["items"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+        await client.submit(EXPERIMENT_FILE)
+
+    assert sorted(seen) == sorted(ids)
+
+
+async def test_list_is_filtered(client: Client) -> None:
+    """By state and by label."""
+    await client.submit(EXPERIMENT_FILE)
+    await client.submit(EXPERIMENT_FILE.replace("small", "large"))
+
+    async def count(query: str) -> int:
+        return len((await client.get(f"/experiments?{query}"))["items"])
+
+    assert await count("label=small") == 1
+    assert await count("label=none") == 0
+    assert await count("state=active") == 2
+    assert await count("state=paused&label=small") == 0
+
+
+async def test_trials_are_paged(world: World) -> None:
+    """By index; the cursor of an empty or a last page is null."""
+    await world.play(play(0, max_trials=9))
+    async with world.gateway() as client:
+        first = await client.get(f"/experiments/{EXPERIMENT}/trials?limit=4")
+        cursor = first["next_cursor"]
+        rest = await client.get(f"/experiments/{EXPERIMENT}/trials?cursor={cursor}")
+
+    assert [it["index"] for it in (*first["items"], *rest["items"])] == list(range(9))
+    assert rest["next_cursor"] is None
+
+
+async def test_ambiguous_and_unknown_ids(world: World) -> None:
+    """A beginning that several share is refused; so is an id that nothing has."""
+    for name in ("abcd1111", "abcd2222"):
+        await world.write(submitted(name))
+    async with world.gateway() as client:
+        found = await client.get("/experiments/abcd1")
+        ambiguous = await client.call("GET", "/experiments/abcd")
+        unknown = [
+            await client.call("GET", path)
+            for path in (
+                "/experiments/zzzz",
+                "/experiments/zzzz/best",
+                "/trials/zzzz.1",
+                "/trials/abcd1111.0",
+                "/trials/abcd1111",
+                "/trials/abcd1111.x",
+                "/checkpoints/zzzz",
+                "/checkpoints/zzzz/archive",
+            )
+        ]
+
+    assert found["id"] == "abcd1111"
+    assert (ambiguous.status, ambiguous.kind) == (409, "ambiguous")
+    assert "abcd1111, abcd2222" in ambiguous.json["detail"]
+    assert [(it.status, it.kind) for it in unknown] == [(404, "not-found")] * len(unknown)
