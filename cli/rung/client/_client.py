@@ -24,6 +24,7 @@ TIMEOUT_S: Final = 120.0
 PAGE: Final = 500
 
 Action = Literal["pause", "resume", "cancel", "kill"]
+Begin = Literal["start", "now"]
 Level = Literal["debug", "info", "warning", "error", "critical"]
 
 
@@ -68,6 +69,11 @@ class AsyncClient:
     async def close(self) -> None:
         """Let go of all connections."""
         await self._transport.close()
+
+    @property
+    def url(self) -> str:
+        """Where the gateway is."""
+        return self._transport.url
 
     async def submit(
         self, config: str | bytes, code: bytes | None = None, *, key: str | None = None
@@ -213,18 +219,24 @@ class AsyncClient:
         return follow(self._transport, f"{_owner(owner_id)}/logs/stream", query, after)
 
     def follow_events(
-        self, experiment_id: str, *, after: str | None = None
+        self, experiment_id: str, *, begin: Begin = "start", after: str | None = None
     ) -> AsyncGenerator[ServerEvent, None]:
-        """Yield what happens to an experiment, from its beginning; never ends."""
+        """Yield what happens to an experiment, as CloudEvents; never ends.
+
+        Args:
+            experiment_id: may be shortened.
+            begin: with what there is already, or with what is new.
+            after: the id of the last event seen, in place of `begin`.
+        """
         path = f"/experiments/{_name(experiment_id)}/events"
-        return follow(self._transport, path, after=after)
+        return follow(self._transport, path, {"from": begin}, after)
 
     def follow_metrics(
-        self, experiment_id: str, *, after: str | None = None
+        self, experiment_id: str, *, begin: Begin = "start", after: str | None = None
     ) -> AsyncGenerator[ServerEvent, None]:
-        """Yield an experiment's metrics as they are reported; never ends."""
+        """Yield `{trial_id, run, rows}` of metrics as they are reported; never ends."""
         path = f"/experiments/{_name(experiment_id)}/metrics/stream"
-        return follow(self._transport, path, after=after)
+        return follow(self._transport, path, {"from": begin}, after)
 
     async def audit(self, experiment_id: str) -> installation.Audit:
         """Have every decision about an experiment decided again, and compared."""

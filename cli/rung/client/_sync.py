@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 
 from rung.client import _answer as answer
 from rung.client import _installation as installation
-from rung.client._client import PAGE, Action, AsyncClient, Level
+from rung.client._client import PAGE, Action, AsyncClient, Begin, Level
 from rung.client._sse import ServerEvent
 from rung.client._transport import Query
 
@@ -156,16 +156,16 @@ class Client:
         return self._iterate(self._client.follow_logs(owner_id, query, after=after))
 
     def follow_events(
-        self, experiment_id: str, *, after: str | None = None
+        self, experiment_id: str, *, begin: Begin = "start", after: str | None = None
     ) -> Iterator[ServerEvent]:
-        """Yield what happens to an experiment, from its beginning; never ends."""
-        return self._iterate(self._client.follow_events(experiment_id, after=after))
+        """Yield what happens to an experiment, as CloudEvents; never ends."""
+        return self._iterate(self._client.follow_events(experiment_id, begin=begin, after=after))
 
     def follow_metrics(
-        self, experiment_id: str, *, after: str | None = None
+        self, experiment_id: str, *, begin: Begin = "start", after: str | None = None
     ) -> Iterator[ServerEvent]:
-        """Yield an experiment's metrics as they are reported; never ends."""
-        return self._iterate(self._client.follow_metrics(experiment_id, after=after))
+        """Yield `{trial_id, run, rows}` of metrics as they are reported; never ends."""
+        return self._iterate(self._client.follow_metrics(experiment_id, begin=begin, after=after))
 
     def audit(self, experiment_id: str) -> installation.Audit:
         """Have every decision about an experiment decided again, and compared."""

@@ -52,6 +52,11 @@ class Transport:
         self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
 
+    @property
+    def url(self) -> str:
+        """Where the gateway is."""
+        return self._where().url
+
     async def close(self) -> None:
         """Let go of all connections."""
         if self._session is not None:

@@ -1,0 +1,113 @@
+"""`rung audit`: every decision on record is decided again and compared."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import msgspec
+
+from rung.cli.complete import experiment_ids
+from rung.cli.exit_code import FAILED, OK
+from rung.cli.link import Link, asynchronous, linked
+from rung.cli.output import print_json, printable
+from rung.events import RungError
+
+if TYPE_CHECKING:
+    from rung.client import Audit
+
+_SHOWN: Final = 20
+"""Differences in full."""
+
+
+@click.command()
+@click.argument("experiment_id", metavar="[ID]", required=False, shell_complete=experiment_ids)
+@click.option(
+    "--ledger",
+    "path",
+    type=click.Path(path_type=Path, exists=True),
+    help="An exported file, a ledger, or a data folder, in place of --data.",
+)
+@linked
+@asynchronous
+async def audit(experiment_id: str | None, path: Path | None, link: Link) -> int:
+    """Decide every decision on record again, and compare.
+
+    The ledger of a data folder is read directly, also while no server runs; that of a server
+    elsewhere is audited there, one experiment (ID) at a time. Exit code 0: nothing differs; 1:
+    something does. With --json: `same`, `decisions`, and a verdict per decider.
+    """
+    verdict = await _audit(link, experiment_id, path)
+    if link.json:
+        print_json(verdict)
+    else:
+        _tell(verdict)
+    return OK if verdict.same else FAILED
+
+
+async def _audit(link: Link, experiment_id: str | None, path: Path | None) -> "Audit":
+    from rung.cli.records import has_ledger  # noqa: PLC0415 - only where it is needed
+
+    if path is None and link.url is None and has_ledger(link.data):
+        path = link.data
+    if path is not None:
+        return await _audit_here(path, experiment_id)
+    if experiment_id is None:
+        raise RungError(
+            "name the experiment to audit, or with --ledger or --data the ledger to audit whole"
+        )
+    async with link.client() as client:
+        return await client.audit(experiment_id)
+
+
+async def _audit_here(path: Path, name: str | None) -> "Audit":
+    from rung.cli.deciders import audit_all  # noqa: PLC0415 - only where it is needed
+    from rung.cli.records import open_ledger, resolve  # noqa: PLC0415 - see above
+    from rung.client import Audit  # noqa: PLC0415 - see above
+
+    async with open_ledger(path) as ledger:
+        experiment_id = None if name is None else await resolve(ledger, name)
+        verdicts = await audit_all(ledger, experiment_id)
+    return Audit(
+        same=all(verdict.same for verdict in verdicts),
+        decisions=sum(verdict.decisions for verdict in verdicts),
+        verdicts=msgspec.to_builtins(verdicts),
+    )
+
+
+def _tell(verdict: "Audit") -> None:
+    differences: list[tuple[str, dict[str, Any]]] = []
+    for item in verdict.verdicts:
+        name = str(item.get("process", "?"))
+        found = item.get("differences", [])
+        unreadable = item.get("unreadable", [])
+        pending = item.get("pending", 0)
+        said = "none differs" if not found else f"{len(found)} differ"
+        later = f", {pending} not yet decided" if pending else ""
+        click.echo(
+            f"{name}: {item.get('decisions', 0):,} decisions on"
+            f" {item.get('facts', 0):,} facts decided again, {said}{later}"
+        )
+        for line in unreadable:
+            click.echo(f"  cannot be read: {printable(line)}")
+        differences += [(name, difference) for difference in found]
+    for name, difference in differences[:_SHOWN]:
+        click.echo(
+            f"{name} differs: {difference['key']}, fact at position {difference['position']},"
+            f" decision {difference['index']}\n"
+            f"  on record: {_decision(difference['recorded'])}\n"
+            f"  decided:   {_decision(difference['decided'])}"
+        )
+    if len(differences) > _SHOWN:
+        click.echo(f"{len(differences) - _SHOWN} more differ; --json lists them")
+    click.echo(
+        f"All {verdict.decisions:,} decisions are the same."
+        if verdict.same
+        else "The record differs from what is decided today."
+    )
+
+
+def _decision(decision: dict[str, Any] | None) -> str:
+    if decision is None:
+        return "nothing"
+    data = msgspec.json.encode(decision.get("data")).decode()
+    return printable(f"{decision.get('type')} {data}")

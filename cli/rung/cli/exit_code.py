@@ -1,0 +1,47 @@
+"""What `rung` returns to the shell; scripts rely on it."""
+
+from typing import Final
+
+from rung.events import RungError
+
+OK: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+UNREACHABLE: Final = 3
+NOT_FOUND: Final = 4
+CANCELED: Final = 5
+INTERRUPTED: Final = 130
+
+HELP: Final = """\b
+Exit codes:
+  0  it is so, it is done
+  1  the thing asked about failed: the experiment errored, the audit differs
+  2  wrong usage, or an experiment file or code folder that is refused
+  3  no server answers, or it refuses the token
+  4  nothing has that id
+  5  the experiment was canceled
+  130  interrupted; what runs on the server goes on
+"""
+
+_OF_STATE: Final = {"completed": OK, "errored": FAILED, "canceled": CANCELED}
+
+
+def of_state(state: str) -> int:
+    """Return the exit code for the state in which an experiment ended."""
+    return _OF_STATE.get(state, FAILED)
+
+
+def of_error(error: RungError) -> int:
+    """Return the exit code for an error."""
+    # Imported here, for it costs a quarter of a second and most commands end well.
+    from rung.client import Invalid, NotFound, Unauthorized, Unreachable  # noqa: PLC0415
+    from rung.events.errors import InvalidConfig  # noqa: PLC0415
+    from rung.expconf.archive import InvalidCode  # noqa: PLC0415
+
+    if isinstance(error, Unreachable | Unauthorized):
+        return UNREACHABLE
+    if isinstance(error, NotFound):
+        return NOT_FOUND
+    if isinstance(error, Invalid | InvalidConfig | InvalidCode):
+        return USAGE
+    return FAILED

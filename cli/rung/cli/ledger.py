@@ -1,0 +1,248 @@
+"""`rung ledger tail|show|export|import`: the events themselves."""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import click
+
+from rung.cli.complete import experiment_ids
+from rung.cli.data_folder import is_running
+from rung.cli.link import Link, asynchronous, linked
+from rung.cli.output import print_facts, print_json, print_table, printable
+from rung.events import TOPICS, RungError, UndecodableEvent, decode
+
+if TYPE_CHECKING:
+    from rung.ledger import Ledger, Record
+
+_DATA_SHOWN: Final = 160
+FORWARDERS: Final = (
+    ("scheduler-intake", "searches"),
+    ("searcher-intake", "placements"),
+    ("checkpoint-gc-intake", "searches"),
+    ("checkpoint-gc-deleter", "retirements"),
+)
+"""Consumers that must not act on what is imported: it happened elsewhere."""
+
+_source = click.option(
+    "--ledger",
+    "path",
+    type=click.Path(path_type=Path, exists=True),
+    help="An exported file, a ledger, or a data folder, in place of --data.",
+)
+
+
+@click.group()
+def ledger() -> None:
+    """Read, export and import the ledger: what happened, event by event."""
+
+
+@ledger.command()
+@click.argument("experiment_id", metavar="[ID]", required=False, shell_complete=experiment_ids)
+@click.option("--topic", "names", multiple=True, type=click.Choice(list(TOPICS)))
+@click.option("--full", is_flag=True, help="Do not shorten.")
+@_source
+@linked
+@asynchronous
+async def show(
+    experiment_id: str | None, names: tuple[str, ...], path: Path | None, link: Link, *, full: bool
+) -> None:
+    """Show what a ledger holds, or the history of one experiment (ID), in order.
+
+    With --json: a summary, or one event (CloudEvents) a line.
+    """
+    from rung.cli.records import resolve  # noqa: PLC0415 - only where it is needed
+    from rung.ledger.archive import history  # noqa: PLC0415 - see above
+
+    async with _opened(link, path) as opened:
+        if experiment_id is None and not names:
+            await _summarize(opened, link)
+            return
+        name = None if experiment_id is None else await resolve(opened, experiment_id)
+        async for record in history(opened, experiment_id=name):
+            if not names or record.topic in names:
+                _print(record, link, full=full)
+
+
+@ledger.command()
+@click.argument("experiment_id", metavar="[ID]", required=False, shell_complete=experiment_ids)
+@click.option("--topic", "names", multiple=True, type=click.Choice(list(TOPICS)))
+@click.option("--all", "everything", is_flag=True, help="Begin with what is there already.")
+@click.option("--full", is_flag=True, help="Do not shorten.")
+@click.option("--limit", type=click.IntRange(1), help="So many events, then leave.")
+@linked
+@asynchronous
+async def tail(  # noqa: PLR0913 - what can be chosen
+    experiment_id: str | None,
+    names: tuple[str, ...],
+    link: Link,
+    *,
+    everything: bool,
+    full: bool,
+    limit: int | None,
+) -> None:
+    """Print events as they are appended, until Ctrl-C."""
+    from rung.cli.records import resolve  # noqa: PLC0415 - only where it is needed
+    from rung.ledger.tail import tail as follow  # noqa: PLC0415 - see above
+
+    chosen = names or ("experiments", "searches", "retirements", "pools", "placements")
+    async with _opened(link, None) as opened:
+        key = None if experiment_id is None else await resolve(opened, experiment_id)
+        records = follow(opened, chosen, start="beginning" if everything else "end", key=key)
+        count = 0
+        async with contextlib.aclosing(records):
+            async for record in records:
+                _print(record, link, full=full)
+                sys.stdout.flush()
+                count += 1
+                if count == limit:
+                    return
+
+
+@ledger.command()
+@click.argument("experiment_id", metavar="[ID]", required=False, shell_complete=experiment_ids)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A file, in place of standard output.",
+)
+@_source
+@linked
+@asynchronous
+async def export(
+    experiment_id: str | None, output: Path | None, path: Path | None, link: Link
+) -> None:
+    """Write the ledger, or one experiment (ID) of it, as JSON lines.
+
+    It can be taken while Rung runs. `rung ledger import` reads it elsewhere, and
+    `rung audit --ledger FILE` audits it.
+    """
+    from rung.cli.records import resolve  # noqa: PLC0415 - only where it is needed
+    from rung.ledger.archive import export as write  # noqa: PLC0415 - see above
+
+    async with _opened(link, path) as opened:
+        name = None if experiment_id is None else await resolve(opened, experiment_id)
+        if output is None:
+            await write(opened, sys.stdout.buffer, experiment_id=name)
+            return
+        with _replacing(output) as file:
+            count = await write(opened, file, experiment_id=name)
+    if link.json:
+        print_json({"file": str(output), "records": count})
+    else:
+        click.echo(f"{count:,} events in {output}", err=True)
+
+
+@ledger.command("import")
+@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@linked
+@asynchronous
+async def import_(file: Path, link: Link) -> None:
+    """Read an export into the data folder's ledger; Rung must not run there meanwhile.
+
+    All of it or nothing; experiments that are there already are refused.
+    """
+    from rung.ledger import SqliteLedger  # noqa: PLC0415 - only where it is needed
+    from rung.ledger.archive import import_ as read  # noqa: PLC0415 - see above
+
+    if link.url is not None:
+        raise RungError("an export is imported into a data folder: name it with --data")
+    if is_running(link.data):
+        raise RungError(
+            f"Rung runs on {link.data}; stop it with `rung down --data {link.data}`, import, and"
+            " start it again"
+        )
+    opened = await SqliteLedger.open(link.data / "ledger")
+    try:
+        with await asyncio.to_thread(file.open, "rb") as lines:
+            imported = await read(opened, lines, consumers=FORWARDERS)
+    finally:
+        await opened.close()
+    if link.json:
+        print_json(imported._asdict())
+    else:
+        names = ", ".join(imported.experiments[:5]) + (
+            ", …" if len(imported.experiments) > 5 else ""
+        )
+        click.echo(f"{imported.records:,} events of {names or 'no experiment'}")
+
+
+@contextlib.asynccontextmanager
+async def _opened(link: Link, path: Path | None) -> "AsyncIterator[Ledger]":
+    from rung.cli.records import has_ledger, open_ledger  # noqa: PLC0415 - see above
+
+    if path is None and link.url is not None:
+        raise RungError(
+            "the ledger is read from a data folder, not over HTTP: name it with --data or"
+            " --ledger, on the machine where it lies"
+        )
+    if path is None and not has_ledger(link.data):
+        raise RungError(f"{link.data} holds no ledger; name the data folder with --data")
+    async with open_ledger(path or link.data) as opened:
+        yield opened
+
+
+async def _summarize(opened: "Ledger", link: Link) -> None:
+    from rung.cli.records import experiments_of  # noqa: PLC0415 - see above
+
+    experiments = await experiments_of(opened)
+    ends = {
+        name: [await opened.end(name, partition) for partition in range(opened.partitions(name))]
+        for name in TOPICS
+    }
+    if link.json:
+        topics = {name: sum(counts) for name, counts in ends.items()}
+        print_json({"ledger_id": opened.id, "experiments": experiments, "topics": topics})
+        return
+    print_facts([("ledger", opened.id), ("experiments", len(experiments))])
+    click.echo()
+    print_table(
+        ["topic", "holds", "events", "by partition"],
+        [
+            (name, TOPICS[name].holds, sum(counts), " ".join(map(str, counts)))
+            for name, counts in ends.items()
+        ],
+        right=["events"],
+    )
+
+
+def _print(record: "Record", link: Link, *, full: bool) -> None:
+    if link.json:
+        click.echo(record.value.replace(b"\n", b" "))
+        return
+    place = f"{record.topic}/{record.partition} {record.position}"
+    try:
+        event = decode(record.value)
+    except UndecodableEvent as error:
+        click.echo(f"{place} {record.key} cannot be read: {printable(str(error))}")
+        return
+    data = _fields(event.data)
+    if not full and len(data) > _DATA_SHOWN:
+        data = f"{data[:_DATA_SHOWN]}…"
+    cause = "" if event.cause is None else f" <- {event.causeposition}#{event.causeindex}"
+    click.echo(f"{place}{cause} {event.time} {event.data.TYPE} {data}")
+
+
+def _fields(data: Any) -> str:
+    import msgspec  # noqa: PLC0415 - a detail of this line
+
+    return printable(msgspec.json.encode(data).decode())
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Any:
+    """Open a file that appears whole or not at all."""
+    draft = path.with_name(f".{path.name}.new")
+    try:
+        with draft.open("wb") as file:
+            handle: IO[bytes] = file
+            yield handle
+        draft.replace(path)
+    except OSError as error:
+        raise RungError(f"{path} cannot be written ({error.strerror})") from error
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,99 @@
+"""Which Rung a command speaks with, and how it answers: the options that all commands share."""
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+import click
+
+from rung.cli.data_folder import DataFolderError, default_path, read_server
+
+if TYPE_CHECKING:
+    from rung.client import AsyncClient, Location
+
+T = TypeVar("T")
+
+PATIENCE_S: Final = 3.0
+"""How long a command goes on trying while nobody answers."""
+PATIENCE_FOLLOWING_S: Final = 60.0
+"""How long one that follows does; a restart of the server is no reason to leave."""
+
+
+class Link(NamedTuple):
+    """Which Rung is meant."""
+
+    data: Path
+    url: str | None
+    token: str | None
+    json: bool
+    """Whether to print JSON."""
+
+    def client(self, patience_s: float = PATIENCE_S) -> "AsyncClient":
+        """Return a client of it."""
+        from rung.client import AsyncClient  # noqa: PLC0415 - a quarter of a second
+
+        return AsyncClient(locate=self._locate, patience_s=patience_s)
+
+    def _locate(self) -> "Location":
+        """Find the server: by its address, or by what the data folder says at this moment."""
+        from rung.client import Location, Unreachable  # noqa: PLC0415 - see above
+
+        if self.url is not None:
+            return Location(self.url, self.token or _token_of(self.data))
+        try:
+            server = read_server(self.data)
+        except DataFolderError as error:
+            raise Unreachable(str(error)) from error
+        return Location(server.url, self.token or server.token)
+
+
+def linked(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options --json, --data, --url and --token, as its argument `link`."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the API's keys.")
+    @click.option(
+        "--data",
+        type=click.Path(path_type=Path, file_okay=False),
+        envvar="RUNG_DATA",
+        help="Data folder of the Rung that is meant. [RUNG_DATA, ~/.rung]",
+    )
+    @click.option("--url", envvar="RUNG_URL", help="Its address, in place of --data. [RUNG_URL]")
+    @click.option("--token", envvar="RUNG_TOKEN", help="What lets you in there. [RUNG_TOKEN]")
+    @functools.wraps(command)
+    def wrapped(
+        *arguments: Any,
+        as_json: bool,
+        data: Path | None,
+        url: str | None,
+        token: str | None,
+        **options: Any,
+    ) -> Any:
+        folder = (data or default_path()).expanduser().absolute()
+        # A folder that is named on the command line goes before an address in the environment.
+        source = click.get_current_context().get_parameter_source
+        named = click.core.ParameterSource.COMMANDLINE
+        if source("data") is named and source("url") is not named:
+            url = None
+        link = Link(folder, url or None, token or None, as_json)
+        return command(*arguments, link=link, **options)
+
+    return wrapped
+
+
+def asynchronous(command: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., T]:
+    """Run a command that is a coroutine function."""
+
+    @functools.wraps(command)
+    def wrapped(*arguments: Any, **options: Any) -> T:
+        return asyncio.run(command(*arguments, **options))
+
+    return wrapped
+
+
+def _token_of(data: Path) -> str | None:
+    try:
+        return (data / "token").read_text().strip()
+    except OSError:
+        return None

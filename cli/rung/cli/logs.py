@@ -1,0 +1,166 @@
+"""`rung logs`."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+import msgspec
+
+from rung.cli.complete import experiment_ids
+from rung.cli.link import PATIENCE_FOLLOWING_S, Link, asynchronous, linked
+from rung.cli.output import print_json_line
+from rung.events import RungError
+
+if TYPE_CHECKING:
+    from rung.client import AsyncClient, Level, LogLine, ServerEvent
+
+_LEVELS: Final = ("debug", "info", "warning", "error", "critical")
+_COLORS: Final = {"warning": "yellow", "error": "red", "critical": "red", "debug": "cyan"}
+_LOOK_S: Final = 2.0
+"""How often to look whether what is followed has ended, and how long its last lines may take."""
+
+
+class Wanted(NamedTuple):
+    """Which lines to print."""
+
+    rank: int | None
+    level: "Level | None"
+    text: str | None
+    since: str | None
+    until: str | None
+
+
+@click.command()
+@click.argument("name", metavar="ID|TRIAL", shell_complete=experiment_ids)
+@click.option("--follow", "-f", "following", is_flag=True, help="Go on until it ended.")
+@click.option("--rank", type=click.IntRange(0), help="Of this process of a trial alone.")
+@click.option("--level", type=click.Choice(_LEVELS), help="This severe or more.")
+@click.option("--text", help="Containing this.")
+@click.option("--since", help="From this time on, such as 2026-01-31T12:00:00Z.")
+@click.option("--until", help="Before this time.")
+@click.option("--limit", type=click.IntRange(1), help="So many lines at most.")
+@linked
+@asynchronous
+async def logs(  # noqa: PLR0913 - what lines can be chosen by
+    name: str,
+    link: Link,
+    *,
+    following: bool,
+    rank: int | None,
+    level: "Level | None",
+    text: str | None,
+    since: str | None,
+    until: str | None,
+    limit: int | None,
+) -> None:
+    """Print what the trials of an experiment, or one trial, printed.
+
+    With --json: one line of JSON for each.
+    """
+    wanted = Wanted(rank, level, text, since, until)
+    async with link.client(PATIENCE_FOLLOWING_S if following else 3.0) as client:
+        lines = _follow(client, name, wanted) if following else _read(client, name, wanted)
+        count = 0
+        async with contextlib.aclosing(lines):
+            async for line in lines:
+                print_json_line(line) if link.json else _print(line)
+                count += 1
+                if count == limit:
+                    break
+
+
+async def _read(
+    client: "AsyncClient", name: str, wanted: Wanted
+) -> "AsyncGenerator[LogLine, None]":
+    """Yield what is there."""
+    after: str | None = None
+    while True:
+        page = await client.logs(name, after=after, **wanted._asdict())
+        for line in page.items:
+            yield line
+        after = page.next_cursor
+        if after is None:
+            return
+
+
+async def _follow(
+    client: "AsyncClient", name: str, wanted: Wanted
+) -> "AsyncGenerator[LogLine, None]":
+    """Yield what is there and what comes, until the experiment or the trial ended."""
+    since, until = _time_ms("since", wanted.since), _time_ms("until", wanted.until)
+    query = {"rank": wanted.rank, "level": wanted.level, "from": "start"}
+    await _ended(client, name)  # says at once if there is nothing of that name
+    async with contextlib.aclosing(client.follow_logs(name, query)) as events:
+        async for event in _until_ended(client, name, events):
+            for line in _lines_of(event.data):
+                if wanted.text is not None and wanted.text not in line.text:
+                    continue
+                if since is not None and line.time_ms < since:
+                    continue
+                if until is not None and line.time_ms >= until:
+                    return
+                yield line
+
+
+async def _until_ended(
+    client: "AsyncClient", name: str, events: "AsyncGenerator[ServerEvent, None]"
+) -> "AsyncGenerator[ServerEvent, None]":
+    """Yield events until what they are about ended and nothing more comes."""
+    ended = False
+    coming = asyncio.ensure_future(anext(events))
+    try:
+        while True:
+            done, _ = await asyncio.wait({coming}, timeout=_LOOK_S)
+            if done:
+                yield coming.result()
+                coming = asyncio.ensure_future(anext(events))
+            elif ended:
+                return
+            else:
+                ended = await _ended(client, name)
+    finally:
+        coming.cancel()
+        await asyncio.gather(coming, return_exceptions=True)
+
+
+async def _ended(client: "AsyncClient", name: str) -> bool:
+    from rung.client import ENDED  # noqa: PLC0415 - a quarter of a second
+
+    if "." in name:
+        return (await client.trial(name)).state in ENDED | {"stopped"}
+    return (await client.experiment(name)).ended_at is not None
+
+
+def _lines_of(data: Any) -> "list[LogLine]":
+    """Return the lines of an event: `{trial_id, run, lines}`."""
+    from rung.client import LogLine  # noqa: PLC0415 - see above
+
+    if not isinstance(data, dict):
+        return []
+    trial = {"trial_id": data.get("trial_id"), "run": data.get("run")}
+    return msgspec.convert([trial | line for line in data.get("lines", [])], list[LogLine])
+
+
+def _print(line: "LogLine") -> None:
+    moment = datetime.fromtimestamp(line.time_ms / 1000, UTC).astimezone()
+    rank = f" rank {line.rank}" if line.rank else ""
+    level = "" if line.level == "info" else f" {line.level.upper()}"
+    head = f"{moment:%H:%M:%S}.{line.time_ms % 1000:03} {line.trial_id}{rank}{level}"
+    click.echo(f"{click.style(head, _COLORS.get(line.level, 'bright_black'))} {line.text}")
+
+
+def _time_ms(option: str, value: str | None) -> int | None:
+    """Return a time given as RFC 3339 or as Unix time in milliseconds, in milliseconds."""
+    if value is None:
+        return None
+    if value.isascii() and value.isdigit():
+        return int(value)
+    try:
+        return int(datetime.fromisoformat(value).timestamp() * 1000)
+    except ValueError:
+        raise RungError(
+            f"--{option} must be a time such as 2026-01-31T12:00:00Z, not {value!r}"
+        ) from None

@@ -1,0 +1,170 @@
+"""How the command line prints: JSON for scripts, tables for people."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import click
+import msgspec
+
+_PIPE_WIDTH: Final = 200
+_STATE_COLORS: Final = {
+    "active": "green",
+    "running": "green",
+    "stored": "green",
+    "completed": "cyan",
+    "errored": "red",
+    "damaged": "red",
+    "lost": "red",
+    "canceled": "yellow",
+    "canceling": "yellow",
+    "stopping": "yellow",
+    "paused": "yellow",
+}
+
+
+def print_json(value: Any) -> None:
+    """Print a record as JSON, for a person to read as well."""
+    encoded = msgspec.json.encode(value)
+    click.echo(msgspec.json.format(encoded, indent=2).decode())
+
+
+def print_json_line(value: Any) -> None:
+    """Print a record as one line of JSON."""
+    click.echo(msgspec.json.encode(value).decode())
+    sys.stdout.flush()
+
+
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()
+) -> None:
+    """Print rows under headings; a column of states is coloured.
+
+    Args:
+        columns: the headings.
+        rows: values; they are printed as they are, without markup.
+        right: headings of columns to be aligned right.
+    """
+    from rich.table import Table  # noqa: PLC0415 - a tenth of a second
+    from rich.text import Text  # noqa: PLC0415 - see above
+
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        cells = [printable(value) for value in row]
+        styles = [
+            _STATE_COLORS.get(cell, "") if column == "state" else ""
+            for column, cell in zip(columns, cells, strict=True)
+        ]
+        table.add_row(*(Text(cell, style) for cell, style in zip(cells, styles, strict=True)))
+    console().print(table)
+
+
+def print_facts(facts: Iterable[tuple[str, Any]]) -> None:
+    """Print names with their values; what is None is left out."""
+    from rich.table import Table  # noqa: PLC0415 - see above
+    from rich.text import Text  # noqa: PLC0415 - see above
+
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    for name, value in facts:
+        if value is not None:
+            cell = printable(value)
+            table.add_row(name, Text(cell, _STATE_COLORS.get(cell, "")))
+    console().print(table)
+
+
+def console(*, stderr: bool = False) -> Any:
+    """Return a console as wide as the terminal, or wide enough for a pipe."""
+    from rich.console import Console  # noqa: PLC0415 - see above
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else _PIPE_WIDTH
+    return Console(file=stream, width=width, highlight=False, soft_wrap=False)
+
+
+def printable(value: Any) -> str:
+    """Return a value as a cell of a table shows it: on one line, without control characters."""
+    match value:
+        case None:
+            text = "-"
+        case bool():
+            text = "yes" if value else "no"
+        case float():
+            text = number(value)
+        case dict():
+            text = " ".join(f"{name}={printable(item)}" for name, item in flat(value))
+        case list():
+            text = ",".join(printable(item) for item in value) or "-"
+        case _:
+            text = str(value)
+    return text if text.isprintable() else "".join(map(_visible, text))
+
+
+def _visible(letter: str) -> str:
+    if letter in "\n\t":
+        return " "
+    return letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}"
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Return nested values by dotted names."""
+    rows: list[tuple[str, Any]] = []
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            rows += flat(value, f"{prefix}{name}.")
+        else:
+            rows.append((f"{prefix}{name}", value))
+    return rows
+
+
+def number(value: float | str) -> str:
+    """Return a metric's value in a few digits."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    return f"{value:.5g}"
+
+
+def share(fraction: float) -> str:
+    """Return a fraction in percent."""
+    return f"{fraction:.0%}"
+
+
+def size(value: int) -> str:
+    """Return a size in bytes for a person."""
+    amount = float(value)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
+
+
+def duration(seconds: float) -> str:
+    """Return a span of time for a person."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+
+
+def local_time(moment: str) -> str:
+    """Return an RFC 3339 time in the reader's own time zone, to the second."""
+    try:
+        return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S}"
+    except ValueError:
+        return moment
+
+
+def seconds_between(start: str, end: str | None) -> float:
+    """Return how long it is from a time to another, or to now."""
+    begun = datetime.fromisoformat(start)
+    until = datetime.fromisoformat(end) if end else datetime.now(tz=begun.tzinfo)
+    return max((until - begun).total_seconds(), 0.0)

@@ -1,0 +1,77 @@
+"""`rung status`."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from rung.cli.link import Link, asynchronous, linked
+from rung.cli.output import print_facts, print_json, print_table
+
+if TYPE_CHECKING:
+    from rung.client import Agent, QueueItem, Status
+
+
+@click.command()
+@linked
+@asynchronous
+async def status(link: Link) -> None:
+    """Show whether Rung runs, its experiments, slots, and what waits for them.
+
+    With --json: the API's status, with `agents` and `queue` besides. Exit code 3: it does not run.
+    """
+    async with link.client(patience_s=0.5) as client:
+        found = await client.status()
+        agents = (await client.agents()).items
+        queue = await client.queue()
+        where = client.url
+    if link.json:
+        import msgspec  # noqa: PLC0415 - only here
+
+        facts = msgspec.structs.asdict(found)
+        print_json({"url": where, **facts, "agents": agents, "queue": queue})
+    else:
+        _tell(where, found, agents, queue)
+
+
+def _tell(where: str, found: "Status", agents: "list[Agent]", queue: "list[QueueItem]") -> None:
+    counts = ", ".join(f"{count} {state}" for state, count in sorted(found.experiments.items()))
+    print_facts(
+        [
+            ("rung", f"{found.version} at {where}"),
+            ("ledger", found.ledger_id),
+            ("experiments", counts or "none"),
+            ("rejected messages", found.dead_letters or None),
+        ]
+    )
+    here = [agent for agent in agents if agent.state == "joined"]
+    click.echo()
+    if here:
+        print_table(
+            ["pool", "agent", "host", "slots", "in use", "by"],
+            [
+                (
+                    agent.pool,
+                    agent.id,
+                    agent.hostname,
+                    len(agent.slots),
+                    sum(slot.allocation_id is not None for slot in agent.slots),
+                    sorted({slot.allocation_id for slot in agent.slots if slot.allocation_id}),
+                )
+                for agent in here
+            ],
+            right=["slots", "in use"],
+        )
+    else:
+        click.echo("No agent offers slots.")
+    if queue:
+        click.echo()
+        print_table(
+            ["waiting", "pool", "slots", "priority", "since"],
+            [
+                (item.allocation_id, item.pool, item.slots, item.priority, item.requested_at)
+                for item in queue[:20]
+            ],
+            right=["slots", "priority"],
+        )
+        if len(queue) > 20:
+            click.echo(f"and {len(queue) - 20} more")
