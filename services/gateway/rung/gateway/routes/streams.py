@@ -58,7 +58,8 @@ class LineQuery(Struct, forbid_unknown_fields=True, rename={"begin": "from"}):
 async def stream_events(request: web.Request) -> web.StreamResponse:
     """Stream an experiment's events: CloudEvents under the name of their type.
 
-    Events of one topic come in order; a decision may come before the fact that it answers.
+    Events of one topic come in order; a decision may come before the fact that it answers. What
+    its writer repeated is on record twice, under one CloudEvents id.
     """
     query = read_query(request, EventQuery)
     context, experiment_id = context_of(request), experiment_of(request).id

@@ -1,0 +1,277 @@
+"""Live streams: nothing lost, nothing repeated, nobody waited for without end."""
+
+import asyncio
+import contextlib
+import json
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+import pytest
+
+from gateway.client import TOKEN, Client
+from gateway.conftest import EXPERIMENT_FILE, World, until
+from gateway.scenario import EXPERIMENT, drafts, play, submitted
+from rung.events import Payload
+from rung.events.experiment import PauseRequested
+from rung.events.metric import LogLine, LogsPrinted, MetricRow, MetricsReported
+from rung.gateway.config import Settings
+
+EVENTS = f"/experiments/{EXPERIMENT}/events"
+
+
+class Seen(NamedTuple):
+    """One server-sent event."""
+
+    id: str
+    name: str
+    data: Any
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    client: Client, path: str, last: str | None = None
+) -> AsyncIterator[AsyncIterator[Seen | None]]:
+    """Open a stream and yield its events; None stands for a comment."""
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    if last is not None:
+        headers["Last-Event-ID"] = last
+    async with client.session.get(f"{client.url}/api/v1{path}", headers=headers) as response:
+        assert response.status == 200, await response.text()
+        assert response.content_type == "text/event-stream"
+        yield _parse(response)
+
+
+async def _parse(response: aiohttp.ClientResponse) -> AsyncIterator[Seen | None]:
+    fields: dict[str, str] = {}
+    async for raw in response.content:
+        line = raw.decode().rstrip("\n")
+        if line.startswith(":"):
+            yield None
+        elif line:
+            name, _, value = line.partition(": ")
+            fields[name] = value
+        elif "data" in fields:
+            yield Seen(fields["id"], fields["event"], json.loads(fields["data"]))
+            fields = {}
+
+
+async def take(events: AsyncIterator[Seen | None], count: int) -> list[Seen]:
+    """Return the next events."""
+    seen: list[Seen] = []
+    async with asyncio.timeout(20):
+        while len(seen) < count:
+            event = await anext(events)
+            if event is not None:
+                seen.append(event)
+    return seen
+
+
+async def test_all_events_in_order(world: World) -> None:
+    """From the beginning, each topic's events come in order, as CloudEvents."""
+    history = play(1)
+    await world.play(history)
+    written = len(history.facts) + len(history.decisions)
+    async with world.gateway() as client, opened(client, EVENTS) as events:
+        seen = await take(events, written)
+
+    def of(*sources: str) -> list[str]:
+        return [it.data["id"] for it in seen if (it.data["source"] in sources)]
+
+    assert of("/rung/test") == [json.loads(it.record.value)["id"] for it in history.facts]
+    assert of("/rung/searcher") == [json.loads(it.record.value)["id"] for it in history.decisions]
+    assert all(it.name == it.data["type"] and it.data["specversion"] == "1.0" for it in seen)
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_reconnecting_loses_and_repeats_nothing(world: World, seed: int) -> None:
+    """Cut at any event, any number of times, while more is written: each event comes once."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable, not secret
+    history = play(seed)
+    pending = drafts(history)
+    total = len(pending)
+    await world.ledger.append(pending[:1])
+    pending = pending[1:]
+    seen: list[Seen] = []
+    async with world.gateway() as client:
+        while len(seen) < total:
+            count = chance.randint(0, 30)
+            await world.ledger.append(pending[:count])
+            pending = pending[count:]
+            left = total - len(pending) - len(seen)
+            last = seen[-1].id if seen else None
+            async with opened(client, EVENTS, last) as events:
+                seen += await take(events, chance.randint(0, left))
+
+    expected = [json.loads(draft.value)["id"] for draft in drafts(history)]
+    assert sorted(it.data["id"] for it in seen) == sorted(expected)
+
+
+async def test_only_what_is_new(world: World) -> None:
+    """With from=now the past is left out."""
+    await world.play(play(1))
+    async with world.gateway() as client, opened(client, f"{EVENTS}?from=now") as events:
+        await world.write(PauseRequested(experiment_id=EXPERIMENT))
+        (seen,) = await take(events, 1)
+
+    assert seen.name == "rung.experiment.pause_requested.v1"
+
+
+async def test_other_experiments_are_left_out(world: World) -> None:
+    """A stream has the events of its own experiment alone, also those of the same partition."""
+    others = [f"{number:08}" for number in range(8)]
+    for name in others:
+        await world.write(submitted(name))
+    async with world.gateway() as client:
+        for name in others:
+            async with opened(client, f"/experiments/{name}/events") as events:
+                await world.write(PauseRequested(experiment_id=name))
+                seen = await take(events, 2)
+            assert {it.data["data"]["experiment_id"] for it in seen} == {name}
+
+
+@pytest.mark.parametrize(
+    "last", ["", "x", "1", "1.2.3.4", "-1.0.0", "1.2.x", "9.9.9", f"{2**60}.0.0", "1.2.3 "]
+)
+async def test_strange_last_event_id(world: World, last: str) -> None:
+    """An id that is of no event of this stream is refused, named."""
+    await world.write(submitted())
+    async with world.gateway() as client:
+        answer = await client.call("GET", EVENTS, headers={"Last-Event-ID": last})
+        problem = answer.json if answer.status == 400 else None
+
+    assert problem is not None
+    assert problem["errors"][0]["path"] == "Last-Event-ID"
+
+
+async def test_quiet_stream_says_that_it_lives(world: World) -> None:
+    """Comments come while nothing happens."""
+    world.settings = Settings(heartbeat=0.02)
+    await world.write(submitted())
+    async with world.gateway() as client, opened(client, f"{EVENTS}?from=now") as events:
+        async with asyncio.timeout(10):
+            assert [await anext(events) for _ in range(3)] == [None] * 3
+
+
+async def test_stop_ends_streams(world: World) -> None:
+    """A server that goes down ends its streams in good order, and does not wait for clients."""
+    await world.write(submitted())
+    async with contextlib.AsyncExitStack() as stack:
+        gateway = world.gateway()
+        client = await gateway.__aenter__()
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        outlasting = Client(session, client.url)
+        events = await stack.enter_async_context(opened(outlasting, EVENTS))
+        await take(events, 1)
+        async with asyncio.timeout(4):
+            await gateway.__aexit__(None, None, None)
+            with pytest.raises(StopAsyncIteration):
+                await anext(events)
+
+
+def _printed(index: int, *lines: tuple[int, str]) -> LogsPrinted:
+    return LogsPrinted(
+        experiment_id=EXPERIMENT,
+        trial_id=f"{EXPERIMENT}.{index}",
+        run=1,
+        lines=[
+            LogLine(rank=rank, stream="stdout", level="info", time_ms=1, text=text)
+            for rank, text in lines
+        ],
+    )
+
+
+async def test_slow_client_is_cut_off(world: World) -> None:
+    """A client that takes nothing is disconnected; the server holds next to nothing for it."""
+    world.settings = Settings(write_timeout=0.3)
+    await world.write(submitted())
+    line = "x" * 100_000
+    await world.write(*(_printed(0, (0, line)) for _ in range(200)))
+    async with world.gateway() as client:
+        port = int(client.url.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        writer.write(
+            f"GET /api/v1/experiments/{EXPERIMENT}/logs/stream HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            f"Authorization: Bearer {TOKEN}\r\n\r\n".encode()
+        )
+        assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        others = [await client.call("GET", "/status") for _ in range(3)]
+        async with asyncio.timeout(20):
+            await until(lambda: asyncio.to_thread(client_is_gone, port), bool)
+        writer.close()
+
+    assert {answer.status for answer in others} == {200}
+
+
+def client_is_gone(port: int) -> bool:
+    """Whether the server has let go of the connection that nobody reads from."""
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    queued = [row[4] for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "01"]
+    return all(it == "00000000:00000000" for it in queued)
+
+
+async def test_printed_lines(world: World) -> None:
+    """Lines of an experiment or of one trial, of one rank, of a severity."""
+    await world.play(play(1))
+    warning = LogLine(rank=1, stream="stderr", level="warning", time_ms=2, text="careful")
+    await world.write(
+        _printed(0, (0, "a"), (1, "b")),
+        _printed(1, (0, "c")),
+        LogsPrinted(experiment_id=EXPERIMENT, trial_id=f"{EXPERIMENT}.10", run=1, lines=[warning]),
+        LogsPrinted(experiment_id="other", trial_id="other.0", run=1, lines=[warning]),
+    )
+    async with world.gateway() as client:
+
+        async def texts(path: str, count: int) -> list[str]:
+            async with opened(client, path) as events:
+                seen = await take(events, count)
+            return sorted(line["text"] for it in seen for line in it.data["lines"])
+
+        base = f"/experiments/{EXPERIMENT}/logs/stream"
+        assert await texts(base, 3) == ["a", "b", "c", "careful"]
+        assert await texts(f"{base}?rank=0", 2) == ["a", "c"]
+        assert await texts(f"{base}?level=warning", 1) == ["careful"]
+        assert await texts(f"/trials/{EXPERIMENT}.1/logs/stream", 1) == ["c"]
+
+
+async def test_reported_metrics(world: World) -> None:
+    """Metrics as they were reported, of one kind if wanted."""
+    rows = [
+        MetricRow(kind=kind, step=1, time_ms=1, values={"loss": "NaN"})
+        for kind in ("training", "validation")
+    ]
+    reported: list[Payload] = [
+        MetricsReported(experiment_id=EXPERIMENT, trial_id=f"{EXPERIMENT}.{n}", run=1, rows=rows)
+        for n in range(5)
+    ]
+    await world.write(submitted(), *reported)
+    async with world.gateway() as client:
+        path = f"/experiments/{EXPERIMENT}/metrics/stream?kind=validation"
+        async with opened(client, path) as events:
+            seen = await take(events, 5)
+        async with opened(client, path, seen[2].id) as events:
+            rest = await take(events, 2)
+
+    assert {it.data["trial_id"] for it in seen} == {f"{EXPERIMENT}.{n}" for n in range(5)}
+    assert rest == seen[3:]
+    assert seen[0].data["rows"] == [
+        {"kind": "validation", "step": 1, "time_ms": 1, "values": {"loss": "NaN"}}
+    ]
+
+
+async def test_submission_is_streamed_live(world: World, client: Client) -> None:
+    """What the searcher decides reaches a client that was there before."""
+    async with world.searcher():
+        experiment = (await client.submit(EXPERIMENT_FILE)).json["experiment_id"]
+        async with opened(client, f"/experiments/{experiment}/events") as events:
+            seen = await take(events, 6)
+
+    assert {it.name for it in seen} == {
+        "rung.experiment.submitted.v1",
+        "rung.search.planned.v1",
+        "rung.trial.requested.v1",
+        "rung.run.requested.v1",
+    }
