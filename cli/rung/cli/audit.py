@@ -9,7 +9,7 @@ import msgspec
 from rung.cli.complete import experiment_ids
 from rung.cli.exit_code import FAILED, OK
 from rung.cli.link import Link, asynchronous, linked
-from rung.cli.output import print_json, printable
+from rung.cli.output import flat, print_json, printable
 from rung.events import RungError
 
 if TYPE_CHECKING:
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 _SHOWN: Final = 20
 """Differences in full."""
+_LETTERS: Final = 300
+"""Of a value."""
+_ABSENT: Final = object()
 
 
 @click.command()
@@ -93,10 +96,10 @@ def _tell(verdict: "Audit") -> None:
     for name, difference in differences[:_SHOWN]:
         click.echo(
             f"{name} differs: {difference['key']}, fact at position {difference['position']},"
-            f" decision {difference['index']}\n"
-            f"  on record: {_decision(difference['recorded'])}\n"
-            f"  decided:   {_decision(difference['decided'])}"
+            f" decision {difference['index']}"
         )
+        for line in _changes(difference["recorded"], difference["decided"]):
+            click.echo(f"  {line}")
     if len(differences) > _SHOWN:
         click.echo(f"{len(differences) - _SHOWN} more differ; --json lists them")
     click.echo(
@@ -106,8 +109,27 @@ def _tell(verdict: "Audit") -> None:
     )
 
 
+def _changes(recorded: dict[str, Any] | None, decided: dict[str, Any] | None) -> list[str]:
+    """Return one line for each field that differs."""
+    if recorded is None or decided is None or recorded["type"] != decided["type"]:
+        return [f"on record: {_decision(recorded)}", f"decided:   {_decision(decided)}"]
+    then, today = dict(flat(recorded["data"])), dict(flat(decided["data"]))
+    return [
+        f"{recorded['type']}: {name} is {_value(then, name)} on record,"
+        f" and {_value(today, name)} as decided today"
+        for name in dict.fromkeys((*then, *today))
+        if then.get(name, _ABSENT) != today.get(name, _ABSENT)
+    ]
+
+
+def _value(fields: dict[str, Any], name: str) -> str:
+    if name not in fields:
+        return "absent"
+    return printable(msgspec.json.encode(fields[name]).decode())[:_LETTERS]
+
+
 def _decision(decision: dict[str, Any] | None) -> str:
     if decision is None:
         return "nothing"
-    data = msgspec.json.encode(decision.get("data")).decode()
-    return printable(f"{decision.get('type')} {data}")
+    data = msgspec.json.encode(decision["data"]).decode()
+    return printable(f"{decision['type']} {data}")[:_LETTERS]

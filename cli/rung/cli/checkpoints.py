@@ -85,10 +85,15 @@ async def _choose(client: "AsyncClient", name: str) -> str:
     """Return the id of the checkpoint that is meant."""
     from rung.client import NotFound  # noqa: PLC0415 - a quarter of a second
 
-    with contextlib.suppress(NotFound):
-        return (await client.checkpoint(name)).id
-    if "." in name:
-        return await _of_trial(client, name)
+    # `k3v9x2ab` is an experiment, `k3v9x2ab.7` a trial, `k3v9x2ab.7.1.900` a checkpoint.
+    owner = {0: _of_experiment, 1: _of_trial}.get(name.count("."))
+    if owner is not None:
+        with contextlib.suppress(NotFound):
+            return await owner(client, name)
+    return (await client.checkpoint(name)).id
+
+
+async def _of_experiment(client: "AsyncClient", name: str) -> str:
     best = await client.best(name)
     if best.checkpoint is None:
         raise RungError(

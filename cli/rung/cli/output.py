@@ -59,7 +59,7 @@ def print_table(
             for column, cell in zip(columns, cells, strict=True)
         ]
         table.add_row(*(Text(cell, style) for cell, style in zip(cells, styles, strict=True)))
-    console().print(table)
+    _print(table)
 
 
 def print_facts(facts: Iterable[tuple[str, Any]]) -> None:
@@ -74,7 +74,16 @@ def print_facts(facts: Iterable[tuple[str, Any]]) -> None:
         if value is not None:
             cell = printable(value)
             table.add_row(name, Text(cell, _STATE_COLORS.get(cell, "")))
-    console().print(table)
+    _print(table)
+
+
+def _print(table: Any) -> None:
+    """Print a table without the spaces that would fill its last column."""
+    here = console()
+    with here.capture() as captured:
+        here.print(table)
+    for line in captured.get().splitlines():
+        click.echo(line.rstrip(), color=here.is_terminal)
 
 
 def console(*, stderr: bool = False) -> Any:

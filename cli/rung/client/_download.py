@@ -5,6 +5,7 @@ import hashlib
 import secrets
 import shutil
 import tarfile
+from functools import partial
 from pathlib import Path
 from typing import IO, Final
 
@@ -72,7 +73,8 @@ def _unpack(draft: Path, target: Path, checkpoint: CheckpointDetail) -> None:
     files.mkdir()
     try:
         with tarfile.open(draft / _ARCHIVE) as opened:
-            opened.extractall(files, filter="data")
+            clean = partial(_without_top, top=f"{checkpoint.id}/")
+            opened.extractall(files, filter=clean)  # noqa: S202 - filtered as tarfile does
     except (tarfile.TarError, EOFError) as error:
         raise ClientError(f"checkpoint {checkpoint.id} did not arrive whole: {error}") from error
     for expected in checkpoint.files:
@@ -80,6 +82,11 @@ def _unpack(draft: Path, target: Path, checkpoint: CheckpointDetail) -> None:
     if target.exists():
         target.rmdir()
     files.rename(target)
+
+
+def _without_top(member: tarfile.TarInfo, target: str, *, top: str) -> tarfile.TarInfo | None:
+    """Unpack the folder that the archive holds into the target itself, safely."""
+    return tarfile.data_filter(member.replace(name=member.name.removeprefix(top)), target)
 
 
 def _check(checkpoint_id: str, folder: Path, expected: CheckpointFile) -> None:
