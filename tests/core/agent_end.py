@@ -101,6 +101,8 @@ class AgentEnd:
     def close(self) -> None:
         """Stop listening."""
         self.reading.set()
+        if self._listener.fileno() == -1:
+            return
         self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._listener.close()

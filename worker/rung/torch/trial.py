@@ -22,6 +22,9 @@ class Trial(abc.ABC):
     In `__init__`, make models, optimizers and schedulers and hand them to the context's `wrap_…`
     methods; so the trainer puts them on the device and into checkpoints. What else must survive
     goes into `state_dict` and `load_state_dict`, if the trial has them.
+
+    The trainer puts the models into training mode before the first batch; layers that are to stay
+    in evaluation mode are put there in a callback's `on_training_start`.
     """
 
     @abc.abstractmethod

@@ -1,0 +1,66 @@
+"""Validation: right, and without a trace in training."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rung import core
+from rung import torch as rt
+from training.plain import INPUTS, PlainTrial
+from training.story import CONFIG, finish
+
+from .conftest import Start
+
+
+def test_validation_leaves_no_trace_in_training(start: Start) -> None:
+    """Validating after every batch or never gives the same weights and generators.
+
+    A layer that a hook froze stays as it was.
+    """
+
+    class Freeze(rt.Callback):
+        def on_training_start(self) -> None:
+            trial.model[0].eval()
+
+    class Frozen(PlainTrial):
+        def build_callbacks(self) -> Mapping[str, rt.Callback]:
+            return {"freeze": Freeze()}
+
+    results = []
+    for period in (rt.Batch(1), None):
+        agent, context = start(config=CONFIG, length=10)
+        trial = Frozen(context)
+        rt.Trainer(trial, context).fit(validation_period=period)
+        finish(agent, context)
+        assert not trial.model[0].training
+        results.append((trial.weights(), torch.rand(1).item(), np.random.rand()))  # noqa: NPY002
+    assert results[0] == results[1]
+
+
+def test_validation_metrics_weigh_batches_by_their_size(start: Start) -> None:
+    """The mean over 24 samples in batches of 7, 7, 7, 3 is the mean over samples."""
+
+    class Mean(PlainTrial):
+        def evaluate_batch(self, batch: Any) -> Mapping[str, Any]:
+            return {"loss": batch[0].mean(), "most": batch[0].max(), "sum": batch[0].sum()}
+
+        def evaluation_reducer(self) -> Mapping[str, rt.Reducer]:
+            return {"most": rt.Reducer.MAX, "sum": rt.Reducer.SUM}
+
+    agent, context = start(config=CONFIG, length=1)
+    rt.Trainer(Mean(context), context).fit()
+    finish(agent, context)
+    [(_, metrics)] = agent.reports("validation")
+    assert metrics["loss"] == pytest.approx(float(INPUTS.mean()), abs=1e-6)
+    assert metrics["most"] == 1.0
+    assert metrics["sum"] == pytest.approx(float(INPUTS.sum()), abs=1e-5)
+
+
+def test_a_missing_search_metric_is_named(start: Start) -> None:
+    """The trial's mistake is told in its own words, before anything is recorded."""
+    _, context = start(config={"searcher": {"metric": "accuracy"}}, length=1)
+    with pytest.raises(core.ReportRefused, match="'accuracy'"):
+        rt.Trainer(PlainTrial(context), context).fit()

@@ -1,0 +1,77 @@
+"""From the experiment file and the arguments of fit to a plan."""
+
+from typing import Any
+
+import pytest
+
+from core.agent_end import run_spec
+from rung.core.info import trial_info
+from rung.torch import Batch, Epoch, InvalidPlan, Record
+from rung.torch.plan import Plan, Progress, due, make_plan
+from rung.torch.unit import TrainUnit, from_config
+
+SILENT: dict[str, Any] = dict.fromkeys(
+    [
+        "max_length",
+        "validation_period",
+        "checkpoint_period",
+        "reporting_period",
+        "checkpoint_policy",
+        "step_zero_validation",
+    ]
+)
+
+
+def plan(arguments: dict[str, Any] | None = None, **changes: Any) -> Plan:
+    """Return the plan for a run with the given specification."""
+    return make_plan(trial_info(run_spec(**changes)), **(SILENT | (arguments or {})))
+
+
+def test_the_defaults_are_determineds() -> None:
+    """Reports every 100 batches, checkpoints of the best, nothing else by itself."""
+    made = plan(length=7, config={})
+    assert made.lengths == [Batch(7)]
+    assert made.reporting_period == Batch(100)
+    assert (made.validation_period, made.checkpoint_period) == (None, None)
+    assert (made.policy, made.initial_validation) == ("best", False)
+
+
+def test_zero_means_never() -> None:
+    """A period of 0, as the experiment file's default is, is none."""
+    made = plan(length=7, config={"min_validation_period": {"batches": 0}})
+    assert made.validation_period is None
+
+
+@pytest.mark.parametrize("value", ["often", {"weeks": 1}, {"batches": 1, "epochs": 1}])
+def test_what_is_no_period_is_refused(value: Any) -> None:
+    """The message names the field and shows a right one."""
+    with pytest.raises(InvalidPlan, match=r"min_checkpoint_period: must be like \{batches: 100"):
+        plan(length=1, config={"min_checkpoint_period": value})
+
+
+@pytest.mark.parametrize("unit", [Batch(0), TrainUnit(3), Epoch(-1)])
+def test_periods_are_at_least_one(unit: TrainUnit) -> None:
+    """A period of nothing would never end."""
+    with pytest.raises(InvalidPlan, match="at least 1"):
+        plan({"checkpoint_period": unit}, length=1)
+
+
+def test_policies_are_three() -> None:
+    """Another word is refused."""
+    with pytest.raises(InvalidPlan, match="best, all or none"):
+        plan({"checkpoint_policy": "some"}, length=1)
+
+
+def test_a_number_alone_counts_batches() -> None:
+    """As `scheduling_unit` does."""
+    assert from_config(50, "scheduling_unit") == Batch(50)
+
+
+def test_a_period_is_due_whenever_it_was_crossed() -> None:
+    """Records may jump over a multiple; epochs are due at their end only."""
+    before, after = Progress(batches=1, records=9), Progress(batches=2, records=21)
+    assert due(Record(10), before, after)
+    assert not due(Record(25), before, after)
+    assert not due(Epoch(1), before, after)
+    assert due(Epoch(2), Progress(epochs=1), Progress(epochs=2))
+    assert not due(None, before, after)

@@ -1,0 +1,85 @@
+"""What a checkpoint holds of a trial, and who takes it in."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rung import torch as rt
+from rung.core.protocol import Stored
+from rung.torch import rng
+from training.plain import PlainTrial
+from training.story import CONFIG, finish
+
+from .conftest import Start
+
+
+def test_another_trials_checkpoint_gives_only_its_model(start: Start, tmp_path: Path) -> None:
+    """A warm start takes weights along, and neither counters nor generators."""
+    agent, context = start(tmp_path / "first", config=CONFIG, length=6)
+    donor = PlainTrial(context)
+    rt.Trainer(donor, context).fit()
+    finish(agent, context)
+    [stored] = agent.of(Stored)
+    agent.close()
+    agent.path.unlink()
+
+    class Untouched(PlainTrial):
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            if batch_idx == 0:
+                assert self.weights() == donor.weights()
+            return super().train_batch(batch, epoch_idx, batch_idx)
+
+    second, context = start(
+        tmp_path / "first",
+        config=CONFIG,
+        length=2,
+        trial_id="exp00000.4",
+        restore=[stored.checkpoint_id],
+    )
+    rt.Trainer(Untouched(context), context).fit()
+    assert finish(second, context) == ["r6", "t2", "v2", "s2"]
+
+
+def test_a_state_that_cannot_be_kept_is_named(start: Start) -> None:
+    """What torch.load(weights_only=True) could not load is refused when it is stored."""
+
+    class Odd(PlainTrial):
+        def state_dict(self) -> dict[str, Any]:
+            return {"seen": np.zeros(3)}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            """Never reached."""
+
+    _, context = start(config=CONFIG, length=1)
+    with pytest.raises(rt.NotPlain, match=r"trial\.seen.*torch\.from_numpy"):
+        rt.Trainer(Odd(context), context).fit()
+
+
+def test_by_hand_it_trains_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Rung, training stores checkpoints, and a later run goes on from one of them."""
+    monkeypatch.chdir(tmp_path)
+    weights = []
+    with rt.init(seed=3) as context:
+        trial = PlainTrial(context)
+        rt.Trainer(trial, context).fit(max_length=rt.Batch(8))
+        weights.append(trial.weights())
+    with rt.init(seed=3) as context:
+        rt.Trainer(PlainTrial(context), context).fit(max_length=rt.Batch(4))
+        trial_id = context.core.info.trial.trial_id
+    with rt.init(seed=3, restore=f"{trial_id}.1.4") as context:
+        trial = PlainTrial(context)
+        rt.Trainer(trial, context).fit(max_length=rt.Batch(8))
+        weights.append(trial.weights())
+    assert weights[0] == weights[1]
+
+
+def test_generators_survive_json() -> None:
+    """All states come back from what a checkpoint holds of them."""
+    rng.seed_everything(3)
+    before = rng.capture()
+    drawn = torch.rand(1).item(), np.random.rand()  # noqa: NPY002 - the global one
+    rng.restore(rng.from_json(rng.to_json(before), before.torch, before.cuda))
+    assert (torch.rand(1).item(), np.random.rand()) == drawn  # noqa: NPY002 - the global one

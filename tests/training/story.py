@@ -1,0 +1,32 @@
+"""What a run said to its agent, in short."""
+
+from core.agent_end import AgentEnd
+from rung import torch as rt
+from rung.core.protocol import Acknowledged, Reported, Restored, Stored
+
+CONFIG = {"searcher": {"metric": "loss"}, "checkpoint_policy": "none", "scheduling_unit": 2}
+
+
+def story(agent: AgentEnd) -> list[str]:
+    """Return what a run said, in short: t2 v6 s6, training, validation, stored at a step."""
+    found = []
+    for message in agent.messages:
+        match message:
+            case Reported(kind=kind, step=step):
+                found.append(f"{kind[0]}{step}")
+            case Stored(steps_completed=step):
+                found.append(f"s{step}")
+            case Acknowledged():
+                found.append("ack")
+            case Restored(steps_completed=step):
+                found.append(f"r{step}")
+            case _:
+                found.append(str(message))
+    return found
+
+
+def finish(agent: AgentEnd, context: rt.TrialContext) -> list[str]:
+    """Close the run and return what it said."""
+    context.core.close()
+    agent.wait_for_end()
+    return story(agent)
