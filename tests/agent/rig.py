@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import io
 import tarfile
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -228,42 +227,6 @@ class FickleLedger(MemoryLedger):
             self.refused.set()
             raise LedgerUnavailable("away")
         return await super().append(drafts)
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for something outside of the ledger, of which nobody sends word."""
-
-    def watch() -> None:
-        while not condition():
-            time.sleep(0.01)
-
-    await asyncio.to_thread(watch)
-
-
-def alive(pid: int) -> bool:
-    """Tell whether a process is there and no zombie."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return status.rpartition(")")[2].split()[0] not in {"Z", "X"}
-
-
-def exists(path: str) -> bool:
-    """Tell whether a path is there."""
-    return Path(path).exists()
-
-
-def parent_of(pid: int) -> int:
-    """Return the parent of a process."""
-    status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    return int(status.rpartition(")")[2].split()[1])
-
-
-def children_of(pid: int | None) -> list[int]:
-    """Return the children of a process."""
-    path = Path(f"/proc/{pid}/task/{pid}/children")
-    return [int(word) for word in path.read_text(encoding="ascii").split()]
 
 
 class Ended:

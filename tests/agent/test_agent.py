@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.rig import POOL, SPEAK, FickleLedger, Rig, alive, eventually, exists, parent_of
+from agent.process import alive, eventually, exists, parent_of
+from agent.rig import POOL, SPEAK, FickleLedger, Rig
 from rung.agent.agent import AgentRefused
 from rung.events.allocation import AgentJoined, AgentLeft, AllocationLost, AllocationReleased
 from rung.events.metric import AgentBeat, LogsPrinted

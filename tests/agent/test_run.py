@@ -1,20 +1,16 @@
 """One run: what its process does, what the agent makes of it."""
 
-import signal
 from typing import Any
 
 import pytest
 
-from agent.rig import SPEAK, Rig, alive, children_of, exists
+from agent.process import alive, children_of, exists
+from agent.rig import Rig
 from rung.events.allocation import AllocationReleased
-from rung.events.checkpoint import CheckpointDamaged, CheckpointStored
-from rung.events.metric import MetricsReported
 from rung.events.trial import (
     ExitOutcome,
     TrialExited,
-    TrialRestored,
     TrialStarted,
-    TrialValidated,
 )
 
 
@@ -152,159 +148,6 @@ async def test_variables_for_an_interpreter(running: Rig) -> None:
     variables = {"cpu": ["PYTHONHASHSEED=0"], "cuda": ["PYTHONHASHSEED=random"]}
     ended = await running.run_script(script, environment={"environment_variables": variables})
     assert ended.printed() == ["0 True"]
-
-
-async def test_speaks(running: Rig) -> None:
-    """What a process says becomes facts in the order in which it said it."""
-    script = SPEAK + (
-        "hello()\n"
-        "say(type='restored', checkpoint_id='c0', steps_completed=1)\n"
-        "report('training', 2, loss=0.5)\n"
-        "report('validation', 2, loss='NaN')\n"
-        "say(type='stored', checkpoint_id='c1', steps_completed=2, size_bytes=3, files=1,"
-        " digest='d')\n"
-        "say(type='damaged', checkpoint_id='c9', reason='a file is short')\n"
-        "report('training', 3, loss=0.25)\n"
-    )
-    ended = await running.run_script(script)
-    kinds = [type(payload) for payload in ended.payloads if "Log" not in type(payload).__name__]
-    assert kinds == [
-        TrialStarted,
-        TrialRestored,
-        MetricsReported,
-        TrialValidated,
-        CheckpointStored,
-        CheckpointDamaged,
-        MetricsReported,
-        TrialExited,
-        AllocationReleased,
-    ]
-    assert ended.rows == [
-        ("training", 2, {"loss": 0.5}),
-        ("validation", 2, {"loss": "NaN"}),
-        ("training", 3, {"loss": 0.25}),
-    ]
-    assert ("platform", "warning", "checkpoint c9 is damaged: a file is short") in ended.lines
-
-
-async def test_reports_of_a_killed_process(running: Rig) -> None:
-    """What a process had said when SIGKILL hit it is all there, before its exit."""
-    script = SPEAK + (
-        "hello()\n"
-        "for step in range(5000): report('training', step, loss=float(step))\n"
-        "print('last words', flush=True)\n"
-        "os.kill(os.getpid(), 9)\n"
-    )
-    ended = await running.run_script(script)
-    assert [step for _, step, _ in ended.rows] == list(range(5000))
-    assert ended.printed() == ["last words"]
-    assert ended.exit.signal == signal.SIGKILL
-    assert isinstance(ended.payloads[-1], AllocationReleased)
-
-
-async def test_never_waits_for_the_welcome(running: Rig) -> None:
-    """Reports count even if the process was gone before the agent had accepted it."""
-    script = SPEAK.replace("return channel", "pass; return 0 and channel") + (
-        "hello(); report('validation', 1, loss=1.0); os._exit(0)\n"
-    )
-    allocations = [await running.grant(code=running.code(train=script)) for _ in range(8)]
-    for allocation in allocations:
-        assert (await running.end_of(allocation)).rows == [("validation", 1, {"loss": 1.0})]
-
-
-async def test_bad_messages(running: Rig) -> None:
-    """What is no message is skipped with a line in the run's log; the rest counts."""
-    script = SPEAK + (
-        "hello()\n"
-        "channel.sendall(b'nonsense\\n')\n"
-        "say(type='conquered', world=True)\n"
-        "report('training', 1, loss='high')\n"
-        "report('training', -1, loss=1.0)\n"
-        "report('', 1, loss=1.0)\n"
-        "report('training', 2, loss=1.0)\n"
-        "channel.sendall(b'x' * 9_000_000 + b'\\n')\n"
-        "report('training', 3, loss=1.0)\n"
-        "channel.sendall(b'{\"type\":')\n"
-    )
-    ended = await running.run_script(script)
-    assert [step for _, step, _ in ended.rows] == [2, 3]
-    notes = ended.printed("platform")
-    assert len(notes) == 7
-    assert all(note.startswith("rung ignored what the script said") for note in notes)
-    assert ended.exit.outcome == "finished"
-
-
-@pytest.mark.parametrize("first", ["hello(token='guess')", "report('training', 1, loss=1.0)"])
-async def test_strangers(running: Rig, first: str) -> None:
-    """Who does not know the allocation's token is disconnected and changes nothing."""
-    ended = await running.run_script(
-        SPEAK + first + "\ntry: print(repr(channel.recv(1)))\nexcept OSError: print(repr(b''))"
-    )
-    assert ended.printed() == ["b''"]
-    assert ended.rows == []
-
-
-async def test_hyperparameters_refused(running: Rig) -> None:
-    """A refusal is no failure of the script, whatever its exit code."""
-    script = SPEAK + "hello()\nsay(type='hparams_refused', reason='lr too high')\nsys.exit(1)"
-    exited = (await running.run_script(script)).exit
-    assert (exited.outcome, exited.message) == ("invalid_hp", "lr too high")
-
-
-async def test_preempted(running: Rig) -> None:
-    """A run that acknowledges a preemption and leaves with 0 was preempted."""
-    script = SPEAK + (
-        "hello(); print('here', flush=True)\n"
-        "assert json.loads(channel.makefile().readline())['type'] == 'preempt'\n"
-        "say(type='acknowledged')\n"
-    )
-    allocation = await running.grant(code=running.code(train=script))
-    await running.until_printed("here")
-    await running.signal(allocation, "preempt")
-    assert (await running.end_of(allocation)).exit.outcome == "preempted"
-
-
-async def test_ignores_preemption(running: Rig) -> None:
-    """Who does not leave within the grace period is killed."""
-    script = SPEAK + "hello(); print('here', flush=True)\nimport time\nwhile True: time.sleep(9)"
-    allocation = await running.grant(code=running.code(train=script), preemption_timeout=0.1)
-    await running.until_printed("here")
-    await running.signal(allocation, "preempt")
-    exited = (await running.end_of(allocation)).exit
-    assert (exited.outcome, exited.signal) == ("killed", 9)
-    assert "did not leave within 0.1 s" in exited.message
-
-
-async def test_preempted_without_the_api(running: Rig) -> None:
-    """A program that does not speak with the agent is asked by SIGTERM."""
-    allocation = await running.grant("echo here && exec sleep 60")
-    await running.until_printed("here")
-    await running.signal(allocation, "preempt")
-    exited = (await running.end_of(allocation)).exit
-    assert (exited.outcome, exited.signal) == ("killed", 15)
-
-
-async def test_killed_while_ignoring_sigterm(running: Rig) -> None:
-    """A kill ends a script that ignores every signal that it can."""
-    script = (
-        "import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('here')\n"
-        "while True: time.sleep(9)"
-    )
-    allocation = await running.grant(code=running.code(train=script))
-    await running.until_printed("here")
-    await running.signal(allocation, "kill")
-    exited = (await running.end_of(allocation)).exit
-    assert (exited.outcome, exited.signal, exited.message) == ("killed", 9, "killed, as asked")
-
-
-async def test_withdrawn_before_it_started(rig: Rig) -> None:
-    """A run that is signaled while it waits for the warm parent never starts."""
-    rig.start(cold=False)
-    allocation = await rig.grant("python3 train.py")
-    await rig.signal(allocation, "kill")
-    ended = await rig.end_of(allocation)
-    assert (ended.exit.outcome, ended.exit.message) == ("killed", "withdrawn before it started")
-    assert ended.of(TrialStarted) == []
 
 
 async def test_leaves_nothing_behind(running: Rig) -> None:

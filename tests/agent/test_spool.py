@@ -12,7 +12,8 @@ import pytest
 
 from agent.rig import FickleLedger
 from rung.agent.drain import Drain
-from rung.agent.spool import Spool, SpoolUnusable
+from rung.agent.spool import Spool
+from rung.agent.spool_file import SpoolUnusable
 from rung.events import decode, topic
 from rung.events.trial import TrialStarted
 from rung.ledger import MemoryLedger
@@ -42,7 +43,7 @@ async def spool(tmp_path: Path) -> AsyncIterator[Spool]:
 
 async def _reopened(spool: Spool) -> Spool:
     """Return another spool on the same file, as a new life of the agent would open it."""
-    made = Spool(spool._path)
+    made = Spool(spool._file.path)
     made.open(None, "host")
     return made
 
@@ -70,13 +71,13 @@ async def test_numbers_never_come_twice(tmp_path: Path) -> None:
     spool.forget(2)
     await spool.durable(spool.put(_started(3)))
     await spool.close()
-    again = Spool(spool._path)
+    again = Spool(spool._file.path)
     again.open("a1", "host")
     assert again.forgotten == 2
     assert [item.number for item in await again.read(2, 10)] == [3]
     again.forget(3)
     await again.close()
-    last = Spool(spool._path)
+    last = Spool(spool._file.path)
     last.open("a1", "host")
     assert last.backlog == 0
     assert last.put(_started(4)) == 4
@@ -97,7 +98,7 @@ async def test_names(tmp_path: Path, spool: Spool) -> None:
     again = await _reopened(spool)
     assert again.agent_id == "a1"
     await again.close()
-    other = Spool(spool._path)
+    other = Spool(spool._file.path)
     with pytest.raises(SpoolUnusable, match="belongs to the agent 'a1', not 'a2'"):
         other.open("a2", "host")
     nameless = Spool(tmp_path / "other.db")
@@ -117,10 +118,10 @@ async def test_damaged(tmp_path: Path, content: bytes) -> None:
 
 async def test_newer(spool: Spool) -> None:
     """A file that a newer version wrote is refused."""
-    spool._db.execute("UPDATE mark SET value = '99' WHERE name = 'layout'")
-    spool._db.commit()
+    spool._file._db.execute("UPDATE mark SET value = '99' WHERE name = 'layout'")
+    spool._file._db.commit()
     with pytest.raises(SpoolUnusable, match="written by a newer Rung"):
-        Spool(spool._path).open("a1", "host")
+        Spool(spool._file.path).open("a1", "host")
 
 
 async def test_drains_in_order(spool: Spool) -> None:
@@ -146,7 +147,7 @@ async def test_appended_but_not_forgotten(spool: Spool) -> None:
     await spool.durable(spool.put(*(_started(run) for run in range(5))))
     for ledger in (first, second):
         again = await _reopened(spool)
-        again._commit = lambda *_: None  # type: ignore[method-assign]  # crashes before removing
+        again._file.commit = lambda *_: None  # type: ignore[method-assign]  # crashes before removing
         drain = Drain(again, ledger)
         task = asyncio.create_task(drain.run())
         await drain.empty()
@@ -161,8 +162,8 @@ async def test_full_disk(tmp_path: Path) -> None:
     """While the disk is full, reports wait in memory up to the bound; then they go on in order."""
     spool = Spool(tmp_path / "spool.db", pending_bytes_max=20_000)
     spool.open("a1", "host")
-    (pages,) = spool._db.execute("PRAGMA page_count").fetchone()
-    spool._db.execute(f"PRAGMA max_page_count = {pages}")
+    (pages,) = spool._file._db.execute("PRAGMA page_count").fetchone()
+    spool._file._db.execute(f"PRAGMA max_page_count = {pages}")
     run = 0
     while not spool.saturated:
         spool.put(_started(run, agent_id="x" * 100))
@@ -170,7 +171,7 @@ async def test_full_disk(tmp_path: Path) -> None:
     room = asyncio.Event()
     spool.when_room(room.set)
     assert spool._full or not room.is_set()
-    spool._db.execute("PRAGMA max_page_count = 100000")
+    spool._file._db.execute("PRAGMA max_page_count = 100000")
     await room.wait()
     await spool.durable(run)
     spooled = await spool.read(0, 10_000)

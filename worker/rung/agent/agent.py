@@ -27,21 +27,15 @@ from rung.agent.config import Settings
 from rung.agent.drain import Drain
 from rung.agent.endpoint import Endpoint
 from rung.agent.leftovers import kill_marked
-from rung.agent.run import Node, Run
+from rung.agent.node import Node
+from rung.agent.placements import Placement, Placements
+from rung.agent.run import Run
 from rung.agent.slots import detect
 from rung.agent.socket_folder import SocketFolder
 from rung.agent.source_folder import SourceFolder
 from rung.agent.spool import Spool
 from rung.agent.starter import Starter
-from rung.events import (
-    Event,
-    LedgerError,
-    RungError,
-    UndecodableEvent,
-    decode,
-    partition_of,
-    topic,
-)
+from rung.events import LedgerError, RungError
 from rung.events.allocation import (
     AgentJoined,
     AgentLeft,
@@ -53,12 +47,10 @@ from rung.events.allocation import (
 )
 from rung.events.metric import AgentBeat
 from rung.host import FactWriter
-from rung.host.supervise import supervise
-from rung.ledger import Ledger, Record
+from rung.ledger import Ledger
 from rung.objects import open_store
 
 _DRAIN_S: Final = 5.0
-_RETRY_S: Final = 0.5
 
 _log = structlog.get_logger()
 
@@ -78,6 +70,7 @@ class Agent:
         self._slots = detect(settings.slots)
         self._spool = Spool(folder / "spool.db")
         self._drain = Drain(self._spool, ledger)
+        self._placements = Placements(ledger, settings.pool, self._obey)
         self._sources = SourceFolder(folder, open_store(settings.objects_url))
         self._socket = SocketFolder(folder)
         self._runs: dict[str, Run] = {}
@@ -91,8 +84,6 @@ class Agent:
             lost=self._renew,
         )
         self._joined = asyncio.Event()
-        self._position = 0
-        self._last_cause = (-1, -1)
         self._node: Node
         self._beats: FactWriter
 
@@ -161,23 +152,9 @@ class Agent:
     async def _work(self) -> None:
         """Join, then carry out what the placements say, until cancelled."""
         await self._drain.empty()
-        self._position = await self._end_of_placements()
+        await self._placements.skip_to_the_end()
         await self._join()
-        await supervise(self._follow, name="agent-placements")
-
-    async def _end_of_placements(self) -> int:
-        while True:
-            try:
-                return await self._ledger.end(topic.PLACEMENTS, self._partition)
-            except LedgerError as error:
-                if not error.retriable:
-                    raise
-                _log.warning("cannot join yet: the ledger is away", error=str(error))
-                await asyncio.sleep(_RETRY_S)
-
-    @property
-    def _partition(self) -> int:
-        return partition_of(self._settings.pool, self._ledger.partitions(topic.PLACEMENTS))
+        await self._placements.follow()
 
     async def _join(self) -> None:
         """Begin a new incarnation."""
@@ -216,25 +193,7 @@ class Agent:
                 _log.warning("no beat: the ledger is away", error=str(error))
             await asyncio.sleep(self._settings.beat_s)
 
-    async def _follow(self) -> None:
-        stream = self._ledger.follow(topic.PLACEMENTS, self._partition, self._position)
-        async for records in stream:
-            for record in records:
-                self._obey(record)
-                self._position = record.position + 1
-
-    def _obey(self, record: Record) -> None:
-        try:
-            event = decode(record.value)
-        except UndecodableEvent as error:
-            _log.error("cannot read a placement", position=record.position, error=str(error))
-            return
-        if event.key != self._settings.pool or self._is_repeated(event):
-            return
-        decision = event.data
-        assert isinstance(
-            decision, AllocationGranted | AllocationSignaled | AllocationLost | AllocationDropped
-        ), decision
+    def _obey(self, decision: Placement) -> None:
         match decision:
             case AllocationGranted():
                 self._start(decision)
@@ -249,16 +208,6 @@ class Agent:
                 pass
             case _:
                 assert_never(decision)
-
-    def _is_repeated(self, event: Event) -> bool:
-        """Tell whether a decision is one that was read before, written twice."""
-        if event.causeposition is None or event.causeindex is None:
-            return False
-        cause = (event.causeposition, event.causeindex)
-        if cause <= self._last_cause:
-            return True
-        self._last_cause = cause
-        return False
 
     def _start(self, granted: AllocationGranted) -> None:
         own = (self._spool.agent_id, self._spool.incarnation)

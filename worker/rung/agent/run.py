@@ -13,29 +13,26 @@ takes a new incarnation), the agent goes down (`AgentLeft`), the agent died.
 
 import asyncio
 import secrets
-import signal
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from rung.agent.capture import Capture
 from rung.agent.command import InvalidEntrypoint
-from rung.agent.config import Settings
-from rung.agent.endpoint import Connection, Endpoint
+from rung.agent.departure import Departure
+from rung.agent.endpoint import Connection
 from rung.agent.launching import Identity, launch_of
 from rung.agent.lines import Level
-from rung.agent.outcome import Conduct, Ending, ending_of
+from rung.agent.node import Node
+from rung.agent.outcome import Ending, ending_of
 from rung.agent.reports import Reports
 from rung.agent.saying import fact_of, problem_with
-from rung.agent.slots import Device
-from rung.agent.source_folder import CodeUnusable, SourceFolder
-from rung.agent.spool import Spool
-from rung.agent.starter import NotStarted, Starter
+from rung.agent.source_folder import CodeUnusable
+from rung.agent.starter import NotStarted
 from rung.agent.wire import Exited, Launch
 from rung.core import protocol
 from rung.core.protocol import (
     Damaged,
     FromTrial,
-    Preempt,
     Reported,
     Restored,
     Stored,
@@ -47,19 +44,6 @@ from rung.events.trial import ExitOutcome, TrialExited, TrialStarted, Withdrawal
 
 _SETTLE_S: Final = 10.0
 _GRACE_S: Final = 3600.0
-
-
-class Node(NamedTuple):
-    """What the runs of an agent share."""
-
-    settings: Settings
-    agent_id: str
-    spool: Spool
-    starter: Starter
-    sources: SourceFolder
-    endpoint: Endpoint
-    socket: Path
-    slots: list[Device]
 
 
 class Run:
@@ -85,9 +69,7 @@ class Run:
         self._spoke = False
         self._asked: Withdrawal | None = None
         self._leaving = False
-        self._conduct = Conduct()
-        self._leave_at = 0.0
-        self._deadline: asyncio.TimerHandle | None = None
+        self._departure = Departure(node.starter, granted.allocation_id)
 
     @property
     def launched(self) -> bool:
@@ -102,8 +84,7 @@ class Run:
             ending = Ending("failed", None, None, f"the run could not start: {error}")
             self._reports.note("error", ending.message, self._rank)
         finally:
-            if self._deadline is not None:
-                self._deadline.cancel()
+            self._departure.close()
             self._reports.close()
             self._node.starter.forget(self.allocation_id)
         if ending is not None:
@@ -119,21 +100,22 @@ class Run:
             if self._preparation is not None:
                 self._preparation.cancel()
         elif how == "kill":
-            self._kill("killed, as asked")
+            self._departure.kill("killed, as asked")
         else:
-            self._preempt(self._grace_s())
+            self._departure.ask(self._grace_s(), self._connections, spoke=self._spoke)
 
     def leave(self, grace_s: float) -> None:
         """Make the launched run stop because the agent itself goes down."""
         assert self._launched
         self._leaving = True
         if self._asked != "kill":
-            self._preempt(min(grace_s, self._grace_s()))
+            grace_s = min(grace_s, self._grace_s())
+            self._departure.ask(grace_s, self._connections, spoke=self._spoke)
 
     def give_up(self) -> None:
         """End the run after an error of the agent's own."""
         if self._launched:
-            self._kill("killed after an error inside the agent")
+            self._departure.kill("killed after an error inside the agent")
         self._report(Ending("failed", None, None, "an error inside the agent; see its log"))
 
     def connected(self, connection: Connection) -> None:
@@ -151,9 +133,7 @@ class Run:
                 slots=self._slots,
             )
         )
-        if self._conduct.asked_to_leave:
-            left_s = max(0.0, self._leave_at - asyncio.get_running_loop().time())
-            connection.say(Preempt(int(left_s * 1000)))
+        self._departure.remind(connection)
 
     def disconnected(self, connection: Connection) -> None:
         """Note that a process of the run says no more."""
@@ -172,9 +152,9 @@ class Run:
             case protocol.Hello():
                 self.rejected("a second hello")
             case protocol.Acknowledged():
-                self._conduct = self._conduct._replace(acknowledged=True)
+                self._departure.acknowledge()
             case protocol.HparamsRefused():
-                self._conduct = self._conduct._replace(refusal=message.reason)
+                self._departure.refuse(message.reason)
             case _:
                 self._take(connection, message)
 
@@ -218,7 +198,7 @@ class Run:
             stderr.close()
             for connection in list(self._connections):
                 connection.abort()
-        return None if exited is None else self._judge(exited)
+        return self._judge(exited) if exited else None
 
     async def _prepare(self) -> Path:
         node = self._node
@@ -278,13 +258,13 @@ class Run:
 
     def _judge(self, exited: Exited) -> Ending | None:
         words = self._reports.stderr.exception or self._reports.stderr.last
-        ending = ending_of(exited, self._conduct, words)
+        ending = ending_of(exited, self._departure.conduct, words)
         level: Level = "error" if ending.outcome == "failed" else "info"
         if ending.message:
             self._reports.note(level, ending.message, self._rank)
         went_with_the_agent = self._leaving and self._asked is None
         if went_with_the_agent and (
-            ending.outcome in {"preempted", "killed"} or self._conduct.sent_sigterm
+            ending.outcome in {"preempted", "killed"} or self._departure.conduct.sent_sigterm
         ):
             return None
         return ending
@@ -319,22 +299,3 @@ class Run:
         grace_s = float(asked) if isinstance(asked, int | float) else _GRACE_S
         cap = self._node.settings.grace_s_max
         return grace_s if cap is None else min(grace_s, cap)
-
-    def _preempt(self, grace_s: float) -> None:
-        """Ask the process to leave: by message; by SIGTERM if it never connected."""
-        loop = asyncio.get_running_loop()
-        self._conduct = self._conduct._replace(asked_to_leave=True)
-        self._leave_at = loop.time() + grace_s
-        if self._deadline is not None:
-            self._deadline.cancel()
-        reason = f"killed: it did not leave within {grace_s:g} s after it was asked to"
-        self._deadline = loop.call_later(grace_s, self._kill, reason)
-        for connection in self._connections:
-            connection.say(Preempt(int(grace_s * 1000)))
-        if not self._spoke:
-            self._conduct = self._conduct._replace(sent_sigterm=True)
-            self._node.starter.signal(self.allocation_id, signal.SIGTERM)
-
-    def _kill(self, reason: str) -> None:
-        self._conduct = self._conduct._replace(sent_sigkill=reason)
-        self._node.starter.signal(self.allocation_id, signal.SIGKILL)

@@ -17,17 +17,17 @@ until there is room: they wait, nothing is lost, memory stays bounded.
 
 import asyncio
 import contextlib
-import secrets
 import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
-from rung.events import Payload, RungError, encode, fact
+from rung.agent.spool_file import Spooled, SpoolFile
+from rung.events import Payload, encode, fact
 from rung.host.writer import now
 from rung.ledger import Draft
 
@@ -35,27 +35,15 @@ PENDING_BYTES_MAX: Final = 32 * 1024**2
 _RETRY_S: Final = 0.5
 _STALE_MAX: Final = 4096
 """So many facts that the ledger has may stay on disk while nothing new comes."""
-_LAYOUT: Final = 1
 
 _log = structlog.get_logger()
-
-
-class SpoolUnusable(RungError):
-    """The spool's file cannot be opened; its message says what a person can do."""
-
-
-class Spooled(NamedTuple):
-    """One fact as it lies in the spool."""
-
-    number: int
-    draft: Draft
 
 
 class Spool:
     """Facts on their way to the ledger. Its methods belong to one event loop."""
 
     def __init__(self, path: Path, *, pending_bytes_max: int = PENDING_BYTES_MAX) -> None:
-        self._path = path
+        self._file = SpoolFile(path)
         self._pending_bytes_max = pending_bytes_max
         self._pending: list[Spooled] = []
         self._pending_bytes = 0
@@ -64,7 +52,6 @@ class Spool:
         self._next = 1
         self._committed = 0
         self._lock = threading.Lock()
-        self._writing = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._closing = False
         self._full = False
@@ -87,21 +74,11 @@ class Spool:
             SpoolUnusable: it cannot be opened, or is another agent's.
         """
         self._loop = asyncio.get_running_loop()
-        try:
-            with contextlib.ExitStack() as undo:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._db = _open(self._path)
-                undo.callback(self._db.close)
-                self._reader = _open(self._path)
-                undo.callback(self._reader.close)
-                self._read_marks(agent_id, default_agent_id)
-                undo.pop_all()
-        except (sqlite3.Error, OSError) as error:
-            raise SpoolUnusable(
-                f"the agent's spool {self._path} cannot be opened: {error}; "
-                "check the disk and the folder's permissions, or move the file away "
-                "(reports in it that the ledger does not have are lost then)"
-            ) from error
+        marks = self._file.open(agent_id, default_agent_id)
+        self.id, self.agent_id, self.incarnation = marks.id, marks.agent_id, marks.incarnation
+        self._forgotten = self._forgotten_on_disk = marks.forgotten
+        self._committed = marks.last
+        self._next = marks.last + 1
         self._thread = threading.Thread(target=self._commit_forever, name="spool", daemon=True)
         self._thread.start()
 
@@ -167,7 +144,9 @@ class Spool:
         while self._committed <= after:
             self._news.clear()
             await self._news.wait()
-        return await self._loop.run_in_executor(self._threads, self._select, after, limit)
+        return await self._loop.run_in_executor(
+            self._threads, self._file.select, after, self._committed, limit
+        )
 
     def forget(self, number: int) -> None:
         """Drop the facts up to that number: the ledger has them."""
@@ -185,10 +164,12 @@ class Spool:
         while True:
             try:
                 self.incarnation = await self._loop.run_in_executor(
-                    self._threads, self._count_incarnation
+                    self._threads, self._file.count_incarnation
                 )
             except sqlite3.Error as error:
-                _log.error("the spool cannot be written", path=str(self._path), error=str(error))
+                _log.error(
+                    "the spool cannot be written", path=str(self._file.path), error=str(error)
+                )
                 await asyncio.sleep(_RETRY_S)
             else:
                 return self.incarnation
@@ -200,51 +181,7 @@ class Spool:
             self._work.notify()
         await self._loop.run_in_executor(self._threads, self._thread.join)
         self._threads.shutdown()
-        self._reader.close()
-        self._db.close()
-
-    def _read_marks(self, agent_id: str | None, default_agent_id: str) -> None:
-        with self._db:
-            self._db.execute("BEGIN IMMEDIATE")
-            for name, value in (
-                ("layout", str(_LAYOUT)),
-                ("spool_id", secrets.token_hex(8)),
-                ("agent_id", agent_id or default_agent_id),
-                ("incarnation", "0"),
-                ("forgotten", "0"),
-            ):
-                self._db.execute("INSERT OR IGNORE INTO mark VALUES (?, ?)", (name, value))
-        marks = dict(self._db.execute("SELECT name, value FROM mark"))
-        if int(marks["layout"]) > _LAYOUT:
-            raise SpoolUnusable(f"the agent's spool {self._path} was written by a newer Rung")
-        self.id = marks["spool_id"]
-        self.agent_id = marks["agent_id"]
-        if agent_id not in {None, self.agent_id}:
-            raise SpoolUnusable(
-                f"the agent's spool {self._path} belongs to the agent {self.agent_id!r}, not "
-                f"{agent_id!r}; start it under that name or give it another folder"
-            )
-        self.incarnation = int(marks["incarnation"])
-        self._forgotten = self._forgotten_on_disk = int(marks["forgotten"])
-        (last,) = self._db.execute("SELECT max(number) FROM fact").fetchone()
-        self._committed = max(self._forgotten, last or 0)
-        self._next = self._committed + 1
-
-    def _count_incarnation(self) -> int:
-        with self._writing, self._db:
-            (number,) = self._db.execute(
-                "UPDATE mark SET value = CAST(value AS INTEGER) + 1 WHERE name = 'incarnation' "
-                "RETURNING CAST(value AS INTEGER)"
-            ).fetchone()
-        return int(number)
-
-    def _select(self, after: int, limit: int) -> list[Spooled]:
-        rows = self._reader.execute(
-            "SELECT number, topic, key, value FROM fact WHERE number > ? AND number <= ? "
-            "ORDER BY number LIMIT ?",
-            (after, self._committed, limit),
-        ).fetchall()
-        return [Spooled(number, Draft(topic, key, value)) for number, topic, key, value in rows]
+        self._file.close()
 
     def _commit_forever(self) -> None:
         """Run in the spool's thread: one transaction after another, each with all that waits."""
@@ -255,32 +192,20 @@ class Spool:
                 batch, self._pending = self._pending, []
                 forgotten, closing = self._forgotten, self._closing
             try:
-                self._commit(batch, forgotten)
+                self._file.commit(batch, forgotten)
             except sqlite3.Error as error:
                 if not self._keep(batch, error, closing=closing):
                     return
                 continue
+            self._forgotten_on_disk = forgotten
+            if self._full:
+                self._full = False
+                _log.info("the spool takes reports again", path=str(self._file.path))
             if batch:
                 self._committed = batch[-1].number
                 self._tell(self._committed, sum(len(item.draft.value) for item in batch))
             if closing and not self._pending:
                 return
-
-    def _commit(self, batch: list[Spooled], forgotten: int) -> None:
-        with self._writing, self._db:
-            self._db.executemany(
-                "INSERT INTO fact VALUES (?, ?, ?, ?)",
-                ((number, *draft) for number, draft in batch),
-            )
-            if forgotten > self._forgotten_on_disk:
-                self._db.execute("DELETE FROM fact WHERE number <= ?", (forgotten,))
-                self._db.execute(
-                    "UPDATE mark SET value = ? WHERE name = 'forgotten'", (str(forgotten),)
-                )
-        self._forgotten_on_disk = forgotten
-        if self._full:
-            self._full = False
-            _log.info("the spool takes reports again", path=str(self._path))
 
     def _keep(self, batch: list[Spooled], error: sqlite3.Error, *, closing: bool) -> bool:
         """Put a batch back that the disk did not take, and wait; return False to give up."""
@@ -288,7 +213,7 @@ class Spool:
             self._full = True
             _log.error(
                 "the spool cannot be written; reports wait in memory, trials will wait too",
-                path=str(self._path),
+                path=str(self._file.path),
                 error=str(error),
                 fix="free disk space or make the folder writable",
             )
@@ -318,22 +243,3 @@ class Spool:
             room, self._room = self._room, []
             for callback in room:
                 callback()
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(path, check_same_thread=False, timeout=5)
-    try:
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
-        with db:
-            db.execute(
-                "CREATE TABLE IF NOT EXISTS fact (number INTEGER PRIMARY KEY, "
-                "topic TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL)"
-            )
-            db.execute(
-                "CREATE TABLE IF NOT EXISTS mark (name TEXT PRIMARY KEY, value TEXT NOT NULL)"
-            )
-    except sqlite3.Error:
-        db.close()
-        raise
-    return db

@@ -1,0 +1,60 @@
+"""Making a run leave: by word, by signal, by force."""
+
+from agent.rig import SPEAK, Rig
+from rung.events.trial import TrialStarted
+
+
+async def test_preempted(running: Rig) -> None:
+    """A run that acknowledges a preemption and leaves with 0 was preempted."""
+    script = SPEAK + (
+        "hello(); print('here', flush=True)\n"
+        "assert json.loads(channel.makefile().readline())['type'] == 'preempt'\n"
+        "say(type='acknowledged')\n"
+    )
+    allocation = await running.grant(code=running.code(train=script))
+    await running.until_printed("here")
+    await running.signal(allocation, "preempt")
+    assert (await running.end_of(allocation)).exit.outcome == "preempted"
+
+
+async def test_ignores_preemption(running: Rig) -> None:
+    """Who does not leave within the grace period is killed."""
+    script = SPEAK + "hello(); print('here', flush=True)\nimport time\nwhile True: time.sleep(9)"
+    allocation = await running.grant(code=running.code(train=script), preemption_timeout=0.1)
+    await running.until_printed("here")
+    await running.signal(allocation, "preempt")
+    exited = (await running.end_of(allocation)).exit
+    assert (exited.outcome, exited.signal) == ("killed", 9)
+    assert "did not leave within 0.1 s" in exited.message
+
+
+async def test_preempted_without_the_api(running: Rig) -> None:
+    """A program that does not speak with the agent is asked by SIGTERM."""
+    allocation = await running.grant("echo here && exec sleep 60")
+    await running.until_printed("here")
+    await running.signal(allocation, "preempt")
+    exited = (await running.end_of(allocation)).exit
+    assert (exited.outcome, exited.signal) == ("killed", 15)
+
+
+async def test_killed_while_ignoring_sigterm(running: Rig) -> None:
+    """A kill ends a script that ignores every signal that it can."""
+    script = (
+        "import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('here')\n"
+        "while True: time.sleep(9)"
+    )
+    allocation = await running.grant(code=running.code(train=script))
+    await running.until_printed("here")
+    await running.signal(allocation, "kill")
+    exited = (await running.end_of(allocation)).exit
+    assert (exited.outcome, exited.signal, exited.message) == ("killed", 9, "killed, as asked")
+
+
+async def test_withdrawn_before_it_started(rig: Rig) -> None:
+    """A run that is signaled while it waits for the warm parent never starts."""
+    rig.start(cold=False)
+    allocation = await rig.grant("python3 train.py")
+    await rig.signal(allocation, "kill")
+    ended = await rig.end_of(allocation)
+    assert (ended.exit.outcome, ended.exit.message) == ("killed", "withdrawn before it started")
+    assert ended.of(TrialStarted) == []

@@ -1,0 +1,132 @@
+"""What a process says over its socket, raw, and what the agent makes of it."""
+
+import signal
+
+import pytest
+
+from agent.process import eventually
+from agent.rig import SPEAK, Rig
+from rung.events.allocation import AgentJoined, AllocationReleased
+from rung.events.checkpoint import CheckpointDamaged, CheckpointStored
+from rung.events.metric import MetricsReported
+from rung.events.trial import TrialExited, TrialRestored, TrialStarted, TrialValidated
+
+
+async def test_speaks(running: Rig) -> None:
+    """What a process says becomes facts in the order in which it said it."""
+    script = SPEAK + (
+        "hello()\n"
+        "say(type='restored', checkpoint_id='c0', steps_completed=1)\n"
+        "report('training', 2, loss=0.5)\n"
+        "report('validation', 2, loss='NaN')\n"
+        "say(type='stored', checkpoint_id='c1', steps_completed=2, size_bytes=3, files=1,"
+        " digest='d')\n"
+        "say(type='damaged', checkpoint_id='c9', reason='a file is short')\n"
+        "report('training', 3, loss=0.25)\n"
+    )
+    ended = await running.run_script(script)
+    kinds = [type(payload) for payload in ended.payloads if "Log" not in type(payload).__name__]
+    assert kinds == [
+        TrialStarted,
+        TrialRestored,
+        MetricsReported,
+        TrialValidated,
+        CheckpointStored,
+        CheckpointDamaged,
+        MetricsReported,
+        TrialExited,
+        AllocationReleased,
+    ]
+    assert ended.rows == [
+        ("training", 2, {"loss": 0.5}),
+        ("validation", 2, {"loss": "NaN"}),
+        ("training", 3, {"loss": 0.25}),
+    ]
+    assert ("platform", "warning", "checkpoint c9 is damaged: a file is short") in ended.lines
+
+
+async def test_reports_of_a_killed_process(running: Rig) -> None:
+    """What a process had said when SIGKILL hit it is all there, before its exit."""
+    script = SPEAK + (
+        "hello()\n"
+        "for step in range(5000): report('training', step, loss=float(step))\n"
+        "print('last words', flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    ended = await running.run_script(script)
+    assert [step for _, step, _ in ended.rows] == list(range(5000))
+    assert ended.printed() == ["last words"]
+    assert ended.exit.signal == signal.SIGKILL
+    assert isinstance(ended.payloads[-1], AllocationReleased)
+
+
+async def test_never_waits_for_the_welcome(running: Rig) -> None:
+    """Reports count even if the process was gone before the agent had accepted it."""
+    script = SPEAK.replace("return channel", "pass; return 0 and channel") + (
+        "hello(); report('validation', 1, loss=1.0); os._exit(0)\n"
+    )
+    allocations = [await running.grant(code=running.code(train=script)) for _ in range(8)]
+    for allocation in allocations:
+        assert (await running.end_of(allocation)).rows == [("validation", 1, {"loss": 1.0})]
+
+
+async def test_bad_messages(running: Rig) -> None:
+    """What is no message is skipped with a line in the run's log; the rest counts."""
+    script = SPEAK + (
+        "hello()\n"
+        "channel.sendall(b'nonsense\\n')\n"
+        "say(type='conquered', world=True)\n"
+        "report('training', 1, loss='high')\n"
+        "report('training', -1, loss=1.0)\n"
+        "report('', 1, loss=1.0)\n"
+        "report('training', 2, loss=1.0)\n"
+        "channel.sendall(b'x' * 9_000_000 + b'\\n')\n"
+        "report('training', 3, loss=1.0)\n"
+        "channel.sendall(b'{\"type\":')\n"
+    )
+    ended = await running.run_script(script)
+    assert [step for _, step, _ in ended.rows] == [2, 3]
+    notes = ended.printed("platform")
+    assert len(notes) == 7
+    assert all(note.startswith("rung ignored what the script said") for note in notes)
+    assert ended.exit.outcome == "finished"
+
+
+@pytest.mark.parametrize("first", ["hello(token='guess')", "report('training', 1, loss=1.0)"])
+async def test_strangers(running: Rig, first: str) -> None:
+    """Who does not know the allocation's token is disconnected and changes nothing."""
+    ended = await running.run_script(
+        SPEAK + first + "\ntry: print(repr(channel.recv(1)))\nexcept OSError: print(repr(b''))"
+    )
+    assert ended.printed() == ["b''"]
+    assert ended.rows == []
+
+
+async def test_hyperparameters_refused(running: Rig) -> None:
+    """A refusal is no failure of the script, whatever its exit code."""
+    script = SPEAK + "hello()\nsay(type='hparams_refused', reason='lr too high')\nsys.exit(1)"
+    exited = (await running.run_script(script)).exit
+    assert (exited.outcome, exited.message) == ("invalid_hp", "lr too high")
+
+
+async def test_back_pressure(rig: Rig) -> None:
+    """While the disk is full a script waits in the end; nothing it said is lost."""
+    rig.start()
+    await rig.until(AgentJoined)
+    spool = rig.agent._spool
+    spool._pending_bytes_max = 10_000
+    (pages,) = spool._file._db.execute("PRAGMA page_count").fetchone()
+    spool._file._db.execute(f"PRAGMA max_page_count = {pages}")
+    script = SPEAK + (
+        "hello()\nfor step in range(20_000):\n"
+        "    report('training', step, loss=1.0, note=2.0)\n"
+        "    if step % 10 == 0: print('line', step)\n"
+    )
+    allocation = await rig.grant(code=rig.code(train=script))
+    await eventually(lambda: spool.saturated)
+    waiting_bytes = spool._pending_bytes
+    spool._file._db.execute("PRAGMA max_page_count = 1000000")
+    ended = await rig.end_of(allocation)
+    assert waiting_bytes < 1_000_000
+    assert [step for _, step, _ in ended.rows] == list(range(20_000))
+    assert ended.printed() == [f"line {step}" for step in range(0, 20_000, 10)]

@@ -1,0 +1,70 @@
+"""How a run is made to leave: asked first, killed when it has not left in time.
+
+Asked means a `Preempt` message to the processes that are connected. A program that never
+connected does not know the platform's words, and gets SIGTERM.
+"""
+
+import asyncio
+import signal
+from collections.abc import Sequence
+
+from rung.agent.endpoint import Connection
+from rung.agent.outcome import Conduct
+from rung.agent.starter import Starter
+from rung.core.protocol import Preempt
+
+
+class Departure:
+    """What the platform does to end one launched run, and what passes meanwhile."""
+
+    def __init__(self, starter: Starter, allocation_id: str) -> None:
+        self._starter = starter
+        self._allocation_id = allocation_id
+        self._leave_at = 0.0
+        self._deadline: asyncio.TimerHandle | None = None
+        self.conduct = Conduct()
+
+    def acknowledge(self) -> None:
+        """Note that the script saw that it shall leave."""
+        self.conduct = self.conduct._replace(acknowledged=True)
+
+    def refuse(self, reason: str) -> None:
+        """Note that the script cannot train with its hyperparameters."""
+        self.conduct = self.conduct._replace(refusal=reason)
+
+    def ask(self, grace_s: float, connections: Sequence[Connection], *, spoke: bool) -> None:
+        """Ask the run to leave within the grace period.
+
+        Args:
+            grace_s: after so many seconds it is killed.
+            connections: its processes that are connected.
+            spoke: whether any ever was.
+        """
+        loop = asyncio.get_running_loop()
+        self.close()
+        self._leave_at = loop.time() + grace_s
+        reason = f"killed: it did not leave within {grace_s:g} s after it was asked to"
+        self._deadline = loop.call_later(grace_s, self.kill, reason)
+        self.conduct = self.conduct._replace(asked_to_leave=True)
+        for connection in connections:
+            connection.say(Preempt(int(grace_s * 1000)))
+        if not spoke:
+            self.conduct = self.conduct._replace(sent_sigterm=True)
+            self._starter.signal(self._allocation_id, signal.SIGTERM)
+
+    def remind(self, connection: Connection) -> None:
+        """Tell a process that has connected only now, if the run was asked to leave."""
+        if self.conduct.asked_to_leave:
+            left_s = max(0.0, self._leave_at - asyncio.get_running_loop().time())
+            connection.say(Preempt(int(left_s * 1000)))
+
+    def kill(self, reason: str) -> None:
+        """Kill the run at once."""
+        self.conduct = self.conduct._replace(sent_sigkill=reason)
+        self._starter.signal(self._allocation_id, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Stop waiting for the end of the grace period."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None

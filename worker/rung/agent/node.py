@@ -1,0 +1,24 @@
+"""What the runs of an agent share."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from rung.agent.config import Settings
+from rung.agent.endpoint import Endpoint
+from rung.agent.slots import Device
+from rung.agent.source_folder import SourceFolder
+from rung.agent.spool import Spool
+from rung.agent.starter import Starter
+
+
+class Node(NamedTuple):
+    """What the runs of an agent share."""
+
+    settings: Settings
+    agent_id: str
+    spool: Spool
+    starter: Starter
+    sources: SourceFolder
+    endpoint: Endpoint
+    socket: Path
+    slots: list[Device]

@@ -1,0 +1,79 @@
+"""Follows the scheduler's decisions about one pool."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from rung.events import Event, LedgerError, UndecodableEvent, decode, partition_of, topic
+from rung.events.allocation import (
+    AllocationDropped,
+    AllocationGranted,
+    AllocationLost,
+    AllocationSignaled,
+)
+from rung.host.supervise import supervise
+from rung.ledger import Ledger, Record
+
+Placement = AllocationGranted | AllocationSignaled | AllocationLost | AllocationDropped
+
+_RETRY_S: Final = 0.5
+
+_log = structlog.get_logger()
+
+
+class Placements:
+    """Hands on each decision about a pool, once, from where they end now."""
+
+    def __init__(self, ledger: Ledger, pool: str, obey: Callable[[Placement], None]) -> None:
+        self._ledger = ledger
+        self._pool = pool
+        self._obey = obey
+        self._partition = partition_of(pool, ledger.partitions(topic.PLACEMENTS))
+        self._position = 0
+        self._last_cause = (-1, -1)
+
+    async def skip_to_the_end(self) -> None:
+        """Pass over what is there already."""
+        while True:
+            try:
+                self._position = await self._ledger.end(topic.PLACEMENTS, self._partition)
+            except LedgerError as error:
+                if not error.retriable:
+                    raise
+                _log.warning("cannot join yet: the ledger is away", error=str(error))
+                await asyncio.sleep(_RETRY_S)
+            else:
+                return
+
+    async def follow(self) -> None:
+        """Follow for ever, through absences of the ledger."""
+        await supervise(self._follow, name="agent-placements")
+
+    async def _follow(self) -> None:
+        stream = self._ledger.follow(topic.PLACEMENTS, self._partition, self._position)
+        async for records in stream:
+            for record in records:
+                self._take(record)
+                self._position = record.position + 1
+
+    def _take(self, record: Record) -> None:
+        try:
+            event = decode(record.value)
+        except UndecodableEvent as error:
+            _log.error("cannot read a placement", position=record.position, error=str(error))
+            return
+        if event.key == self._pool and not self._is_repeated(event):
+            assert isinstance(event.data, Placement), event
+            self._obey(event.data)
+
+    def _is_repeated(self, event: Event) -> bool:
+        """Tell whether a decision is one that was read before, written twice."""
+        if event.causeposition is None or event.causeindex is None:
+            return False
+        cause = (event.causeposition, event.causeindex)
+        if cause <= self._last_cause:
+            return True
+        self._last_cause = cause
+        return False

@@ -1,0 +1,163 @@
+"""The spool's file: SQLite, write-ahead log with `synchronous=FULL`.
+
+`fact` holds what the ledger does not have yet, or did not have when the last commit was made;
+`mark` whose spool it is, how many lives its agent has had, and up to which number facts were
+removed. `commit` is called from one thread, all else from another.
+"""
+
+import contextlib
+import secrets
+import sqlite3
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rung.events import RungError
+from rung.ledger import Draft
+
+_LAYOUT: Final = 1
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS fact (
+    number INTEGER PRIMARY KEY, topic TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL
+);
+CREATE TABLE IF NOT EXISTS mark (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+"""
+
+
+class SpoolUnusable(RungError):
+    """The spool's file cannot be opened; its message says what a person can do."""
+
+
+class Spooled(NamedTuple):
+    """One fact as it lies in the spool."""
+
+    number: int
+    draft: Draft
+
+
+class Marks(NamedTuple):
+    """What the file says about itself."""
+
+    id: str
+    agent_id: str
+    incarnation: int
+    forgotten: int
+    """Facts up to this number were removed."""
+    last: int
+    """The highest number given so far."""
+
+
+class SpoolFile:
+    """Facts and marks on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._writing = threading.Lock()
+        self._removed = 0
+
+    def open(self, agent_id: str | None, default_agent_id: str) -> Marks:
+        """Open the file, or create it for an agent, and return its marks.
+
+        Raises:
+            SpoolUnusable: it cannot be opened, or is another agent's.
+        """
+        try:
+            with contextlib.ExitStack() as undo:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._db = _connect(self.path)
+                undo.callback(self._db.close)
+                self._reader = _connect(self.path)
+                undo.callback(self._reader.close)
+                marks = self._marks(agent_id, default_agent_id)
+                undo.pop_all()
+        except (sqlite3.Error, OSError) as error:
+            raise SpoolUnusable(
+                f"the agent's spool {self.path} cannot be opened: {error}; "
+                "check the disk and the folder's permissions, or move the file away "
+                "(reports in it that the ledger does not have are lost then)"
+            ) from error
+        self._removed = marks.forgotten
+        return marks
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._reader.close()
+        self._db.close()
+
+    def commit(self, batch: Sequence[Spooled], forgotten: int) -> None:
+        """Add facts, and remove those up to a number; durable when it returns.
+
+        Raises:
+            sqlite3.Error: nothing of it was done.
+        """
+        with self._writing, self._db:
+            if forgotten > self._removed:
+                self._db.execute("DELETE FROM fact WHERE number <= ?", (forgotten,))
+                self._db.execute(
+                    "UPDATE mark SET value = ? WHERE name = 'forgotten'", (str(forgotten),)
+                )
+            self._db.executemany(
+                "INSERT INTO fact VALUES (?, ?, ?, ?)",
+                ((number, *draft) for number, draft in batch),
+            )
+        self._removed = max(self._removed, forgotten)
+
+    def select(self, after: int, last: int, limit: int) -> list[Spooled]:
+        """Return facts with numbers above `after` and up to `last`, in order."""
+        rows = self._reader.execute(
+            "SELECT number, topic, key, value FROM fact WHERE number > ? AND number <= ? "
+            "ORDER BY number LIMIT ?",
+            (after, last, limit),
+        ).fetchall()
+        return [Spooled(number, Draft(topic, key, value)) for number, topic, key, value in rows]
+
+    def count_incarnation(self) -> int:
+        """Count one more life of the agent; durable when it returns."""
+        with self._writing, self._db:
+            (number,) = self._db.execute(
+                "UPDATE mark SET value = CAST(value AS INTEGER) + 1 WHERE name = 'incarnation' "
+                "RETURNING CAST(value AS INTEGER)"
+            ).fetchone()
+        return int(number)
+
+    def _marks(self, agent_id: str | None, default_agent_id: str) -> Marks:
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            for name, value in (
+                ("layout", str(_LAYOUT)),
+                ("spool_id", secrets.token_hex(8)),
+                ("agent_id", agent_id or default_agent_id),
+                ("incarnation", "0"),
+                ("forgotten", "0"),
+            ):
+                self._db.execute("INSERT OR IGNORE INTO mark VALUES (?, ?)", (name, value))
+        marks = dict(self._db.execute("SELECT name, value FROM mark"))
+        if int(marks["layout"]) > _LAYOUT:
+            raise SpoolUnusable(f"the agent's spool {self.path} was written by a newer Rung")
+        if agent_id not in {None, marks["agent_id"]}:
+            raise SpoolUnusable(
+                f"the agent's spool {self.path} belongs to the agent {marks['agent_id']!r}, not "
+                f"{agent_id!r}; start it under that name or give it another folder"
+            )
+        (last,) = self._db.execute("SELECT max(number) FROM fact").fetchone()
+        forgotten = int(marks["forgotten"])
+        return Marks(
+            marks["spool_id"],
+            marks["agent_id"],
+            int(marks["incarnation"]),
+            forgotten,
+            max(forgotten, last or 0),
+        )
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, check_same_thread=False, timeout=5)
+    try:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        db.executescript(_TABLES)
+    except sqlite3.Error:
+        db.close()
+        raise
+    return db
