@@ -1,0 +1,14 @@
+"""A scripted server for tests of the client."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from client.scripted import Scripted
+
+
+@pytest.fixture
+def server() -> Iterator[Scripted]:
+    """Return a server that runs and knows nothing yet."""
+    with Scripted() as scripted:
+        yield scripted

@@ -1,0 +1,204 @@
+"""The client, against a server that misbehaves as told."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import get_type_hints
+
+import msgspec
+import pytest
+
+from client import recorded
+from client.scripted import TOKEN, Answer, Scripted, json_answer, problem
+from rung import client as client_package
+from rung.client import (
+    AsyncClient,
+    Client,
+    ClientError,
+    Conflict,
+    Invalid,
+    Location,
+    NotFound,
+    ServerFailed,
+    Unauthorized,
+    Unreachable,
+)
+
+DROPPED = Answer(drop=True, body=b"")
+SUBMITTED = {"experiment_id": "k3v9x2ab", "url": "/api/v1/experiments/k3v9x2ab", "warnings": []}
+
+
+@contextlib.asynccontextmanager
+async def connected(server: Scripted, patience_s: float = 5.0) -> AsyncIterator[AsyncClient]:
+    """Return a client of the server."""
+    async with AsyncClient(server.url, TOKEN, patience_s=patience_s) as client:
+        yield client
+
+
+async def test_a_broken_connection_is_tried_again(server: Scripted) -> None:
+    """A request whose connection breaks is sent again, with the same key and body."""
+    server.on("POST /experiments", DROPPED, DROPPED, json_answer(SUBMITTED, 201))
+    async with connected(server) as client:
+        submitted = await client.submit("name: x", b"code")
+    assert submitted.experiment_id == "k3v9x2ab"
+    requests = server.requested("/experiments")
+    assert len(requests) == 3
+    assert len({request.headers["Idempotency-Key"] for request in requests}) == 1
+    assert all(b"name: x" in request.body and b"code" in request.body for request in requests)
+
+
+async def test_later_means_later(server: Scripted) -> None:
+    """503 is tried again, no sooner than it says."""
+    later = Answer(503, b"{}", {"Retry-After": "0.3", "Content-Type": "application/json"})
+    server.on("/status", later, later, problem(404, "gone"))
+    async with connected(server) as client:
+        started = time.monotonic()
+        with pytest.raises(NotFound):
+            await client.status()
+    assert time.monotonic() - started >= 0.3
+    assert len(server.requested("/status")) == 3
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, Invalid),
+        (401, Unauthorized),
+        (403, Unauthorized),
+        (404, NotFound),
+        (409, Conflict),
+        (410, NotFound),
+        (413, Invalid),
+        (422, Invalid),
+        (418, ClientError),
+        (500, ServerFailed),
+    ],
+)
+async def test_a_refusal_is_final(server: Scripted, status: int, kind: type[ClientError]) -> None:
+    """Any other error is raised at once, with the problem's words and items."""
+    errors = [{"path": "searcher.name", "message": "is required", "line": 3}]
+    server.on("/experiments/x/pause", problem(status, "not so", errors=errors))
+    async with connected(server) as client:
+        with pytest.raises(ClientError, match="not so") as refused:
+            await client.ask("pause", "x")
+    assert type(refused.value) is kind
+    assert refused.value.status == status
+    assert [(item.path, item.line) for item in refused.value.errors] == [("searcher.name", 3)]
+    assert len(server.requests) == 1
+
+
+async def test_an_error_that_is_no_problem_document(server: Scripted) -> None:
+    """Whatever stands between may answer HTML; that is shown as it is, shortened."""
+    server.on("/status", Answer(500, b"<html>Bad" + b"x" * 1000, {"Content-Type": "text/html"}))
+    async with connected(server) as client:
+        with pytest.raises(ServerFailed, match="answered 500: <html>Bad") as failed:
+            await client.status()
+    assert len(str(failed.value)) < 300
+
+
+async def test_an_answer_that_is_not_understood(server: Scripted) -> None:
+    """A 200 that is no such record is said to be of another version."""
+    server.on("/status", json_answer({"version": 7}))
+    async with connected(server) as client:
+        with pytest.raises(ServerFailed, match="another version"):
+            await client.status()
+
+
+async def test_fields_of_newer_gateways_are_ignored(server: Scripted) -> None:
+    """A gateway may answer more than this client knows."""
+    server.on("/experiments/k3v9x2ab", json_answer(recorded.experiment(novelty={"a": 1})))
+    async with connected(server) as client:
+        experiment = await client.experiment("k3v9x2ab")
+    assert experiment.trials[0].validations[0].metrics["x"] == "NaN"
+
+
+async def test_nobody_there() -> None:
+    """A port where nobody listens is given up after patience has run out, with what to do."""
+    async with AsyncClient("http://127.0.0.1:9", patience_s=0.2) as client:
+        started = time.monotonic()
+        with pytest.raises(Unreachable, match="rung up"):
+            await client.status()
+    assert time.monotonic() - started < 2
+
+
+@pytest.mark.parametrize("url", ["", "foo", "http://", "http://[", "ftp://x", "localhost:8080"])
+async def test_addresses_that_are_none(url: str) -> None:
+    """What is no address is refused in words."""
+    async with AsyncClient(url, patience_s=0) as client:
+        with pytest.raises(Unreachable, match=r"no address|does not answer"):
+            await client.status()
+
+
+async def test_the_server_is_located_anew(server: Scripted) -> None:
+    """A server that comes back on another port is found there."""
+    places = iter(["http://127.0.0.1:9", server.url])
+    server.on("/experiments/x/pause", json_answer({"experiment_id": "x", "requested": "pause"}))
+    async with AsyncClient(locate=lambda: Location(next(places), TOKEN)) as client:
+        assert (await client.ask("pause", "x")).requested == "pause"
+
+
+async def test_pages_are_put_together(server: Scripted) -> None:
+    """A list in pages comes whole, each cursor given back unchanged."""
+    server.on(
+        "/experiments/x/checkpoints",
+        json_answer({"items": [recorded.checkpoint("a")], "next_cursor": "c&1"}),
+        json_answer({"items": [recorded.checkpoint("b")], "next_cursor": None}),
+    )
+    async with connected(server) as client:
+        assert [item.id for item in await client.checkpoints("x")] == ["a", "b"]
+    assert server.requests[1].query["cursor"] == "c&1"
+
+
+async def test_ids_are_quoted(server: Scripted) -> None:
+    """An id from the command line cannot reach another path."""
+    async with connected(server) as client:
+        with pytest.raises(NotFound):
+            await client.experiment("../agents?x#y")
+    assert server.requests[0].path == "/experiments/../agents?x#y"
+
+
+def test_records_are_the_gateways() -> None:
+    """Each record has exactly the fields that the gateway answers."""
+    from rung.gateway import answer  # noqa: PLC0415 - the only test that needs it
+
+    compared = 0
+    for name in client_package.__all__:
+        ours, theirs = getattr(client_package, name), getattr(answer, name, None)
+        if theirs is None or name in {"ProblemItem", "Audit"}:
+            continue
+        compared += 1
+        assert set(get_type_hints(ours)) == set(get_type_hints(theirs)), name
+    assert compared > 20
+
+
+def test_without_an_event_loop(server: Scripted, tmp_path: Path) -> None:
+    """The plain client answers the same, and lets go of its thread."""
+    server.on("/experiments", json_answer({"items": [recorded.summary()], "next_cursor": None}))
+    server.on("/experiments/k3v9x2ab/best", json_answer(recorded.best()))
+    server.on("/trials/k3v9x2ab.0", json_answer(recorded.trial() | {"checkpoints": []}))
+    with Client(server.url, TOKEN) as client:
+        assert client.experiments(state="active").items[0].best is not None
+        assert client.best("k3v9x2ab").checkpoint is not None
+        assert client.trial("k3v9x2ab.0").checkpoints == []
+        with pytest.raises(NotFound):
+            client.download("x", tmp_path / "x")
+    client.close()
+
+
+def test_following_without_an_event_loop(server: Scripted) -> None:
+    """A stream is a plain iterator, which can be left at any time."""
+    stream = b"id: 1\nevent: a\ndata: {}\n\nid: 2\nevent: b\ndata: [1]\n\n"
+    server.on("/experiments/x/events", Answer(200, stream, {"Content-Type": "text/event-stream"}))
+    with Client(server.url, TOKEN) as client:
+        events: Iterator[client_package.ServerEvent] = client.follow_events("x")
+        assert [next(events).event, next(events).data] == ["a", [1]]
+
+
+async def test_many_at_once(server: Scripted) -> None:
+    """One client serves many tasks."""
+    server.on("/experiments/x", json_answer(recorded.experiment()))
+    async with connected(server) as client:
+        found = await asyncio.gather(*(client.experiment("x") for _ in range(20)))
+    assert {msgspec.json.encode(item) for item in found} == {msgspec.json.encode(found[0])}
