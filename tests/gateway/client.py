@@ -54,7 +54,7 @@ class Client:
         async with self.session.request(method, url, **options) as response:
             headers = {name.lower(): value for name, value in response.headers.items()}
             answer = Answer(response.status, headers, await response.read())
-            check(method, response.url.path, answer)
+            check(method, response.url.raw_path, answer)
         return answer
 
     async def get(self, path: str, **options: Any) -> Any:

@@ -5,11 +5,11 @@ import contextlib
 import json
 import random
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.client import TOKEN, Client
 from gateway.conftest import EXPERIMENT_FILE, World, until
@@ -198,19 +198,21 @@ async def test_slow_client_is_cut_off(world: World) -> None:
         )
         assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
         writer.transport.pause_reading()  # type: ignore[attr-defined]
-        others = [await client.call("GET", "/status") for _ in range(3)]
-        async with asyncio.timeout(20):
-            await until(lambda: asyncio.to_thread(client_is_gone, port), bool)
+        with capture_logs() as logs:
+            others = [await client.call("GET", "/status") for _ in range(3)]
+
+            async def cut() -> bool:
+                await asyncio.sleep(0.01)
+                return any(it["event"] == "stream cut" for it in logs)
+
+            await until(cut, bool)
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        with contextlib.suppress(ConnectionResetError):
+            while await reader.read(1 << 20):
+                pass
         writer.close()
 
     assert {answer.status for answer in others} == {200}
-
-
-def client_is_gone(port: int) -> bool:
-    """Whether the server has let go of the connection that nobody reads from."""
-    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    queued = [row[4] for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "01"]
-    return all(it == "00000000:00000000" for it in queued)
 
 
 async def test_printed_lines(world: World) -> None:

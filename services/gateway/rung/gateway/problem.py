@@ -49,8 +49,8 @@ class Problem(Exception):
         """
         self.status = status
         self.kind = kind
-        self.detail = detail
-        self.errors = list(errors) if errors is not None else None
+        self.detail = _clean(detail)
+        self.errors = None if errors is None else [_cleaned(item) for item in errors]
         self.headers = dict(headers or {})
         self.incident = incident
         super().__init__(detail)
@@ -71,6 +71,18 @@ class Problem(Exception):
             body=msgspec.json.encode(document),
             headers={"Content-Type": MEDIA_TYPE, "Cache-Control": "no-store", **self.headers},
         )
+
+
+def _clean(text: str) -> str:
+    """Return a text as JSON can hold it: what a client sent may be no valid Unicode."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _cleaned(item: ProblemItem) -> ProblemItem:
+    value = None if item.value is None else _clean(item.value)
+    return ProblemItem(
+        path=_clean(item.path), message=_clean(item.message), value=value, line=item.line
+    )
 
 
 def bad_parameter(name: str, message: str) -> Problem:
@@ -106,13 +118,14 @@ async def answer_problems(request: web.Request, handler: Handler) -> web.StreamR
             raise
         return _of_http(request, error).response(request)
     except RungError as error:
-        _log.warning("refused", path=request.path, error=str(error))
+        _log.warning("refused", path=request.rel_url.raw_path, error=str(error))
         return unavailable(str(error)).response(request)
     except (ConnectionResetError, TimeoutError):
         raise  # nobody is there to be answered
     except Exception:  # noqa: BLE001 - answered without internals, and logged
         incident = secrets.token_hex(6)
-        _log.exception("failed", incident=incident, method=request.method, path=request.path)
+        path = request.rel_url.raw_path
+        _log.exception("failed", incident=incident, method=request.method, path=path)
         detail = f"something went wrong here; the server's log has it as incident {incident}"
         return Problem(500, "internal", detail, incident=incident).response(request)
 

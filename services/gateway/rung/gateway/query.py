@@ -50,9 +50,9 @@ def read_query(request: web.Request, kind: type[Q]) -> Q:
     values: dict[str, str] = {}
     for name, value in request.query.items():
         if name in values:
-            raise bad_parameter(_shown(name), "is given twice; give it once")
+            raise bad_parameter(name[:60], "is given twice; give it once")
         if name not in kind.__struct_encode_fields__:
-            raise bad_parameter(_shown(name), _unknown(name, kind.__struct_encode_fields__))
+            raise bad_parameter(name[:60], _unknown(name, kind.__struct_encode_fields__))
         values[name] = value
     try:
         return msgspec.convert(values, kind, strict=False)
@@ -66,10 +66,6 @@ def _unknown(name: str, known: Sequence[str]) -> str:
     if near:
         return f"is no parameter here; did you mean {near[0]}?"
     return f"is no parameter here; there are {', '.join(known) or 'none'}"
-
-
-def _shown(name: str) -> str:
-    return name[:60].encode(errors="replace").decode()
 
 
 def page(

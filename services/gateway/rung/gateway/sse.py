@@ -76,7 +76,7 @@ async def stream(
     except (ConnectionResetError, TimeoutError):
         client.abort()
     except RungError as error:
-        _log.warning("stream ended", path=request.path, error=str(error))
+        _log.warning("stream ended", path=request.rel_url.raw_path, error=str(error))
         client.abort()
     return response
 
@@ -96,7 +96,7 @@ class _Client:
 
     def abort(self) -> None:
         """Cut the connection, unsent data included."""
-        _log.info("stream cut", path=self._request.path)
+        _log.info("stream cut", path=self._request.rel_url.raw_path)
         if self._request.transport is not None:
             self._request.transport.abort()
 

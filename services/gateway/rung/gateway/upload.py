@@ -12,7 +12,14 @@ from rung.gateway.answer import ProblemItem
 from rung.gateway.problem import Problem
 
 _CHUNK: Final = 1024 * 1024
-_MALFORMED: Final = (ValueError, LookupError, HttpProcessingError, AssertionError, EOFError)
+_MALFORMED: Final = (
+    ValueError,
+    LookupError,
+    HttpProcessingError,
+    AssertionError,
+    EOFError,
+    RuntimeWarning,  # aiohttp warns of odd headers, and Python may be told to raise warnings
+)
 
 
 class Parts(NamedTuple):

@@ -1,0 +1,318 @@
+"""The installation: agents, queue, dead letters, status, audit, page."""
+
+from typing import Any
+
+import pytest
+
+from gateway.client import TOKEN, Client
+from gateway.conftest import EXPERIMENT_FILE, World
+from gateway.scenario import EXPERIMENT, History, submitted
+from rung.events import Event, encode, partition_of
+from rung.events import decision as decided
+from rung.events.allocation import (
+    AgentJoined,
+    AgentLeft,
+    AgentLost,
+    AllocationDropped,
+    AllocationGranted,
+    AllocationLost,
+    AllocationReleased,
+    AllocationRequested,
+    AllocationWithdrawn,
+    Share,
+    Slot,
+)
+from rung.events.trial import RunSpec
+from rung.gateway import static
+from rung.gateway.config import Settings
+from rung.gateway.pool_view import Pool, PoolView
+from rung.ledger import Draft
+
+
+def _requested(number: int, priority: int = 42) -> AllocationRequested:
+    trial_id = f"{EXPERIMENT}.{number}"
+    return AllocationRequested(
+        pool="default",
+        allocation_id=f"{trial_id}.1",
+        experiment_id=EXPERIMENT,
+        slots=1,
+        priority=priority,
+        max_slots=None,
+        spec=RunSpec(
+            experiment_id=EXPERIMENT,
+            trial_id=trial_id,
+            trial_index=number,
+            run=1,
+            hparams={},
+            seed=1,
+            length=1,
+            time_metric="batches",
+            restore=[],
+            code_digest=None,
+            config={},
+        ),
+    )
+
+
+def _joined(agent: str, incarnation: int = 1) -> AgentJoined:
+    slots = [Slot(id=n, kind="cpu", name=f"CPU slot {n}") for n in range(2)]
+    return AgentJoined(
+        pool="default", agent_id=agent, incarnation=incarnation, hostname="host", slots=slots
+    )
+
+
+def _granted(number: int, *shares: Share) -> AllocationGranted:
+    asked = _requested(number)
+    return AllocationGranted(
+        pool="default", allocation_id=asked.allocation_id, shares=list(shares), spec=asked.spec
+    )
+
+
+def _pool(*data: Any) -> Pool:
+    """Fold events into a pool."""
+    view = PoolView()
+    pool = view.initial("default")
+    for each in data:
+        view.evolve(pool, Event(id="i", source="s", subject="s", time="t", data=each))
+    return pool
+
+
+ON_A = Share(agent_id="a", incarnation=1, slots=[0])
+ON_B = Share(agent_id="b", incarnation=1, slots=[0, 1])
+
+
+def _released(number: int, agent: str) -> AllocationReleased:
+    return AllocationReleased(
+        pool="default",
+        allocation_id=f"{EXPERIMENT}.{number}.1",
+        agent_id=agent,
+        incarnation=1,
+    )
+
+
+def _ended(kind: type[Any]) -> Any:
+    return kind(
+        pool="default",
+        allocation_id=f"{EXPERIMENT}.0.1",
+        experiment_id=EXPERIMENT,
+        trial_id=f"{EXPERIMENT}.0",
+        run=1,
+        reason="r",
+    )
+
+
+@pytest.mark.parametrize(
+    ("events", "waiting", "running"),
+    [
+        ([_requested(0)], 1, 0),
+        ([_requested(0), _granted(0, ON_A)], 0, 1),
+        ([_requested(0), _granted(0, ON_A, ON_B), _released(0, "a")], 0, 1),
+        ([_requested(0), _granted(0, ON_A, ON_B), _released(0, "a"), _released(0, "b")], 0, 0),
+        ([_requested(0), _granted(0, ON_A), _ended(AllocationLost)], 0, 0),
+        ([_requested(0), _ended(AllocationDropped)], 0, 0),
+        ([_granted(0, ON_A), _ended(AllocationLost), _released(0, "a")], 0, 0),
+    ],
+)
+def test_allocations(events: list[Any], waiting: int, running: int) -> None:
+    """An allocation waits until it is granted or dropped, and runs until its last part is over."""
+    pool = _pool(*events)
+
+    assert (len(pool.waiting), len(pool.running)) == (waiting, running)
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([_joined("a")], [("joined", 1)]),
+        ([_joined("a"), _joined("a", 2)], [("joined", 2)]),
+        ([_joined("a", 2), _joined("a", 1)], [("joined", 2)]),
+        ([_joined("a"), AgentLeft(pool="default", agent_id="a", incarnation=1)], [("left", 1)]),
+        (
+            [
+                _joined("a", 2),
+                AgentLost(pool="default", agent_id="a", incarnation=1, silent_ms=1),
+            ],
+            [("joined", 2)],
+        ),
+        (
+            [
+                _joined("a"),
+                AgentLost(pool="default", agent_id="a", incarnation=1, silent_ms=1),
+                _joined("a", 2),
+            ],
+            [("joined", 2)],
+        ),
+    ],
+)
+def test_agents(events: list[Any], expected: list[tuple[str, int]]) -> None:
+    """An agent is what its newest incarnation is; what is said of an earlier one is late."""
+    assert [(a.state, a.incarnation) for a in _pool(*events).agents.values()] == expected
+
+
+async def _decide(world: World, *data: Any) -> None:
+    """Append decisions on the last fact of the pool."""
+    partition = partition_of("default", world.ledger.partitions("pools"))
+    position = await world.ledger.end("pools", partition) - 1
+    cause = Event(id="cause", source="s", subject="s", time="t", data=_joined("a"))
+    events = [
+        decided(each, source="/rung/scheduler", cause=cause, position=position, index=index)
+        for index, each in enumerate(data)
+    ]
+    await world.ledger.append([Draft(it.topic, it.key, encode(it)) for it in events])
+
+
+async def test_agents_and_queue_are_shown(world: World) -> None:
+    """Slots with what holds them; what waits by priority; the pool in numbers."""
+    await world.write(
+        _joined("a"),
+        _joined("b"),
+        AgentLeft(pool="default", agent_id="b", incarnation=1),
+        _requested(0),
+        _requested(1),
+        _requested(2, priority=1),
+        AllocationWithdrawn(pool="default", allocation_id=f"{EXPERIMENT}.1.1", how="preempt"),
+    )
+    await _decide(world, _granted(0, ON_A))
+    async with world.gateway() as client:
+        agents = (await client.get("/agents"))["items"]
+        queue = await client.get("/queue?limit=1")
+        rest = await client.get(f"/queue?cursor={queue['next_cursor']}")
+        status = await client.get("/status")
+
+    assert [(it["id"], it["state"]) for it in agents] == [("a", "joined"), ("b", "left")]
+    assert [slot["allocation_id"] for slot in agents[0]["slots"]] == [f"{EXPERIMENT}.0.1", None]
+    assert [it["trial_id"] for it in queue["items"]] == [f"{EXPERIMENT}.2"]
+    assert [(it["trial_id"], it["withdrawn"]) for it in rest["items"]] == [
+        (f"{EXPERIMENT}.1", True)
+    ]
+    assert status["pools"] == [
+        {"name": "default", "agents": 1, "slots": 2, "slots_used": 1, "waiting": 2}
+    ]
+
+
+async def test_dead_letters_are_shown(world: World) -> None:
+    """A message that cannot be read is a dead letter, and the next one is folded all the same."""
+    await world.ledger.append([Draft("experiments", EXPERIMENT, b"nonsense \xff")])
+    await world.write(submitted())
+    async with world.gateway() as client:
+        letters = await client.get("/deadletters")
+        shown = await client.get(f"/experiments/{EXPERIMENT}")
+    async with world.gateway() as client:
+        again = await client.get("/deadletters")
+
+    (letter,) = letters["items"]
+    assert (letter["reader"], letter["topic"], letter["key"]) == (
+        "gateway",
+        "experiments",
+        EXPERIMENT,
+    )
+    assert "not an event" in letter["reason"]
+    assert letter["value"].startswith("nonsense")
+    assert shown["state"] == "active"
+    assert again["count"] == 1
+
+
+async def test_status_counts(client: Client) -> None:
+    """Experiments by state."""
+    for _ in range(3):
+        await client.submit(EXPERIMENT_FILE)
+    status = await client.get("/status")
+
+    assert status["experiments"] == {"active": 3}
+    assert status["dead_letters"] == 0
+    assert status["version"]
+
+
+async def test_audit_is_passed_on(world: World) -> None:
+    """The verdict is what the audit that was brought along says, of the whole id."""
+    await world.write(submitted())
+
+    async def audit(experiment_id: str) -> dict[str, Any]:
+        return {"same": True, "decisions": 7, "differences": [], "of": experiment_id}
+
+    world.audit = audit
+    async with world.gateway() as client:
+        verdict = await client.get(f"/experiments/{EXPERIMENT[:3]}/audit")
+
+    assert verdict == {"same": True, "decisions": 7, "differences": [], "of": EXPERIMENT}
+
+
+async def test_without_audit(world: World) -> None:
+    """A gateway without deciders says that it cannot."""
+    await world.write(submitted())
+    async with world.gateway() as client:
+        answer = await client.call("GET", f"/experiments/{EXPERIMENT}/audit")
+
+    assert (answer.status, answer.kind) == (503, "unavailable")
+
+
+async def test_restart_goes_on_from_snapshots(world: World) -> None:
+    """What a gateway saved when it went down is where the next one starts."""
+    world.settings = Settings(snapshot_every=1)
+    history = History()
+    history.write(submitted(), origin="client/x")
+    history.decide()
+    await world.play(history)
+    async with world.gateway() as client:
+        before = await client.get(f"/experiments/{EXPERIMENT}")
+    partition = partition_of(EXPERIMENT, world.ledger.partitions("experiments"))
+    saved = await world.ledger.snapshot("gateway/experiments", partition)
+    await world.ledger.save_snapshot("gateway/pools", 0, b"nonsense")
+    async with world.gateway() as client:
+        after = await client.get(f"/experiments/{EXPERIMENT}")
+
+    assert saved is not None
+    assert b'"experiments":1' in saved
+    assert before == after
+
+
+@pytest.fixture
+def page(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the folder of a page."""
+    folder = tmp_path / "page"
+    folder.mkdir()
+    (folder / "index.html").write_text("<h1>Rung</h1>")
+    (folder / "app.js").write_text("1")
+    (folder / "__init__.py").write_text("")
+    (tmp_path / "secret.txt").write_text("secret")
+    (folder / "link.txt").symlink_to(tmp_path / "secret.txt")
+    monkeypatch.setattr(static, "FOLDER", folder)
+    return folder
+
+
+async def test_page_is_served(page: Any, client: Client) -> None:
+    """Without a token, under a strict policy, and asked for again cheaply."""
+    async with client.session.get(f"{client.url}/") as answer:
+        assert answer.status == 200
+        assert answer.content_type == "text/html"
+        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+        assert answer.headers["Cache-Control"] == "no-cache"
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        tag = answer.headers["ETag"]
+    async with client.session.get(f"{client.url}/", headers={"If-None-Match": tag}) as answer:
+        assert answer.status == 304
+    async with client.session.get(f"{client.url}/app.js") as answer:
+        assert "javascript" in answer.content_type
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/nope.js",
+        "/__init__.py",
+        "/link.txt",
+        "/..%2Fsecret.txt",
+        "/%2e%2e/secret.txt",
+        "/..%5Csecret.txt",
+        "/a%00b",
+        "//etc/passwd",
+        "/" + "x" * 3000,
+    ],
+)
+async def test_page_never_leaves_its_folder(page: Any, client: Client, path: str) -> None:
+    """Whatever the path, nothing but the page's own files is served."""
+    async with client.session.get(
+        client.url + path, headers={"Authorization": f"Bearer {TOKEN}"}
+    ) as answer:
+        assert answer.status == 404
+        assert b"secret" not in await answer.read() or "secret" in path

@@ -1,0 +1,193 @@
+"""Curves and printed lines, from whoever keeps them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from gateway.client import Client
+from gateway.conftest import World
+from gateway.scenario import EXPERIMENT, play
+from rung.events import RungError
+from rung.gateway.series import Point, Series
+from rung.metrics.store import SeriesStore
+
+TRIAL = f"{EXPERIMENT}.0"
+
+
+class Line(NamedTuple):
+    """One printed line."""
+
+    trial_id: str
+    run: int
+    rank: int
+    stream: str
+    level: str
+    time_ms: int
+    text: str
+
+
+class Kept:
+    """A series in memory, which remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, object] = {}
+        self.broken: Exception | None = None
+
+    async def curve(self, trial_id: str, kind: str, name: str, points: int) -> Sequence[Point]:
+        """Return three points, two of them not finite."""
+        if self.broken:
+            raise self.broken
+        self.asked = {"kind": kind, "name": name, "points": points}
+        return [(1, 0.5, 10), (2, math.nan, 20), (3, -math.inf, 30)]
+
+    async def overlay(
+        self, experiment_id: str, kind: str, name: str, points: int
+    ) -> Mapping[str, Sequence[Point]]:
+        """Return the curve of one trial."""
+        return {TRIAL: await self.curve(TRIAL, kind, name, points)}
+
+    async def names(self, experiment_id: str) -> Sequence[tuple[str, str]]:
+        """Return one name."""
+        return [("validation", "error")]
+
+    async def logs(  # noqa: D102 - as the protocol
+        self,
+        *,
+        experiment_id: str | None,
+        trial_id: str | None,
+        rank: int | None,
+        level: str | None,
+        text: str | None,
+        since_ms: int | None,
+        until_ms: int | None,
+        after: str | None,
+        limit: int,
+    ) -> tuple[Sequence[Line], str | None]:
+        self.asked = {
+            "experiment_id": experiment_id,
+            "trial_id": trial_id,
+            "rank": rank,
+            "level": level,
+            "text": text,
+            "since_ms": since_ms,
+            "until_ms": until_ms,
+            "after": after,
+            "limit": limit,
+        }
+        if after == "bad":
+            raise ValueError("after is 'bad': give the cursor that came with the page before")
+        return [Line(TRIAL, 1, 0, "stdout", "info", 10, "hello")], "next"
+
+
+def test_store_of_the_metrics_service_fits(tmp_path: Path) -> None:
+    """What keeps the series in an installation has what the gateway asks for (mypy checks it)."""
+    store: Series = SeriesStore(tmp_path, ledger_id="x")
+
+    assert store
+
+
+@pytest.fixture
+async def kept(world: World) -> Kept:
+    """Return the series of the world, which has an ended search."""
+    await world.play(play(1))
+    world.series = kept = Kept()
+    return kept
+
+
+async def test_curves(kept: Kept, client: Client) -> None:
+    """Of one trial and of all; the searcher's metric unless another is named; NaN by name."""
+    points = [[1, 0.5, 10], [2, "NaN", 20], [3, "-Infinity", 30]]
+    one = await client.get(f"/trials/{TRIAL}/metrics?points=50")
+    asked = kept.asked
+    every = await client.get(f"/experiments/{EXPERIMENT}/metrics?kind=training&name=loss")
+
+    assert one["points"] == points
+    assert every["curves"] == {TRIAL: points}
+    assert every["names"] == [{"kind": "validation", "name": "error"}]
+    assert asked == {"kind": "validation", "name": "error", "points": 50}
+    assert kept.asked == {"kind": "training", "name": "loss", "points": 200}
+
+
+async def test_lines(kept: Kept, client: Client) -> None:
+    """Every choice reaches the series; times are read as RFC 3339 or as milliseconds."""
+    page = await client.get(
+        f"/trials/{TRIAL}/logs?rank=0&level=error&text=a%20b&since=2026-01-01T00:00:00Z"
+        "&until=1767225600001&after=x&limit=5"
+    )
+
+    assert page == {
+        "items": [
+            {
+                "trial_id": TRIAL,
+                "run": 1,
+                "rank": 0,
+                "stream": "stdout",
+                "level": "info",
+                "time_ms": 10,
+                "text": "hello",
+            }
+        ],
+        "next_cursor": "next",
+    }
+    assert kept.asked == {
+        "experiment_id": EXPERIMENT,
+        "trial_id": TRIAL,
+        "rank": 0,
+        "level": "error",
+        "text": "a b",
+        "since_ms": 1_767_225_600_000,
+        "until_ms": 1_767_225_600_001,
+        "after": "x",
+        "limit": 5,
+    }
+    await client.get(f"/experiments/{EXPERIMENT}/logs")
+    assert (kept.asked["trial_id"], kept.asked["limit"]) == (None, 200)
+
+
+@pytest.mark.parametrize(
+    ("query", "name"),
+    [
+        ("rank=-1", "rank"),
+        ("level=loud", "level"),
+        ("since=yesterday", "since"),
+        ("until=2026-01-01T00:00:00", "until"),
+        ("since=99999999999999999999", "since"),
+        ("after=bad", "after"),
+        ("limit=0", "limit"),
+    ],
+)
+async def test_bad_choice(kept: Kept, client: Client, query: str, name: str) -> None:
+    """A choice that cannot be is refused, named."""
+    answer = await client.call("GET", f"/experiments/{EXPERIMENT}/logs?{query}")
+
+    assert (answer.status, answer.json["errors"][0]["path"]) == (400, name)
+
+
+@pytest.mark.parametrize("points", [0, 4, 10_001, "many"])
+async def test_bad_number_of_points(kept: Kept, client: Client, points: object) -> None:
+    """A curve has five points at least: its ends, its extremes, and one that is not finite."""
+    answer = await client.call("GET", f"/trials/{TRIAL}/metrics?points={points}")
+
+    assert (answer.status, answer.json["errors"][0]["path"]) == (400, "points")
+
+
+async def test_series_that_fails(kept: Kept, client: Client) -> None:
+    """What the series says about itself is passed on as 503."""
+    kept.broken = RungError("series: memory is short")
+    answer = await client.call("GET", f"/trials/{TRIAL}/metrics")
+
+    assert (answer.status, answer.json["detail"]) == (503, "series: memory is short")
+
+
+async def test_without_series(world: World) -> None:
+    """A gateway without series answers 503 there, and everything else as ever."""
+    await world.play(play(1))
+    async with world.gateway() as client:
+        for path in (f"/trials/{TRIAL}", f"/experiments/{EXPERIMENT}"):
+            for kind in ("metrics", "logs"):
+                answer = await client.call("GET", f"{path}/{kind}")
+                assert (answer.status, answer.kind) == (503, "unavailable")
+            assert (await client.call("GET", path)).status == 200
