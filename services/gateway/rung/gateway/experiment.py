@@ -1,4 +1,8 @@
-"""What the gateway knows of one experiment: its trials, their results, its checkpoints."""
+"""What the gateway knows of one experiment: its trials, their results, its checkpoints.
+
+There may be millions of these records. They hold JSON and each other, never a cycle, so the
+garbage collector need not look at them (`gc=False`).
+"""
 
 from typing import Any, Literal
 
@@ -12,7 +16,7 @@ Action = Literal["submit", "pause", "resume", "cancel", "kill", "pin"]
 """What a client asked for."""
 
 
-class Validation(Struct, array_like=True):
+class Validation(Struct, array_like=True, gc=False):
     """One report that counts; `time` is in units of the searcher's time metric."""
 
     steps: int
@@ -20,14 +24,14 @@ class Validation(Struct, array_like=True):
     metrics: dict[str, MetricValue]
 
 
-class Best(Struct, array_like=True):
+class Best(Struct, array_like=True, gc=False):
     """The best finite value of the searcher's metric, the earliest of equal ones."""
 
     value: float
     steps: int
 
 
-class Trial(Struct):
+class Trial(Struct, gc=False):
     """One trial.
 
     Attributes:
@@ -61,7 +65,7 @@ class Trial(Struct):
         return max(self.validations[-1].time, 0.0) if self.validations else 0.0
 
 
-class Checkpoint(Struct):
+class Checkpoint(Struct, gc=False):
     """One checkpoint that was complete once."""
 
     id: str
