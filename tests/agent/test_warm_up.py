@@ -1,5 +1,6 @@
 """What runs find in a fork of the warm parent: torch, at once, as if freshly imported."""
 
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -125,3 +126,32 @@ def test_no_frameworks_no_harm(tmp_path: Path) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
     )
     assert done.stdout.strip() == "False"
+
+
+FOR_CUDA = """
+import os
+from rung.agent.warm_up import warm_up
+found = warm_up(cuda=True)
+import torch
+assert not torch.cuda.is_initialized()
+assert "CUDA_VISIBLE_DEVICES" not in os.environ
+if os.fork() == 0:
+    torch.ones(2, requires_grad=True).sum().backward()
+    os._exit(0)
+print(found[:2], os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+os._exit(0)
+"""
+
+
+def test_for_cuda(tmp_path: Path) -> None:
+    """Where runs are to use CUDA, warming up leaves it, and the environment, alone."""
+    environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
+    done = subprocess.run(
+        [sys.executable, "-c", FOR_CUDA],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        env=environment,
+    )
+    assert done.stdout.strip() == "['numpy', 'torch'] 0"

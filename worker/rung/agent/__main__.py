@@ -1,6 +1,8 @@
 """Runs an agent: `python -m rung.agent --ledger FOLDER --objects URL --folder FOLDER`."""
 
 import asyncio
+import math
+import os
 import signal
 from pathlib import Path
 
@@ -20,12 +22,18 @@ async def _run(folder: Path, settings: Settings, parent_pipe: int | None) -> Non
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     if parent_pipe is not None:
-        loop.add_reader(parent_pipe, gone.set)
+        loop.add_reader(parent_pipe, _hear_parent, parent_pipe, gone)
     ledger = await SqliteLedger.open(folder)
     try:
         await Agent(settings, ledger).run(stop, gone)
     finally:
         await ledger.close()
+
+
+def _hear_parent(pipe: int, gone: asyncio.Event) -> None:
+    if not os.read(pipe, 4096):
+        asyncio.get_running_loop().remove_reader(pipe)
+        gone.set()
 
 
 @click.command(context_settings={"auto_envvar_prefix": "RUNG_AGENT", "show_default": True})
@@ -35,7 +43,7 @@ async def _run(folder: Path, settings: Settings, parent_pipe: int | None) -> Non
 @click.option("--pool", default="default", help="Resource pool.")
 @click.option("--slots", type=int, help="Slots of the CPU. [default: one per CUDA device or core]")
 @click.option("--agent-id", help="Name of the agent. [default: the host's]")
-@click.option("--grace", type=float, help="Longest grace period of a preemption, in seconds.")
+@click.option("--grace", default=math.inf, help="Longest grace period of a preemption, in s.")
 @click.option("--parent-pipe", type=int, help="Descriptor; when it closes, the agent stops.")
 @click.option("--cold", is_flag=True, help="Do not import frameworks ahead of the trials.")
 def main(  # noqa: PLR0913 - one for each option
@@ -46,7 +54,7 @@ def main(  # noqa: PLR0913 - one for each option
     pool: str,
     slots: int | None,
     agent_id: str | None,
-    grace: float | None,
+    grace: float,
     parent_pipe: int | None,
     cold: bool,
 ) -> None:

@@ -84,6 +84,8 @@ class Agent:
             lost=self._renew,
         )
         self._joined = asyncio.Event()
+        self._offering: int | None = None
+        """The incarnation whose grants are carried out; None between two."""
         self._node: Node
         self._beats: FactWriter
 
@@ -158,7 +160,7 @@ class Agent:
 
     async def _join(self) -> None:
         """Begin a new incarnation."""
-        incarnation = await self._spool.start_incarnation()
+        incarnation = self._offering = await self._spool.start_incarnation()
         spool = self._spool
         self._beats = FactWriter(
             self._ledger, source=spool.source, origin=f"{spool.origin}/beats/{incarnation}"
@@ -210,9 +212,10 @@ class Agent:
                 assert_never(decision)
 
     def _start(self, granted: AllocationGranted) -> None:
-        own = (self._spool.agent_id, self._spool.incarnation)
+        own = (self._spool.agent_id, self._offering)
         for rank, share in enumerate(granted.shares):
             if (share.agent_id, share.incarnation) == own:
+                assert granted.allocation_id not in self._runs, "an allocation is granted once"
                 run = Run(self._node, granted, rank, share.incarnation)
                 self._runs[run.allocation_id] = run
                 task = asyncio.create_task(self._carry_out(run))
@@ -230,6 +233,7 @@ class Agent:
 
     async def _renew(self) -> None:
         """After the death of the warm parent: end what it took along, join anew."""
+        self._offering = None
         await self._end_runs()
         if self._joined.is_set():
             await self._join()

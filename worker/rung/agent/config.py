@@ -1,5 +1,6 @@
 """What can be set about an agent."""
 
+import math
 from pathlib import Path
 
 from msgspec import Struct
@@ -22,7 +23,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     agent_id: str | None = None
     """None: the name that the folder's spool has, at first the host's."""
     beat_s: float = 5.0
-    grace_s_max: float | None = None
+    grace_s_max: float = math.inf
     """The longest grace period of a preemption, whatever an experiment asks for."""
     leave_s: float = 5.0
     """How long trials may take to checkpoint when the agent itself is asked to stop."""
@@ -38,5 +39,5 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ValueError(f"agent_id is {self.agent_id!r}: give a name without `/`")
         if not self.beat_s > 0:
             raise ValueError(f"beat_s is {self.beat_s}: give the seconds between two beats")
-        if self.leave_s < 0 or (self.grace_s_max is not None and self.grace_s_max < 0):
+        if self.leave_s < 0 or self.grace_s_max < 0:
             raise ValueError("a period of grace is negative: give seconds from 0 on")

@@ -17,6 +17,8 @@ from rung.events.trial import RunSpec
 
 _DELAY_S: Final = 0.2
 _ROWS_MAX: Final = 1000
+_WEIGHT_MAX: Final = 1024**2
+_VALUE_WEIGHT: Final = 24
 _LINES_MAX: Final = 1000
 _CHARACTERS_MAX: Final = 256 * 1024
 
@@ -28,6 +30,7 @@ class Reports:
         self._spool = spool
         self._spec = spec
         self._rows: list[MetricRow] = []
+        self._weight = 0
         self._lines: list[LogLine] = []
         self._characters = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -46,7 +49,8 @@ class Reports:
                 kind=report.kind, step=report.step, time_ms=report.time_ms, values=report.values
             )
         )
-        if len(self._rows) >= _ROWS_MAX:
+        self._weight += sum(len(name) + _VALUE_WEIGHT for name in report.values)
+        if len(self._rows) >= _ROWS_MAX or self._weight >= _WEIGHT_MAX:
             self._flush_metrics()
         self._flush_soon()
 
@@ -94,7 +98,7 @@ class Reports:
 
     def _flush_metrics(self) -> None:
         if self._rows:
-            rows, self._rows = self._rows, []
+            rows, self._rows, self._weight = self._rows, [], 0
             spec = self._spec
             self._spool.put(
                 MetricsReported(

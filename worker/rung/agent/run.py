@@ -44,6 +44,7 @@ from rung.events.trial import ExitOutcome, TrialExited, TrialStarted, Withdrawal
 
 _SETTLE_S: Final = 10.0
 _GRACE_S: Final = 3600.0
+_IGNORED: Final = "rung ignored what the script said on its socket"
 
 
 class Run:
@@ -120,19 +121,12 @@ class Run:
 
     def connected(self, connection: Connection) -> None:
         """Welcome a process of the run."""
-        node = self._node
         self._connections.append(connection)
         self._silent.clear()
         self._spoke = True
         self._note_start()
-        connection.say(
-            Welcome(
-                spec=self._spec,
-                agent_id=node.agent_id,
-                objects_url=node.settings.objects_url,
-                slots=self._slots,
-            )
-        )
+        url = self._node.settings.objects_url
+        connection.say(Welcome(self._spec, self._node.agent_id, url, self._slots))
         self._departure.remind(connection)
 
     def disconnected(self, connection: Connection) -> None:
@@ -143,8 +137,7 @@ class Run:
 
     def rejected(self, reason: str) -> None:
         """Tell the run's log about something that was no message."""
-        text = f"rung ignored what the script said on its socket: {reason}"
-        self._reports.note("warning", text, self._rank)
+        self._reports.note("warning", f"{_IGNORED}: {reason}", self._rank)
 
     def received(self, connection: Connection, message: FromTrial) -> None:
         """Take what a process of the run says."""
@@ -257,6 +250,9 @@ class Run:
             return
 
     def _judge(self, exited: Exited) -> Ending | None:
+        if exited.left_over:
+            stuck = f"{exited.left_over} processes do not die, stuck in the kernel"
+            self._reports.note("error", stuck, self._rank)
         words = self._reports.stderr.exception or self._reports.stderr.last
         ending = ending_of(exited, self._departure.conduct, words)
         level: Level = "error" if ending.outcome == "failed" else "info"
@@ -297,5 +293,4 @@ class Run:
         """Return how long the run may take to leave."""
         asked = self._spec.config.get("preemption_timeout")
         grace_s = float(asked) if isinstance(asked, int | float) else _GRACE_S
-        cap = self._node.settings.grace_s_max
-        return grace_s if cap is None else min(grace_s, cap)
+        return min(grace_s, self._node.settings.grace_s_max)
