@@ -1,5 +1,6 @@
 """Downloads: whole and verified, or not at all."""
 
+import asyncio
 import hashlib
 import io
 import tarfile
@@ -80,12 +81,12 @@ async def test_a_broken_connection_is_tried_again(server: Scripted, tmp_path: Pa
         (b"no tar at all", "did not arrive whole"),
     ],
 )
-async def test_what_is_refused(server: Scripted, tmp_path: Path, sent: bytes, words: str) -> None:
+def test_what_is_refused(server: Scripted, tmp_path: Path, sent: bytes, words: str) -> None:
     """Damage is named; nothing of it stays."""
     server.on("/checkpoints/c1", json_answer(detail(FILES)))
     server.on("/checkpoints/c1/archive", Answer(200, sent, TAR))
     with pytest.raises(ClientError, match=words):
-        await fetched(server, tmp_path / "best")
+        asyncio.run(fetched(server, tmp_path / "best"))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 _COLORS: Final = {"warning": "yellow", "error": "red", "critical": "red", "debug": "cyan"}
-_LOOK_S: Final = 2.0
+_LOOK_S: Final = 1.0
 """How often to look whether what is followed has ended, and how long its last lines may take."""
 
 
@@ -92,9 +92,9 @@ async def _follow(
     """Yield what is there and what comes, until the experiment or the trial ended."""
     since, until = _time_ms("since", wanted.since), _time_ms("until", wanted.until)
     query = {"rank": wanted.rank, "level": wanted.level, "from": "start"}
-    await _ended(client, name)  # says at once if there is nothing of that name
+    ended = await _ended(client, name)  # says at once if there is nothing of that name
     async with contextlib.aclosing(client.follow_logs(name, query)) as events:
-        async for event in _until_ended(client, name, events):
+        async for event in _until_ended(client, name, events, ended=ended):
             for line in _lines_of(event.data):
                 if wanted.text is not None and wanted.text not in line.text:
                     continue
@@ -106,10 +106,9 @@ async def _follow(
 
 
 async def _until_ended(
-    client: "AsyncClient", name: str, events: "AsyncGenerator[ServerEvent, None]"
+    client: "AsyncClient", name: str, events: "AsyncGenerator[ServerEvent, None]", *, ended: bool
 ) -> "AsyncGenerator[ServerEvent, None]":
     """Yield events until what they are about ended and nothing more comes."""
-    ended = False
     coming = asyncio.ensure_future(anext(events))
     try:
         while True:

@@ -18,10 +18,6 @@ _SQLITE: Final = b"SQLite format 3\0"
 _READ: Final = 2000
 
 
-class NoSuchExperiment(RungError):
-    """The ledger has no experiment of that id."""
-
-
 @contextlib.asynccontextmanager
 async def open_ledger(path: Path) -> AsyncIterator["Ledger"]:
     """Open what a path names: an export, a ledger's file or folder, or a data folder.
@@ -61,12 +57,15 @@ async def resolve(ledger: "Ledger", name: str) -> str:
     """Return the id of the experiment that a possibly shortened id means.
 
     Raises:
-        RungError: it means none, or several.
+        NotFound: it means none.
+        RungError: it means several.
     """
     known = await experiments_of(ledger)
     found = [name] if name in known else [item for item in known if item.startswith(name)]
     if not found:
-        raise NoSuchExperiment(f"there is no experiment {name!r} in this ledger")
+        from rung.client import NotFound  # noqa: PLC0415 - a quarter of a second
+
+        raise NotFound(f"there is no experiment {name!r} in this ledger")
     if len(found) > 1:
         raise RungError(f"{name!r} may be any of {', '.join(sorted(found)[:5])}; write more of it")
     return found[0]

@@ -1,0 +1,101 @@
+"""The command `rung` itself: its help, its names, its errors."""
+
+import subprocess
+import sys
+import time
+
+import click
+import pytest
+
+from cli.conftest import Rung
+from rung.cli.group import COMMANDS
+from rung.cli.group import rung as group
+
+
+def test_help_names_every_command_and_exit_code(rung: Rung) -> None:
+    """Help lists what there is, without importing it."""
+    result = rung("--help")
+    assert result.code == 0
+    for name in COMMANDS:
+        assert f"\n  {name} " in result.out
+    for code in ("0", "1", "2", "3", "4", "5", "130"):
+        assert f"\n    {code}  " in result.out
+
+
+def test_help_is_fast_and_imports_nothing() -> None:
+    """Help comes in under 0.3 s, and neither aiohttp nor pydantic nor rich is imported."""
+    program = (
+        "import sys; from rung.cli.__main__ import run; run(['--help']);"
+        "sys.exit(','.join({'aiohttp', 'pydantic', 'rich', 'sqlite3', 'yaml'} & set(sys.modules)))"
+    )
+    seconds = []
+    for _ in range(3):
+        started = time.monotonic()
+        result = subprocess.run(
+            [sys.executable, "-c", program], check=False, capture_output=True, text=True
+        )
+        seconds.append(time.monotonic() - started)
+        assert result.stderr.strip() in {"", "None"}
+    assert min(seconds) < 0.3
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_there(name: str, rung: Rung) -> None:
+    """Each name leads to a command with a help of its own, which begins as the list says."""
+    context = click.Context(group)
+    command = group.get_command(context, name)
+    assert command is not None
+    assert command.name == name
+    result = rung(name, "--help")
+    assert result.code == 0
+    assert result.out.startswith(f"Usage: rung {name}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["shw"], "Did you mean `show`?"),
+        (["xyzzy"], "no command `xyzzy`"),
+        (["show"], "Missing argument"),
+        (["show", "a", "b"], "unexpected extra argument"),
+        (["list", "--limit", "0"], "0 is not in the range"),
+        (["list", "--state", "odd"], "is not one of"),
+        (["list", "--limt", "5"], "--limit"),
+        (["submit", "nothing.yaml"], "does not exist"),
+        (["completion", "tcsh"], "is not one of"),
+        (["ledger", "xyzzy"], "No such command"),
+        ([], "Usage: rung"),
+        (["ledger"], "Usage: rung ledger"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_usage(arguments: list[str], words: str, rung: Rung) -> None:
+    """Wrong usage is exit code 2, with a word on what would be right, and no traceback."""
+    result = rung(*arguments)
+    assert result.code == 2
+    assert words in result.err
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell: str, rung: Rung) -> None:
+    """Each shell gets its script."""
+    result = rung("completion", shell)
+    assert result.code == 0
+    assert "_RUNG_COMPLETE" in result.out
+
+
+def test_version_and_schema(rung: Rung) -> None:
+    """What is printed for scripts is JSON."""
+    assert set(rung("version", "--json").json) == {"rung", "python"}
+    assert rung("version").out.startswith("rung ")
+    assert rung("schema").json["$schema"].startswith("https://json-schema.org/draft/2020-12")
+
+
+def test_a_reader_that_leaves() -> None:
+    """`rung schema | head -1` ends without a word."""
+    command = f"{sys.executable} -m rung.cli schema | head -1"
+    result = subprocess.run(
+        ["/bin/sh", "-c", command], check=False, capture_output=True, text=True
+    )
+    assert (result.stdout, result.stderr) == ("{\n", "")

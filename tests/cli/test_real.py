@@ -1,0 +1,241 @@
+"""The command line on a real `rung up`: one search, looked at from every side."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cli.conftest import Rung
+from e2e.installation import CURVE, Installation
+from rung.cli.data_folder import read_server
+from rung.cli.ledger import FORWARDERS
+
+CONFIG: dict[str, Any] = {
+    "name": "[red]curve",
+    "entrypoint": "python3 train.py",
+    "hyperparameters": {
+        "limit": {"type": "double", "minval": 0, "maxval": 1},
+        "opt": {"lr": {"type": "log", "base": 10, "minval": -4, "maxval": -1}},
+        "pause_s": 0.01,
+    },
+    "searcher": {
+        "name": "asha",
+        "metric": "loss",
+        "num_rungs": 2,
+        "max_trials": 5,
+        "max_time": 8,
+        "time_metric": "batches",
+    },
+    "slurm": {"gpu_type": "x"},
+}
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """Return a `rung up` for all tests of this module."""
+    item = Installation(tmp_path_factory.mktemp("real") / "data")
+    item.up()
+    yield item
+    item.down()
+
+
+@pytest.fixture(scope="module")
+def experiment(installation: Installation) -> str:
+    """Return the id of an experiment that was submitted and followed to its end."""
+    file = installation.folder / "curve.yaml"
+    file.write_text(yaml.safe_dump(CONFIG))
+    result = installation.rung("submit", str(file), str(CURVE), "-f", "--json")
+    submitted, ended = map(json.loads, result.stdout.splitlines())
+    assert ended["state"] == "completed"
+    assert "slurm" in submitted["warnings"][0]
+    found: str = submitted["experiment_id"]
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _data(installation: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNG_DATA", str(installation.folder))
+    monkeypatch.delenv("RUNG_URL", raising=False)
+    monkeypatch.delenv("RUNG_TOKEN", raising=False)
+
+
+def test_it_is_shown(experiment: str, rung: Rung) -> None:
+    """The experiment is listed, shown by the beginning of its id, and has a best trial."""
+    assert experiment in rung("list", "--state", "completed").out
+    shown = rung("show", experiment[:5], "--json").json
+    assert len(shown["trials"]) == 5
+    assert {"hparams", "state", "validations"} <= set(shown["trials"][0])
+    assert shown["checkpoints"]
+    assert "[red]curve" in rung("show", experiment).out
+    best = rung("best", experiment, "--json").json
+    assert best["value"] == min(trial["best"]["value"] for trial in shown["trials"])
+    assert rung("wait", experiment).code == 0
+
+
+def test_its_checkpoint_is_fetched(experiment: str, rung: Rung, tmp_path: Path) -> None:
+    """The best checkpoint's files arrive, verified, also by way of a trial or its own id."""
+    best = rung("best", experiment, "--json").json["checkpoint"]
+    for number, name in enumerate((experiment, best["trial_id"], best["id"])):
+        folder = tmp_path / str(number)
+        assert rung("download", name, "-o", str(folder)).code == 0
+        assert json.loads((folder / "state.json").read_text())[0] == best["steps_completed"]
+
+
+def test_it_is_audited(
+    experiment: str, rung: Rung, installation: Installation, tmp_path: Path
+) -> None:
+    """Nothing differs: in the data folder, at the server, whole, exported, and imported."""
+    url = read_server(installation.folder).url
+    export = tmp_path / "x.jsonl"
+    assert rung("ledger", "export", experiment[:6], "-o", str(export)).code == 0
+    other = str(tmp_path / "other")
+    assert rung("ledger", "import", str(export), "--data", other).code == 0
+    assert rung("ledger", "import", str(export), "--data", other).code == 1
+    for arguments in (
+        ["audit", experiment],
+        ["audit"],
+        ["audit", experiment, "--url", url],
+        ["audit", "--ledger", str(export)],
+        ["audit", experiment, "--ledger", str(installation.folder)],
+        ["audit", experiment, "--data", other],
+    ):
+        result = rung(*arguments)
+        assert (result.code, result.err) == (0, "")
+        assert "decisions are the same" in result.out
+    verdict = rung("audit", "--ledger", str(export), "--json").json
+    assert verdict["same"]
+    assert [item["process"] for item in verdict["verdicts"]] == [
+        "searcher",
+        "scheduler",
+        "checkpoint-gc",
+    ]
+    assert rung("audit", "nope").code == 4
+
+
+def test_an_altered_decision_is_found(experiment: str, rung: Rung, tmp_path: Path) -> None:
+    """A hyperparameter changed in one decision on record is named; exit code 1."""
+    export = tmp_path / "x.jsonl"
+    rung("ledger", "export", experiment, "-o", str(export))
+    lines = export.read_text().splitlines()
+    [index] = [
+        number
+        for number, line in enumerate(lines)
+        if json.loads(line).get("event", {}).get("type") == "rung.trial.requested.v1"
+        and json.loads(line)["event"]["data"]["index"] == 3
+    ]
+    line = json.loads(lines[index])
+    line["event"]["data"]["hparams"]["opt"]["lr"] = 0.5
+    lines[index] = json.dumps(line)
+    export.write_text("\n".join(lines))
+    result = rung("audit", "--ledger", str(export))
+    assert result.code == 1
+    assert "hparams.opt.lr is 0.5 on record" in result.out
+    assert f"searcher differs: {experiment}" in result.out
+
+
+def test_the_ledger_is_read(experiment: str, rung: Rung) -> None:
+    """Its events are summarized, shown in order, and followed."""
+    summary = rung("ledger", "show", "--json").json
+    assert experiment in summary["experiments"]
+    lines = rung("ledger", "show", experiment, "--topic", "searches", "--json").out.splitlines()
+    events = [json.loads(line) for line in lines]
+    assert events[0]["type"] == "rung.search.planned.v1"
+    assert all(event["causeindex"] is not None for event in events)
+    result = rung("ledger", "tail", experiment[:6], "--all", "--limit", "3")
+    assert result.code == 0
+    assert "rung.experiment.submitted.v1" in result.out
+    assert "experiments" in rung("ledger", "show").out
+    assert rung("ledger", "show", "--data", "/nonexistent").code == 1
+    assert rung("ledger", "show", "--url", "http://127.0.0.1:9").code == 1
+
+
+def test_what_trials_printed_is_there(
+    experiment: str, rung: Rung, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logs can be read and followed; an experiment that ended ends the following."""
+    monkeypatch.setattr("rung.cli.logs._LOOK_S", 0.2)
+    for arguments in (["logs", experiment], ["logs", experiment, "-f"]):
+        result = rung(*arguments)
+        assert result.code == 0
+    assert "left as asked" in rung("logs", experiment, "--json").out
+
+
+def test_control_and_status(installation: Installation, rung: Rung, tmp_path: Path) -> None:
+    """A running search is paused, resumed, and canceled; the status shows its slots."""
+    slow = CONFIG | {"hyperparameters": CONFIG["hyperparameters"] | {"pause_s": 0.2}}
+    file = tmp_path / "slow.yaml"
+    file.write_text(yaml.safe_dump(slow | {"name": "slow"}))
+    experiment = rung("submit", str(file), str(CURVE), "--json").json["experiment_id"]
+    assert rung("pause", experiment).code == 0
+    assert rung("resume", experiment, "--json").json["requested"] == "resume"
+    assert sum(rung("status", "--json").json["experiments"].values()) == 2
+    assert rung("cancel", experiment, "--wait").code == 0
+    assert rung("wait", experiment).code == 5
+    result = rung("cancel", experiment)
+    assert result.code == 1
+    assert "has ended" in result.err
+
+
+def test_an_import_needs_the_ledger_for_itself(rung: Rung, tmp_path: Path) -> None:
+    """Into the folder of a running Rung nothing is imported."""
+    file = tmp_path / "x.jsonl"
+    file.write_text("")
+    result = rung("ledger", "import", str(file))
+    assert result.code == 1
+    assert "rung down" in result.err
+
+
+def test_ctrl_c_detaches(installation: Installation, rung: Rung, tmp_path: Path) -> None:
+    """An interrupted `submit -f` says how to go on; the experiment is not touched."""
+    slow = CONFIG | {"hyperparameters": CONFIG["hyperparameters"] | {"pause_s": 0.2}}
+    file = tmp_path / "slow.yaml"
+    file.write_text(yaml.safe_dump(slow))
+    with subprocess.Popen(
+        [sys.executable, "-m", "rung.cli", "submit", str(file), str(CURVE), "-f"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        experiment = process.stdout.readline().split()[-1]
+        process.stderr.readline()  # the first line of progress and the warning
+        process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert f"rung wait {experiment}" in said
+    assert "Traceback" not in said
+    assert rung("show", experiment, "--json").json["state"] == "active"
+    assert rung("kill", experiment, "--wait").code == 0
+
+
+def test_forwarders_are_all_there() -> None:
+    """Every forwarder of the services is kept from acting on what is imported."""
+    root = Path(__file__).parents[2] / "services"
+    found = {
+        part.split('"')[1]
+        for path in root.glob("*/rung/*/service.py")
+        for part in path.read_text().split("forward(")[1:]
+        if 'name="' in part
+    }
+    assert found == {name for name, _ in FORWARDERS}
+
+
+def test_a_search_is_previewed(rung: Rung, tmp_path: Path) -> None:
+    """What a search would cost is known before it runs."""
+    file = tmp_path / "x.yaml"
+    file.write_text(yaml.safe_dump(CONFIG))
+    facts = rung("preview", str(file), "--slots", "2", "--json").json
+    assert facts["trials"] == 5
+    assert facts["brackets"] == [{"bracket": 0, "lengths": [2, 8], "trials": 5}]
+    assert facts["units"] < facts["units_full"] == 40
+    assert "rungs (batches)" in rung("preview", str(file)).out
+    file.write_text("name: 5")
+    assert rung("preview", str(file)).code == 2
