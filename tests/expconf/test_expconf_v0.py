@@ -1,5 +1,6 @@
 """Holds the models to the facts about Determined's experiment configuration, field by field."""
 
+import functools
 import json
 from pathlib import Path
 from typing import Any, Final
@@ -111,8 +112,13 @@ FIELDS: Final = [
 ]
 
 
+@functools.cache
+def _whole(name: str) -> dict[str, Any]:
+    return MODELS[name].model_json_schema()
+
+
 def _schema_of(name: str, field: str) -> dict[str, Any]:
-    schema: dict[str, Any] = MODELS[name].model_json_schema()
+    schema = _whole(name)
     if "$ref" in schema:
         schema = schema["$defs"][schema["$ref"].rpartition("/")[2]]
     found: dict[str, Any] = schema["properties"][field]
@@ -194,9 +200,9 @@ def test_the_types_are_the_same(name: str, field: str) -> None:
     wanted = {theirs} if isinstance(theirs, str) else set(theirs)
     if not wanted:
         return
-    whole = MODELS[name].model_json_schema()
+    whole = _whole(name)
     ours = _types(_schema_of(name, field), whole.get("$defs", {}))
-    if field not in MODELS[name].model_json_schema().get("required", []):
+    if field not in whole.get("required", []):
         ours |= {"null"}
     assert wanted - {"null"} <= ours
 

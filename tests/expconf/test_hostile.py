@@ -1,5 +1,6 @@
 """Experiment files that nobody should send, each refused cleanly and at the right place."""
 
+import time
 from typing import Final
 
 import pytest
@@ -209,6 +210,25 @@ def test_refused(name: str) -> None:
     assert any(words in problem.message for problem in found)
     assert all(len(line) < 700 for line in str(refused.value).splitlines())
     assert str(refused.value).replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "".join(f"unknown{number}: 1\n" for number in range(40_000)),
+        HEAD + f"labels: [{','.join(map(str, range(90_000)))}]",
+        HEAD + "a: 1\n" * 90_000,
+    ],
+    ids=["unknown", "wrong", "duplicate"],
+)
+def test_problems_without_end(text: str) -> None:
+    """A file with thousands of problems is refused in seconds, with the first hundred of them."""
+    started = time.monotonic()
+    with pytest.raises(InvalidExperimentFile) as refused:
+        load(text, today_seed=1)
+    assert time.monotonic() - started < 10
+    assert len(refused.value.details) == 101
+    assert "more problems" in refused.value.details[-1].message
 
 
 def test_there_are_enough() -> None:

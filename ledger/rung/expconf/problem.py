@@ -6,6 +6,9 @@ from typing import Any, Final, NamedTuple
 
 from rung.events.errors import InvalidConfig
 
+PROBLEMS_MAX: Final = 100
+"""What a refusal names; who reads a hundred lines will not miss the rest."""
+
 _VALUE_LENGTH: Final = 60
 
 PathPart = str | int
@@ -34,8 +37,10 @@ class InvalidExperimentFile(InvalidConfig):
 
     def __init__(self, details: Sequence[Problem]) -> None:
         assert details, "refused without a reason"
-        self.details = list(details)
-        super().__init__([(problem.path, problem.message) for problem in details])
+        self.details = list(details[:PROBLEMS_MAX])
+        if len(details) > PROBLEMS_MAX:
+            self.details.append(Problem("", f"there are more problems than these {PROBLEMS_MAX}"))
+        super().__init__([(problem.path, problem.message) for problem in self.details])
 
     def __str__(self) -> str:
         """Return one line per problem: `path (line 3): message`."""

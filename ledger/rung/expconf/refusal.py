@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from rung.expconf.experiment import Experiment
 from rung.expconf.hyperparameter import KINDS, Group
-from rung.expconf.problem import PathPart, Problem, dotted, shown
+from rung.expconf.problem import PROBLEMS_MAX, PathPart, Problem, dotted, shown
 from rung.expconf.searcher import METHODS, RETIRED
 from rung.expconf.section import Section
 
@@ -25,6 +25,8 @@ def problems_of(error: ValidationError, tree: dict[str, Any], lines: Lines) -> l
     """Return one problem per field, in pydantic's order."""
     found: dict[str, Problem] = {}
     for detail in error.errors(include_url=False, include_context=True):
+        if len(found) > PROBLEMS_MAX:
+            break  # enough for a refusal, and for the time that it may take
         path = _path(detail["loc"], tree)
         problem = at(path, _message(detail, path), lines, value=_value(detail))
         found.setdefault(problem.path, problem)
