@@ -1,0 +1,138 @@
+"""Progress: between 0 and 1, growing, and 1 only at the end; time left when it can be told."""
+
+import pytest
+
+from gateway.scenario import EXPERIMENT, History, play, submitted
+from rung.events.experiment import BracketPlan
+from rung.gateway.experiment import Experiment, Trial, Validation
+from rung.gateway.experiment_view import ExperimentView
+from rung.gateway.pace import Pace, seconds_of
+from rung.gateway.progress import progress_of, rung_of
+from rung.gateway.view_fold import ViewFold
+
+
+def _experiment(plan: list[BracketPlan], trials: list[tuple[int, float, bool]]) -> Experiment:
+    """Return an experiment whose trials are (bracket, units, whether closed)."""
+    made = []
+    for index, (bracket, units, closed) in enumerate(trials):
+        trial = Trial(index=index, bracket=bracket, hparams={}, seed=0)
+        if units:
+            trial.validations.append(Validation(int(units), units, {}))
+        trial.closed = "completed" if closed else None
+        made.append(trial)
+    units_all = sum(units for _, units, _ in trials)
+    return Experiment("x", method="m", plan=plan, trials=made, units=units_all)
+
+
+FLAT = [BracketPlan(bracket=0, lengths=[10], trials=4)]
+LADDER = [BracketPlan(bracket=0, lengths=[1, 3, 9], trials=9)]
+ENDLESS = [BracketPlan(bracket=0, lengths=[], trials=4)]
+
+
+@pytest.mark.parametrize(
+    ("plan", "trials", "fraction", "full"),
+    [
+        ([], [], 0.0, None),
+        (FLAT, [], 0.0, 40),
+        (FLAT, [(0, 10, True), (0, 5, False)], 15 / 40, 40),
+        (FLAT, [(0, 10, False)] * 4, 0.99, 40),
+        # One that failed at once counts as done; one that trained too far counts as far as asked.
+        (FLAT, [(0, 0, True), (0, 0, True)], 0.5, 40),
+        (FLAT, [(0, 30, True)], 0.25, 40),
+        # A replacement for refused hyperparameters is one trial more.
+        (FLAT, [(0, 0, True), *[(0, 10, True)] * 4], 0.99, 50),
+        # 9 to 1, 3 on to 3, 1 on to 9: 9 + 6 + 6 = 21 units.
+        (LADDER, [(0, 1, False)] * 9, 9 / 21, 81),
+        (LADDER, [*[(0, 1, False)] * 6, *[(0, 3, False)] * 3], 15 / 21, 81),
+        (ENDLESS, [(0, 7, True), (0, 3, False)], 0.25, None),
+        (
+            [*LADDER, BracketPlan(bracket=1, lengths=[9], trials=3)],
+            [(1, 9, True)] * 3,
+            27 / 48,
+            81 + 27,
+        ),
+    ],
+)
+def test_fraction(
+    plan: list[BracketPlan],
+    trials: list[tuple[int, float, bool]],
+    fraction: float,
+    full: float | None,
+) -> None:
+    """Training done against training expected."""
+    progress = progress_of(_experiment(plan, trials), now=0)
+
+    assert progress.fraction == pytest.approx(fraction)
+    assert progress.units_full == full
+
+
+@pytest.mark.parametrize("name", ["async_halving", "hyperband", "random", "adaptive_asha"])
+@pytest.mark.parametrize("seed", range(5))
+def test_progress_grows(name: str, seed: int) -> None:
+    """Event by event it never shrinks, and reaches 1 with the end alone."""
+    history = play(seed, name=name)
+    fold: ViewFold[Experiment] = ViewFold(ExperimentView())
+    fold.hold([it.record for it in history.decisions])
+    last = 0.0
+    for written in history.facts:
+        fold.fold([written.record])
+        state = fold.keys[EXPERIMENT].state
+        progress = progress_of(state, now=0)
+        assert last <= progress.fraction + 1e-9
+        assert (progress.fraction == 1.0) == (state.ended is not None)
+        last = progress.fraction
+
+
+def test_rung_of_a_trial() -> None:
+    """The highest rung whose length it has reached; none before the first."""
+    trial = Trial(index=0, bracket=0, hparams={}, seed=0)
+    found = []
+    for time in (0.5, 1, 2, 3, 9, 20):
+        trial.validations.append(Validation(int(time), time, {}))
+        found.append(rung_of(trial, [1, 3, 9]))
+
+    assert found == [None, 0, 0, 1, 2, 2]
+
+
+def test_pace() -> None:
+    """Units left over the rate that was seen, less the time that has passed since."""
+    pace = Pace()
+    assert pace.seconds_for(10, now=0) is None
+    pace.note("2026-01-01T00:00:00Z", 0)
+    assert pace.seconds_for(10, now=0) is None
+    pace.note("2026-01-01T00:00:10Z", 5)
+    now = seconds_of("2026-01-01T00:00:12Z")
+    assert now is not None
+    assert pace.seconds_for(10, now) == 18
+    assert pace.seconds_for(10, now + 100) == 0
+
+
+def test_pace_with_odd_clocks() -> None:
+    """Times that go back, stand still or are none are left out; a pause begins anew."""
+    pace = Pace()
+    for time, units in (("2026-01-01T00:00:10Z", 1), ("2026-01-01T00:00:05Z", 2), ("soon", 3)):
+        pace.note(time, units)
+    assert len(pace.marks) == 1
+    pace.note("2026-01-01T00:00:10Z", 4)
+    assert pace.seconds_for(1, now=0) is None
+    pace.pause()
+    assert pace.marks == []
+
+
+def test_pace_is_bounded() -> None:
+    """Only the newest reports are kept."""
+    pace = Pace()
+    for second in range(200):
+        pace.note(f"2026-01-01T00:{second // 60:02}:{second % 60:02}Z", second)
+
+    assert len(pace.marks) == 64
+
+
+def test_nothing_planned_yet() -> None:
+    """Before the searcher has spoken there is neither progress nor an estimate."""
+    history = History()
+    history.write(submitted(), origin="client/x")
+    fold: ViewFold[Experiment] = ViewFold(ExperimentView())
+    fold.fold([it.record for it in history.facts])
+
+    assert progress_of(fold.keys[EXPERIMENT].state, 0) == (0.0, 0.0, None, None)

@@ -1,0 +1,67 @@
+"""The gateway as a process: comes up, goes down in good order, says what is wrong."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+
+def _start(tmp_path: Path, *more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "rung.gateway", "--ledger", str(tmp_path / "ledger")]
+    command += ["--objects", (tmp_path / "objects").as_uri(), "--token", "t", *more]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+
+
+def _url(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    for line in process.stdout:
+        found = re.search(r"gateway serves.*127\.0\.0\.1', (\d+)", line)
+        if found:
+            return f"http://127.0.0.1:{found[1]}"
+    raise AssertionError("it never served")
+
+
+def test_process_serves_until_terminated(tmp_path: Path) -> None:
+    """It answers on its port, and SIGTERM ends it with exit code 0."""
+    process = _start(tmp_path, "--bind", "127.0.0.1:0")
+    try:
+        url = f"{_url(process)}/healthz"
+        with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own address
+            assert answer.status == 200
+        process.send_signal(signal.SIGTERM)
+        started = time.monotonic()
+        assert process.wait(timeout=20) == 0
+        assert time.monotonic() - started < 10
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--bind", "8080"), "ADDRESS:PORT"),
+        (("--bind", "127.0.0.1:0", "--host-name", "http://x"), "without http://"),
+        (("--bind", "127.0.0.1:0", "--objects", "s3://x"), "object store"),
+    ],
+)
+def test_wrong_options_are_refused(tmp_path: Path, options: tuple[str, ...], words: str) -> None:
+    """A person reads one line, not a traceback."""
+    process = _start(tmp_path, *options)
+    output, _ = process.communicate(timeout=30)
+
+    assert process.returncode != 0
+    assert words in output
+    assert "Traceback" not in output
