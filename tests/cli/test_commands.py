@@ -127,7 +127,7 @@ def test_wait(state: str, code: int, server: Scripted, rung: Rung) -> None:
     server.on(f"{EXPERIMENT}/events", stream({"type": "x"}))
     result = rung("wait", "k3v9x2ab")
     assert result.code == code
-    assert result.out.startswith(f"k3v9x2ab {state} after 1 min 05 s, 2 trials: 2 trials\n")
+    assert result.out.startswith(f"k3v9x2ab {state} after 1 min 05 s: 2 trials\n")
     assert "k3v9x2ab active 50%" in result.err
     assert "best error 0.125 by k3v9x2ab.0 (lr=0.01 " in result.err
     assert "rungs 1@4 1@16 epochs" in result.err

@@ -50,9 +50,8 @@ async def follow(link: Link, experiment_id: str, *, quiet: bool) -> int:
 
 def _tell(experiment: "Experiment") -> None:
     took = duration(seconds_between(experiment.submitted_at, experiment.ended_at))
-    reason = f": {printable(experiment.reason)}" if experiment.reason else ""
-    count = len(experiment.trials)
-    click.echo(f"{experiment.id} {experiment.state} after {took}, {count} trials{reason}")
+    reason = experiment.reason or f"{len(experiment.trials)} trials"
+    click.echo(f"{experiment.id} {experiment.state} after {took}: {printable(reason)}")
     if experiment.best is not None:
         best = experiment.best
         click.echo(
