@@ -112,27 +112,27 @@ async def _pump(
     render: Render,
 ) -> None:
     closing = asyncio.create_task(context.closing.wait())
+    getting = asyncio.create_task(batches.get())
     try:
         while not closing.done():
-            getting = asyncio.create_task(batches.get())
-            done, _ = await asyncio.wait(
+            await asyncio.wait(
                 (getting, closing),
                 timeout=context.settings.heartbeat,
                 return_when=asyncio.FIRST_COMPLETED,
             )
-            if getting not in done:
-                getting.cancel()
-                if not done:
-                    await client.send(b": still here\n\n")
-                continue
-            batch = getting.result()
-            if isinstance(batch, RungError):
-                raise batch
-            index, records = batch
-            for chunk in _chunks(index, records, positions, render):
-                await client.send(chunk)
+            if getting.done():
+                batch = getting.result()
+                if isinstance(batch, RungError):
+                    raise batch
+                index, records = batch
+                for chunk in _chunks(index, records, positions, render):
+                    await client.send(chunk)
+                getting = asyncio.create_task(batches.get())
+            elif not closing.done():
+                await client.send(b": still here\n\n")
     finally:
         closing.cancel()
+        getting.cancel()
 
 
 def _chunks(
