@@ -10,8 +10,20 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from client.scripted import TOKEN, Scripted
+from client.scripted import TOKEN, Answer, Scripted
 from rung.cli.__main__ import run
+
+EXPERIMENT = "/experiments/k3v9x2ab"
+"""Path of the recorded experiment."""
+
+
+def stream(*events: Any) -> Answer:
+    """Return a stream of events that then ends."""
+    body = b"".join(
+        b"id: %d\ndata: %s\n\n" % (number, msgspec.json.encode(event))
+        for number, event in enumerate(events)
+    )
+    return Answer(200, body, {"Content-Type": "text/event-stream"})
 
 
 class Result(NamedTuple):

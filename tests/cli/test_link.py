@@ -1,0 +1,129 @@
+"""Which Rung is meant, and what is said when there is none; status and audit over HTTP."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import EXPERIMENT, Rung
+from client.scripted import TOKEN, Scripted, json_answer
+
+
+def test_status(server: Scripted, rung: Rung) -> None:
+    """Slots, what holds them, and what waits."""
+    facts = {
+        "version": "0.1.0",
+        "ledger_id": "l1",
+        "experiments": {"active": 1},
+        "pools": [],
+        "dead_letters": 2,
+    }
+    slot = {"id": 0, "kind": "cpu", "name": "CPU slot 0", "allocation_id": "k3v9x2ab.0.1"}
+    agent = {
+        "id": "vm",
+        "pool": "default",
+        "hostname": "vm",
+        "incarnation": 1,
+        "state": "joined",
+        "since": "2026-01-31T12:00:00Z",
+        "slots": [slot],
+    }
+    server.on("/status", json_answer(facts))
+    server.on("/agents", json_answer({"items": [agent]}))
+    server.on("/queue", json_answer({"items": [], "next_cursor": None}))
+    result = rung("status")
+    assert result.code == 0
+    assert "k3v9x2ab.0.1" in result.out
+    assert rung("status", "--json").json == {
+        "url": server.url,
+        **facts,
+        "agents": [agent],
+        "queue": [],
+    }
+
+
+def test_audit_over_http(server: Scripted, rung: Rung) -> None:
+    """Without a ledger here, the gateway audits; what differs is exit code 1."""
+    difference = {
+        "key": "k3v9x2ab",
+        "position": 7,
+        "index": 0,
+        "recorded": {"type": "rung.trial.stopped.v1", "data": {"a": {"b": 1}, "c": 2}},
+        "decided": {"type": "rung.trial.stopped.v1", "data": {"a": {"b": 3}, "c": 2}},
+    }
+    verdict = {
+        "process": "searcher",
+        "facts": 9,
+        "decisions": 5,
+        "pending": 0,
+        "differences": [difference],
+        "unreadable": [],
+    }
+    answer = {"same": False, "decisions": 5, "verdicts": [verdict]}
+    server.on(f"{EXPERIMENT}/audit", json_answer(answer))
+    result = rung("audit", "k3v9x2ab")
+    assert result.code == 1
+    assert "position 7, decision 0" in result.out
+    assert "a.b is 1 on record, and 3 as decided today" in result.out
+    assert rung("audit", "k3v9x2ab", "--json").json == answer
+    server.on(f"{EXPERIMENT}/audit", json_answer({"same": True, "decisions": 5}))
+    assert rung("audit", "k3v9x2ab").code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["show", "nope"],
+        ["wait", "nope"],
+        ["logs", "nope"],
+        ["logs", "nope", "-f"],
+        ["pause", "nope"],
+        ["best", "nope"],
+        ["checkpoints", "nope"],
+        ["download", "nope"],
+        ["audit", "nope"],
+    ],
+    ids=" ".join,
+)
+def test_nothing_has_that_id(arguments: list[str], server: Scripted, rung: Rung) -> None:
+    """An id that nothing has is exit code 4 and one line."""
+    result = rung(*arguments)
+    assert result.code == 4
+    assert result.err.startswith("Error: there is nothing at ")
+    assert result.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["list", "status", "show x", "pause x", "wait x", "logs x"])
+def test_nobody_answers(
+    command: str, rung: Rung, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no Rung runs, that is said at once, with how to start one; exit code 3."""
+    monkeypatch.setenv("RUNG_DATA", str(tmp_path / "none"))
+    monkeypatch.delenv("RUNG_URL", raising=False)
+    result = rung(*command.split())
+    assert result.code == 3
+    assert "rung up --data" in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_a_wrong_token(server: Scripted, rung: Rung) -> None:
+    """A token that is refused is exit code 3, with where it comes from."""
+    result = rung("list", "--token", "wrong")
+    assert result.code == 3
+    assert "RUNG_TOKEN" in result.err
+
+
+def test_which_rung_is_meant(
+    server: Scripted, rung: Rung, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """--url goes before RUNG_URL and the data folder; --data on the line before RUNG_URL."""
+    server.on("/experiments", json_answer({"items": [], "next_cursor": None}))
+    data = os.environ["RUNG_DATA"]
+    monkeypatch.setenv("RUNG_URL", "http://127.0.0.1:9")
+    assert rung("list", "--data", data).code == 0
+    assert rung("list", "--url", server.url).code == 0
+    monkeypatch.setenv("RUNG_URL", server.url)
+    monkeypatch.setenv("RUNG_DATA", str(tmp_path / "none"))
+    assert rung("list").code == 3
+    monkeypatch.setenv("RUNG_TOKEN", TOKEN)
+    assert rung("list").code == 0

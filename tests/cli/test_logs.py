@@ -1,0 +1,42 @@
+"""`rung logs`."""
+
+import pytest
+
+from cli.conftest import EXPERIMENT, Rung, stream
+from client import recorded
+from client.scripted import Scripted, json_answer
+
+LINE = {"rank": 0, "stream": "stdout", "level": "info", "time_ms": 1_769_860_800_123, "text": "hi"}
+
+
+def test_logs(server: Scripted, rung: Rung) -> None:
+    """Lines come page by page, chosen by the options."""
+    line = LINE | {"trial_id": "k3v9x2ab.0", "run": 1}
+    server.on(
+        f"{EXPERIMENT}/logs",
+        json_answer({"items": [line], "next_cursor": "a1"}),
+        json_answer({"items": [line | {"level": "error", "rank": 3}], "next_cursor": None}),
+    )
+    result = rung("logs", "k3v9x2ab", "--level", "info", "--rank", "0", "--text", "h")
+    first, second = result.out.splitlines()
+    assert first.endswith(".123 k3v9x2ab.0 hi")
+    assert second.endswith("k3v9x2ab.0 rank 3 ERROR hi")
+    assert server.requests[0].query == {"level": "info", "rank": "0", "text": "h", "limit": "500"}
+    assert server.requests[1].query["after"] == "a1"
+    server.on("/trials/k3v9x2ab.0/logs", json_answer({"items": [line], "next_cursor": "a1"}))
+    assert rung("logs", "k3v9x2ab.0", "--limit", "3", "--json").out.count("\n") == 3
+
+
+def test_following_logs(server: Scripted, rung: Rung, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With -f, lines come from the stream, filtered here where it cannot, until the end."""
+    monkeypatch.setattr("rung.cli.logs._LOOK_S", 0.05)
+    lines = [LINE, LINE | {"text": "other"}, LINE | {"text": "high", "time_ms": 5}]
+    server.on(EXPERIMENT, json_answer(recorded.experiment()))
+    event = {"trial_id": "k3v9x2ab.1", "run": 1, "lines": lines}
+    server.on(f"{EXPERIMENT}/logs/stream", stream(event))
+    result = rung("logs", "k3v9x2ab", "-f", "--text", "hi", "--since", "10", "--level", "info")
+    assert result.code == 0
+    assert [line.rpartition(" ")[2] for line in result.out.splitlines()] == ["hi"]
+    query = server.requested(f"{EXPERIMENT}/logs/stream")[0].query
+    assert query == {"from": "start", "level": "info"}
+    assert rung("logs", "k3v9x2ab", "-f", "--since", "soon").code == 1

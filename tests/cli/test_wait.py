@@ -1,0 +1,64 @@
+"""Asking for an end, and waiting for it: the exit code says how it came."""
+
+import pytest
+
+from cli.conftest import EXPERIMENT, Rung, stream
+from client import recorded
+from client.scripted import Answer, Scripted, json_answer, problem
+
+
+@pytest.mark.parametrize("action", ["pause", "resume", "cancel", "kill"])
+def test_control(action: str, server: Scripted, rung: Rung) -> None:
+    """What is asked for is sent once, with a key, and confirmed."""
+    answer = {"experiment_id": "k3v9x2ab", "requested": action}
+    server.on(f"POST {EXPERIMENT}/{action}", json_answer(answer, 202))
+    result = rung(action, "k3v9x2ab")
+    assert result.code == 0
+    assert "k3v9x2ab" in result.out
+    assert server.requests[0].headers["Idempotency-Key"]
+    assert rung(action, "k3v9x2ab", "--json").json == answer
+
+
+def test_canceling_and_waiting(server: Scripted, rung: Rung) -> None:
+    """With --wait, the end is waited for, and being canceled is what was wanted."""
+    server.on(
+        f"POST {EXPERIMENT}/cancel",
+        json_answer({"experiment_id": "k3v9x2ab", "requested": "cancel"}, 202),
+    )
+    server.on(EXPERIMENT, json_answer(recorded.experiment("canceled")))
+    result = rung("cancel", "k3v9x2ab", "--wait")
+    assert result.code == 0
+    assert "canceled after" in result.out
+
+
+@pytest.mark.parametrize(("state", "code"), [("completed", 0), ("errored", 1), ("canceled", 5)])
+def test_wait(state: str, code: int, server: Scripted, rung: Rung) -> None:
+    """The exit code says how it ended; progress goes to standard error."""
+    server.on(
+        EXPERIMENT,
+        json_answer(recorded.experiment("active")),
+        json_answer(recorded.experiment(state)),
+    )
+    server.on(f"{EXPERIMENT}/events", stream({"type": "x"}))
+    result = rung("wait", "k3v9x2ab")
+    assert result.code == code
+    assert result.out.startswith(f"k3v9x2ab {state} after 1 min 05 s: 2 trials\n")
+    assert "k3v9x2ab active 50%" in result.err
+    assert "best error 0.125 by k3v9x2ab.0 (lr=0.01 " in result.err
+    assert "rungs 1@4 1@16 epochs" in result.err
+    assert "about 1 min 15 s left" in result.err
+    quiet = rung("wait", "k3v9x2ab", "--json")
+    assert (quiet.code, quiet.json["state"], quiet.err) == (code, state, "")
+
+
+def test_wait_survives_the_server(server: Scripted, rung: Rung) -> None:
+    """A server that is away for a moment is waited for."""
+    server.on(
+        EXPERIMENT,
+        json_answer(recorded.experiment("active")),
+        Answer(drop=True, body=b""),
+        problem(503, "starting"),
+        json_answer(recorded.experiment()),
+    )
+    server.on(f"{EXPERIMENT}/events", stream({"type": "x"}))
+    assert rung("wait", "k3v9x2ab", "-q").code == 0
