@@ -73,11 +73,12 @@ async def stream(
         async with _merged(context.ledger, sources, positions) as batches:
             await _pump(context, client, batches, positions, render)
         await response.write_eof()
-    except (ConnectionResetError, TimeoutError):
-        client.abort()
+    except ConnectionResetError:
+        pass  # the client left
+    except TimeoutError:
+        client.cut("the client takes nothing")
     except RungError as error:
-        _log.warning("stream ended", path=request.rel_url.raw_path, error=str(error))
-        client.abort()
+        client.cut(str(error))
     return response
 
 
@@ -94,9 +95,9 @@ class _Client:
         async with asyncio.timeout(self._timeout_s):
             await self._response.write(data)
 
-    def abort(self) -> None:
+    def cut(self, reason: str) -> None:
         """Cut the connection, unsent data included."""
-        _log.info("stream cut", path=self._request.rel_url.raw_path)
+        _log.warning("stream cut", path=self._request.rel_url.raw_path, reason=reason)
         if self._request.transport is not None:
             self._request.transport.abort()
 
