@@ -1,10 +1,10 @@
-"""The installation: agents, queue, dead letters, status, audit, page."""
+"""The installation: agents, queue, dead letters, status, audit."""
 
 from typing import Any
 
 import pytest
 
-from gateway.client import TOKEN, Client
+from gateway.client import Client
 from gateway.conftest import EXPERIMENT_FILE, World
 from gateway.scenario import EXPERIMENT, History, submitted
 from rung.events import Event, encode, partition_of
@@ -23,7 +23,6 @@ from rung.events.allocation import (
     Slot,
 )
 from rung.events.trial import RunSpec
-from rung.gateway import static
 from rung.gateway.config import Settings
 from rung.gateway.pool_view import Pool, PoolView
 from rung.ledger import Draft
@@ -264,55 +263,3 @@ async def test_restart_goes_on_from_snapshots(world: World) -> None:
     assert saved is not None
     assert b'"experiments":1' in saved
     assert before == after
-
-
-@pytest.fixture
-def page(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return the folder of a page."""
-    folder = tmp_path / "page"
-    folder.mkdir()
-    (folder / "index.html").write_text("<h1>Rung</h1>")
-    (folder / "app.js").write_text("1")
-    (folder / "__init__.py").write_text("")
-    (tmp_path / "secret.txt").write_text("secret")
-    (folder / "link.txt").symlink_to(tmp_path / "secret.txt")
-    monkeypatch.setattr(static, "FOLDER", folder)
-    return folder
-
-
-async def test_page_is_served(page: Any, client: Client) -> None:
-    """Without a token, under a strict policy, and asked for again cheaply."""
-    async with client.session.get(f"{client.url}/") as answer:
-        assert answer.status == 200
-        assert answer.content_type == "text/html"
-        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
-        assert answer.headers["Cache-Control"] == "no-cache"
-        assert answer.headers["X-Content-Type-Options"] == "nosniff"
-        tag = answer.headers["ETag"]
-    async with client.session.get(f"{client.url}/", headers={"If-None-Match": tag}) as answer:
-        assert answer.status == 304
-    async with client.session.get(f"{client.url}/app.js") as answer:
-        assert "javascript" in answer.content_type
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/nope.js",
-        "/__init__.py",
-        "/link.txt",
-        "/..%2Fsecret.txt",
-        "/%2e%2e/secret.txt",
-        "/..%5Csecret.txt",
-        "/a%00b",
-        "//etc/passwd",
-        "/" + "x" * 3000,
-    ],
-)
-async def test_page_never_leaves_its_folder(page: Any, client: Client, path: str) -> None:
-    """Whatever the path, nothing but the page's own files is served."""
-    async with client.session.get(
-        client.url + path, headers={"Authorization": f"Bearer {TOKEN}"}
-    ) as answer:
-        assert answer.status == 404
-        assert b"secret" not in await answer.read() or "secret" in path

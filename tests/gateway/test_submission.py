@@ -10,9 +10,7 @@ import pytest
 
 from gateway.client import TOKEN, Client
 from gateway.conftest import EXPERIMENT_FILE, World
-from gateway.scenario import EXPERIMENT, History, stored, submitted
 from rung.events import LedgerUnavailable, decode
-from rung.events.checkpoint import CheckpointDeleted, CheckpointPinned
 from rung.events.experiment import ExperimentSubmitted
 from rung.expconf.code import check_archive
 from rung.gateway.config import Settings
@@ -245,71 +243,6 @@ async def test_ledger_that_refuses(world: World, monkeypatch: pytest.MonkeyPatch
     assert (answer.status, answer.headers["retry-after"]) == (503, "2")
     assert "disk is full" in answer.json["detail"]
     assert again.status == 201
-
-
-async def _warm(world: World) -> None:
-    history = History()
-    history.write(submitted(), origin="client/x")
-    history.decide()
-    await world.play(history)
-    await world.write(
-        stored(f"{EXPERIMENT}.0", 1, 10, 1),
-        stored(f"{EXPERIMENT}.0", 1, 20, 2),
-        stored(f"{EXPERIMENT}.1", 1, 10, 3),
-        CheckpointDeleted(
-            experiment_id=EXPERIMENT, trial_id=f"{EXPERIMENT}.1", checkpoint_id="c3"
-        ),
-    )
-
-
-@pytest.mark.parametrize(
-    "field", ["source_checkpoint_uuid: c2", f"source_trial_id: {EXPERIMENT}.0"]
-)
-async def test_warm_start_pins_first(world: World, field: str) -> None:
-    """The checkpoint that an experiment starts from is pinned before the experiment exists."""
-    await _warm(world)
-    async with world.gateway() as client:
-        text = EXPERIMENT_FILE.replace("metric:", f"{field}\n  metric:")
-        answer = await client.submit(text, key="k")
-        again = await client.submit(text, key="k")
-        shown = await client.get("/checkpoints/c2")
-    facts = await world.all("experiments")
-    (pinned,) = [fact for fact in facts if isinstance(fact, CheckpointPinned)]
-    (mine,) = [
-        fact
-        for fact in facts
-        if isinstance(fact, ExperimentSubmitted) and fact.experiment_id != EXPERIMENT
-    ]
-
-    assert answer.body == again.body
-    assert pinned == CheckpointPinned(
-        experiment_id=EXPERIMENT, checkpoint_id="c2", by=mine.experiment_id
-    )
-    assert mine.config["searcher"]["source_checkpoint_uuid"] == "c2"
-    assert shown["pinned_by"] == [mine.experiment_id]
-
-
-@pytest.mark.parametrize(
-    ("field", "words"),
-    [
-        ("source_checkpoint_uuid: c9", "no such checkpoint"),
-        ("source_checkpoint_uuid: c3", "deleted"),
-        ("source_trial_id: nope", "no such trial"),
-        (f"source_trial_id: {EXPERIMENT}.99", "no such trial"),
-        (f"source_trial_id: {EXPERIMENT}.1", "no checkpoint left"),
-    ],
-)
-async def test_warm_start_from_nothing(world: World, field: str, words: str) -> None:
-    """A source that is not there is refused with the field's path, in a check as well."""
-    await _warm(world)
-    async with world.gateway() as client:
-        text = EXPERIMENT_FILE.replace("metric:", f"{field}\n  metric:")
-        answer = await client.submit(text)
-        checked = await client.call("POST", "/experiments/validate", data=text.encode())
-
-    assert (answer.status, checked.status) == (422, 422)
-    assert answer.json["errors"][0]["path"] == f"searcher.{field.partition(':')[0]}"
-    assert words in answer.json["detail"]
 
 
 async def test_actor_and_origin(world: World, client: Client) -> None:
