@@ -1,0 +1,129 @@
+// Speaks to the gateway: JSON answers, pages of lists, and server-sent events with a token.
+
+const KEY = "rung-token";
+const BASE = "/api/v1";
+
+export class ApiError extends Error {
+  constructor(status, title, detail) {
+    super(detail || title);
+    this.status = status;
+    this.title = title;
+  }
+}
+
+/** Takes a token out of the address (`#token=…`), so that it is neither kept there nor shared. */
+export function takeTokenFromAddress() {
+  const found = /[#&]token=([^&]+)/.exec(location.hash);
+  if (!found) return;
+  setToken(decodeURIComponent(found[1]));
+  const rest = location.hash.slice(1).replace(/&?token=[^&]+/, "");
+  history.replaceState(null, "", `${location.pathname}#${rest || "/"}`);
+}
+
+export const token = () => sessionStorage.getItem(KEY);
+export const setToken = (value) => sessionStorage.setItem(KEY, value.trim());
+export const forgetToken = () => sessionStorage.removeItem(KEY);
+
+const headers = (more) => ({ Authorization: `Bearer ${token() ?? ""}`, ...more });
+
+async function answered(response) {
+  if (response.ok) return response;
+  let problem = {};
+  try {
+    problem = await response.json();
+  } catch {
+    // not a problem document; the status has to do
+  }
+  if (response.status === 401) dispatchEvent(new CustomEvent("rung-signed-out"));
+  const title = problem.title || `The server answered ${response.status}`;
+  throw new ApiError(response.status, title, problem.detail);
+}
+
+function address(path, query) {
+  const given = Object.entries(query ?? {}).filter(([, value]) => value != null && value !== "");
+  const text = new URLSearchParams(given).toString();
+  return BASE + path + (text ? `?${text}` : "");
+}
+
+async function ask(path, { method = "GET", query, signal } = {}) {
+  let response;
+  try {
+    response = await fetch(address(path, query), { method, signal, headers: headers() });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError(0, "The server does not answer", "The server does not answer. Is Rung up?");
+  }
+  return answered(response);
+}
+
+export const get = async (path, query, signal) => (await ask(path, { query, signal })).json();
+export const post = async (path) => (await ask(path, { method: "POST" })).json();
+export const fetchBlob = async (path) => (await ask(path)).blob();
+
+/** Returns the items of all pages of a list, at most `most` of them. */
+export async function getAll(path, query, signal, most = 5000) {
+  const items = [];
+  let cursor;
+  do {
+    const page = await get(path, { ...query, cursor, limit: 500 }, signal);
+    items.push(...page.items);
+    cursor = page.next_cursor;
+  } while (cursor && items.length < most);
+  return items;
+}
+
+/**
+ * Follows a stream of server-sent events until the signal aborts, coming back after each end.
+ * `EventSource` cannot send the token, hence by hand. `onEvent` gets (name, data).
+ */
+export async function follow(path, { query, signal, onEvent, onState = () => {} }) {
+  let last = null;
+  let waitMs = 500;
+  while (!signal.aborted) {
+    try {
+      const resume = last ? { "Last-Event-ID": last } : {};
+      const response = await answered(
+        await fetch(address(path, query), {
+          signal,
+          headers: headers({ Accept: "text/event-stream", ...resume }),
+        }),
+      );
+      onState(true);
+      waitMs = 500;
+      for await (const event of events(response.body)) {
+        if (event.id !== null) last = event.id;
+        if (event.data !== null) onEvent(event.name, JSON.parse(event.data));
+      }
+    } catch (error) {
+      if (signal.aborted) return;
+      if (error.status === 400) last = null; // of another ledger: begin anew
+      if (error.status === 401 || error.status === 404) return;
+    }
+    onState(false);
+    await new Promise((resolve) => setTimeout(resolve, waitMs));
+    waitMs = Math.min(waitMs * 2, 10_000);
+  }
+}
+
+async function* events(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const blocks = (rest + value).split(/\r?\n\r?\n/);
+    rest = blocks.pop();
+    for (const block of blocks) yield parse(block);
+  }
+}
+
+function parse(block) {
+  const event = { name: "message", id: null, data: null };
+  for (const line of block.split(/\r?\n/)) {
+    const [, field, value] = /^([^:]*):? ?(.*)$/s.exec(line);
+    if (field === "event") event.name = value;
+    else if (field === "id") event.id = value;
+    else if (field === "data") event.data = event.data === null ? value : `${event.data}\n${value}`;
+  }
+  return event;
+}

@@ -1,0 +1,223 @@
+// Learning curves of all trials, drawn over each other on a canvas.
+
+import { h, say } from "./dom.js";
+import { short } from "./format.js";
+import { linear, logarithmic, surface, tone } from "./scale.js";
+
+const EDGE = { left: 58, right: 14, top: 12, bottom: 30 };
+const NEAR = 28;
+
+export class Curves {
+  constructor(board) {
+    this.board = board;
+    this.curves = new Map();
+    this.options = { log: false, smooth: 0, clip: false };
+    this.canvas = h("canvas", {
+      class: "curves",
+      tabindex: "0",
+      role: "img",
+      "aria-label": "Learning curves. Arrow keys walk through the trials, Enter opens one.",
+    });
+    this.tip = h("div", { class: "tip", hidden: true });
+    this.element = h("div", { class: "chart" }, this.canvas, this.tip);
+    this.canvas.addEventListener("pointermove", (event) => this.#point(event));
+    this.canvas.addEventListener("pointerleave", () => this.#leave());
+    this.canvas.addEventListener("click", () => this.board.pick(this.board.hover));
+    this.canvas.addEventListener("keydown", (event) => this.#key(event));
+    new ResizeObserver(() => this.draw()).observe(this.element);
+  }
+
+  /** Takes trial id → points of step and value; draws. */
+  set(curves) {
+    this.curves = curves;
+    this.draw();
+  }
+
+  draw() {
+    this.asked ??= requestAnimationFrame(() => {
+      this.asked = null;
+      if (this.canvas.isConnected) this.#draw();
+    });
+  }
+
+  #draw() {
+    const { context, width, height } = surface(this.canvas);
+    const frame = { x0: EDGE.left, x1: width - EDGE.right, y0: height - EDGE.bottom, y1: EDGE.top };
+    this.lines = this.#lines();
+    const [x, y] = this.#scales();
+    this.place = (step, value) => [
+      frame.x0 + x.at(step) * (frame.x1 - frame.x0),
+      frame.y0 - y.at(value) * (frame.y0 - frame.y1),
+    ];
+    axes(context, frame, x, y);
+    if (!this.lines.length) return empty(context, width, height);
+    context.save();
+    context.beginPath();
+    context.rect(frame.x0 - 4, frame.y1 - 6, frame.x1 - frame.x0 + 8, frame.y0 - frame.y1 + 8);
+    context.clip();
+    const { hover, picked } = this.board;
+    for (const line of this.lines) this.#line(context, line, frame, hover ?? picked);
+    context.restore();
+  }
+
+  /** Lines to draw, the best and then the one looked at last, so that they lie on top. */
+  #lines() {
+    const { hover, picked } = this.board;
+    const weight = (id) => (id === hover ? 2 : id === picked ? 1 : 0);
+    return [...this.curves]
+      .filter(([id, points]) => points.length && this.board.trials.has(id))
+      .map(([id, points]) => ({ trial: this.board.trials.get(id), points: this.#smoothed(points) }))
+      .sort((a, b) => weight(a.trial.id) - weight(b.trial.id) || b.trial.rank - a.trial.rank);
+  }
+
+  #smoothed(points) {
+    const keep = this.options.smooth;
+    if (!keep) return points;
+    let mean = null;
+    let weight = 0;
+    return points.map(([step, value]) => {
+      if (!Number.isFinite(value)) return [step, value];
+      mean = keep * (mean ?? 0) + (1 - keep) * value;
+      weight = keep * weight + (1 - keep);
+      return [step, mean / weight];
+    });
+  }
+
+  #scales() {
+    let [x0, x1, values] = [Infinity, -Infinity, []];
+    for (const { points } of this.lines) {
+      for (const [step, value] of points) {
+        if (step < x0) x0 = step;
+        if (step > x1) x1 = step;
+        if (Number.isFinite(value) && !(this.options.log && value <= 0)) values.push(value);
+      }
+    }
+    if (!values.length) return [linear(0, 1), linear(0, 1)];
+    values = Float64Array.from(values).sort();
+    const cut = this.options.clip ? Math.floor(values.length * 0.03) : 0;
+    const [low, high] = [values[cut], values[values.length - 1 - cut]];
+    if (this.options.log) return [linear(x0, x1), logarithmic(low, high)];
+    const room = (high - low) * 0.03;
+    return [linear(x0, x1), linear(low - room, high + room)];
+  }
+
+  #line(context, { trial, points }, frame, looked) {
+    const chosen = trial.id === looked;
+    const out = this.board.isOut(trial.id);
+    context.globalAlpha = chosen ? 1 : out ? 0.05 : looked ? 0.22 : 0.85;
+    context.strokeStyle = context.fillStyle = trial.color;
+    context.lineWidth = chosen ? 3 : trial.rank === 0 ? 2.4 : 1.3;
+    context.lineJoin = "round";
+    context.beginPath();
+    let pen = false;
+    const odd = [];
+    for (const [step, value] of points) {
+      if (!Number.isFinite(value) || (this.options.log && value <= 0)) {
+        odd.push(step);
+        pen = false;
+        continue;
+      }
+      const [px, py] = this.place(step, value);
+      if (pen) context.lineTo(px, py);
+      else context.moveTo(px, py);
+      pen = true;
+    }
+    context.stroke();
+    for (const step of odd) cross(context, this.place(step, 1)[0], frame.y0 - 6);
+    const last = points.findLast(([, value]) => Number.isFinite(value));
+    if (last && (chosen || points.length === 1 || trial.state === "running")) {
+      context.beginPath();
+      context.arc(...this.place(...last), chosen ? 4.5 : 2.8, 0, 7);
+      context.fill();
+    }
+    context.globalAlpha = 1;
+  }
+
+  #point(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const [mx, my] = [event.clientX - box.left, event.clientY - box.top];
+    let [best, found] = [NEAR ** 2, null];
+    for (const { trial, points } of this.lines ?? []) {
+      if (this.board.isOut(trial.id)) continue;
+      for (const point of points) {
+        if (!Number.isFinite(point[1])) continue;
+        const [px, py] = this.place(...point);
+        const distance = (px - mx) ** 2 + (py - my) ** 2;
+        if (distance < best) [best, found] = [distance, { trial, point, px, py }];
+      }
+    }
+    this.board.look(found?.trial.id ?? null);
+    if (found) this.#tell(found);
+    else this.tip.hidden = true;
+  }
+
+  #tell({ trial, point, px, py }) {
+    say(this.tip, `trial ${trial.index} · ${short(point[1])} at step ${short(point[0])}`);
+    this.tip.hidden = false;
+    const room = this.element.clientWidth - this.tip.offsetWidth - 8;
+    this.tip.style.left = `${Math.max(4, Math.min(px + 12, room))}px`;
+    this.tip.style.top = `${Math.max(2, py - 34)}px`;
+  }
+
+  #leave() {
+    this.tip.hidden = true;
+    this.board.look(null);
+  }
+
+  #key(event) {
+    const order = (this.lines ?? []).map(({ trial }) => trial).sort((a, b) => a.rank - b.rank);
+    const step = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
+    if (event.key === "Enter") this.board.pick(this.board.hover);
+    else if (event.key === "Escape") this.#leave();
+    if (!step || !order.length) return;
+    event.preventDefault();
+    const at = order.findIndex(({ id }) => id === this.board.hover);
+    const trial = order[at < 0 ? 0 : (at + step + order.length) % order.length];
+    this.board.look(trial.id);
+    const { points } = this.lines.find((line) => line.trial.id === trial.id);
+    const point = points.findLast(([, value]) => Number.isFinite(value));
+    if (!point) return;
+    const [px, py] = this.place(...point);
+    this.#tell({ trial, point, px, py });
+  }
+}
+
+function axes(context, frame, x, y) {
+  context.strokeStyle = tone("--line");
+  context.fillStyle = tone("--muted");
+  context.lineWidth = 1;
+  context.textBaseline = "middle";
+  context.textAlign = "right";
+  for (const tick of y.ticks) {
+    const py = Math.round(frame.y0 - y.at(tick) * (frame.y0 - frame.y1)) + 0.5;
+    if (py > frame.y0 + 1 || py < frame.y1 - 8) continue;
+    context.beginPath();
+    context.moveTo(frame.x0, py);
+    context.lineTo(frame.x1, py);
+    context.stroke();
+    context.fillText(short(tick), frame.x0 - 8, py);
+  }
+  context.textAlign = "center";
+  context.textBaseline = "top";
+  for (const tick of x.ticks) {
+    const px = frame.x0 + x.at(tick) * (frame.x1 - frame.x0);
+    if (px <= frame.x1 + 2) context.fillText(short(tick), px, frame.y0 + 8);
+  }
+}
+
+function cross(context, px, py) {
+  context.lineWidth = 1.6;
+  context.beginPath();
+  context.moveTo(px - 3, py - 3);
+  context.lineTo(px + 3, py + 3);
+  context.moveTo(px + 3, py - 3);
+  context.lineTo(px - 3, py + 3);
+  context.stroke();
+}
+
+function empty(context, width, height) {
+  context.fillStyle = tone("--muted");
+  context.textAlign = "center";
+  context.font = "13px system-ui, sans-serif";
+  context.fillText("Nothing reported yet", width / 2, height / 2);
+}

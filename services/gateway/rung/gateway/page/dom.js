@@ -1,0 +1,104 @@
+// Makes elements. Whatever users made enters the page as text, never as markup.
+
+/** Returns an element: `h("a", {href: "#/", class: "x", onclick: f}, "text", child)`. */
+export function h(tag, attributes, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "value" || name === "checked") element[name] = value;
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+/** Sets an element's text, touching the page only if it differs. */
+export function say(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+/**
+ * Brings the children of `parent` in line with `items`, keeping the elements (and so the focus and
+ * the hover) of items that stay. `make` returns an element with a method `show(item)`.
+ */
+export function keyed(parent, items, key, make) {
+  const known = (parent.keyedChildren ??= new Map());
+  const wanted = new Set();
+  let place = parent.firstElementChild;
+  for (const item of items) {
+    const name = key(item);
+    wanted.add(name);
+    let element = known.get(name);
+    if (!element) known.set(name, (element = make(item)));
+    element.show(item);
+    if (element === place) place = place.nextElementSibling;
+    else parent.insertBefore(element, place);
+  }
+  for (const [name, element] of known) {
+    if (wanted.has(name)) continue;
+    element.remove();
+    known.delete(name);
+  }
+}
+
+/** Shows a short message for a while. */
+export function toast(text, kind = "info") {
+  const element = h("p", { class: `toast ${kind}` }, text);
+  document.getElementById("toasts").append(element);
+  setTimeout(() => element.remove(), kind === "error" ? 9000 : 4500);
+}
+
+/** Asks before something that cannot be undone; resolves to whether it was confirmed. */
+export function confirmed(title, text, action) {
+  return new Promise((resolve) => {
+    const dialog = h(
+      "dialog",
+      { class: "dialog", "aria-labelledby": "dialog-title" },
+      h("h2", { id: "dialog-title" }, title),
+      h("p", {}, text),
+      h(
+        "div",
+        { class: "buttons" },
+        h("button", { type: "button", onclick: () => dialog.close("") }, "Back"),
+        h("button", { type: "button", class: "danger", onclick: () => dialog.close("yes") }, action),
+      ),
+    );
+    dialog.addEventListener("close", () => {
+      resolve(dialog.returnValue === "yes");
+      dialog.remove();
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}
+
+/** Returns a function that calls `work` soon, at most once per `gapMs` and not while it runs. */
+export function paced(work, gapMs) {
+  let timer = null;
+  let running = false;
+  let again = false;
+  const run = async () => {
+    timer = null;
+    running = true;
+    const began = performance.now();
+    try {
+      await work();
+    } finally {
+      running = false;
+      if (again) {
+        again = false;
+        timer = setTimeout(run, Math.max(gapMs, 2 * (performance.now() - began)));
+      }
+    }
+  };
+  return () => {
+    if (running) again = true;
+    else timer ??= setTimeout(run, gapMs);
+  };
+}
+
+/** Returns a state as a badge. */
+export function badge(state) {
+  return h("span", { class: `badge ${state}` }, state);
+}

@@ -1,0 +1,185 @@
+// The tab of a search: learning curves, hyperparameters, trials; what one shows, all show.
+
+import { follow, get } from "./api.js";
+import { Board } from "./board.js";
+import { Curves } from "./curves.js";
+import { h, paced, say } from "./dom.js";
+import { many, number, short } from "./format.js";
+import { Ladder } from "./ladder.js";
+import { Parallel } from "./parallel.js";
+import { TrialPanel } from "./trial.js";
+import { TrialTable } from "./trials.js";
+
+const POINTS = 30_000;
+
+export class SearchTab {
+  constructor(page) {
+    this.page = page;
+    this.board = new Board();
+    this.curves = new Curves(this.board);
+    this.parallel = new Parallel(this.board);
+    this.table = new TrialTable(this.board);
+    this.ladder = new Ladder();
+    this.panel = new TrialPanel(this.board, page);
+    this.metric = null;
+    this.data = new Map();
+    this.note = h("span", { class: "hint" });
+    this.element = h(
+      "div",
+      { class: "search" },
+      h("section", { class: "panel wide", "aria-label": "Learning curves" }, this.#controls(), this.curves.element),
+      h(
+        "section",
+        { class: "panel wide", "aria-label": "Hyperparameters" },
+        h(
+          "div",
+          { class: "controls" },
+          h("h2", {}, "Hyperparameters"),
+          h("span", { class: "hint" }, "drag along an axis to keep a range, double-click to keep all"),
+          h("span", { class: "spring" }),
+          this.note,
+        ),
+        this.parallel.element,
+      ),
+      this.ladder.element,
+      this.table.element,
+      this.panel.element,
+    );
+    for (const name of ["look", "pick", "keep"]) {
+      this.board.addEventListener(name, () => this.#shared());
+    }
+    this.reload = paced(() => this.#load(), 1000);
+  }
+
+  #controls() {
+    const { options } = this.curves;
+    const redraw = () => this.curves.draw();
+    this.choice = h("select", { "aria-label": "Metric", onchange: () => this.#choose(this.choice.value) });
+    const log = h("input", { type: "checkbox", onchange: () => ((options.log = log.checked), redraw()) });
+    const clip = h("input", { type: "checkbox", onchange: () => ((options.clip = clip.checked), redraw()) });
+    const smooth = h("input", {
+      type: "range",
+      min: "0",
+      max: "0.98",
+      step: "0.02",
+      value: "0",
+      "aria-label": "Smoothing",
+      oninput: () => ((options.smooth = Number(smooth.value)), redraw()),
+    });
+    this.problem = h("span", { class: "problem", role: "status" });
+    return h(
+      "div",
+      { class: "controls" },
+      h("h2", {}, "Learning curves"),
+      this.choice,
+      this.problem,
+      h("span", { class: "spring" }),
+      h("label", {}, "smooth", smooth),
+      h("label", { title: "Leave out the outermost 3 % of the values" }, clip, "clip outliers"),
+      h("label", {}, log, "log scale"),
+    );
+  }
+
+  /** Opens the trial that the address names. */
+  take(query) {
+    this.wanted = query.get("trial");
+  }
+
+  update(experiment) {
+    this.experiment = experiment;
+    this.metric ??= { kind: "validation", name: experiment.config.searcher.metric };
+    this.board.set(experiment);
+    const wanted = this.wanted && experiment.trials[Number(this.wanted)];
+    if (wanted) {
+      this.wanted = null;
+      this.board.pick(wanted.id);
+    }
+    this.parallel.set(experiment, experiment.config.searcher.metric);
+    this.ladder.show(experiment);
+    this.table.set(experiment);
+    this.panel.set(experiment);
+    this.curves.draw();
+    this.reload();
+  }
+
+  enter(signal) {
+    this.signal = signal;
+    this.reload();
+    follow(`${this.page.path}/metrics/stream`, {
+      signal,
+      query: { from: "now" },
+      onEvent: (_, report) => this.#append(report),
+    });
+  }
+
+  eventsCame() {
+    this.panel.eventsCame();
+  }
+
+  #choose(value) {
+    this.metric = JSON.parse(value);
+    this.data = new Map();
+    this.curves.set(this.data);
+    this.#load();
+  }
+
+  async #load() {
+    const { signal, metric } = this;
+    if (!this.experiment || !signal || signal.aborted) return;
+    const points = Math.round(Math.min(400, Math.max(20, POINTS / (this.experiment.trials.length || 1))));
+    let found;
+    try {
+      found = await get(`${this.page.path}/metrics`, { ...metric, points }, signal);
+    } catch (error) {
+      if (!signal.aborted) say(this.problem, error.message);
+      return;
+    }
+    if (metric !== this.metric) return;
+    say(this.problem, "");
+    this.#offer(found.names);
+    const curves = Object.entries(found.curves);
+    this.data = new Map(curves.map(([id, each]) => [id, each.map(([step, value]) => [step, number(value)])]));
+    this.curves.set(this.data);
+  }
+
+  #offer(names) {
+    const { kind, name } = this.metric;
+    const all = names.some((each) => each.kind === kind && each.name === name) ? names : [this.metric, ...names];
+    const texts = all.map((each) => JSON.stringify({ kind: each.kind, name: each.name }));
+    if (texts.join() === this.offered) return;
+    this.offered = texts.join();
+    this.choice.replaceChildren(
+      ...all.map((each, i) => h("option", { value: texts[i] }, `${each.kind} · ${each.name}`)),
+    );
+    this.choice.value = JSON.stringify({ kind, name });
+  }
+
+  /** Adds what was just reported to the curves, without asking for them again. */
+  #append({ trial_id: id, rows }) {
+    const { kind, name } = this.metric ?? {};
+    for (const row of rows) {
+      if (row.kind !== kind || !(name in row.values)) continue;
+      if (!this.data.has(id)) this.data.set(id, []);
+      insert(this.data.get(id), [row.step, number(row.values[name])]);
+    }
+    this.curves.draw();
+    if ([...this.data.values()].some((points) => points.length > 2000)) this.reload();
+  }
+
+  #shared() {
+    this.curves.draw();
+    this.parallel.draw();
+    this.table.mark();
+    this.panel.show();
+    const kept = this.board.kept;
+    say(this.note, kept ? `${many(kept.size, "trial")} of ${short(this.board.trials.size)} kept` : "");
+  }
+}
+
+/** Puts a point where its step belongs; a step reported again is replaced. */
+function insert(points, point) {
+  let at = points.length;
+  while (at > 0 && points[at - 1][0] > point[0]) at -= 1;
+  const same = at > 0 && points[at - 1][0] === point[0];
+  points.splice(same ? at - 1 : at, same ? 1 : 0, point);
+}

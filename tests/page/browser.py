@@ -1,0 +1,188 @@
+"""A headless Chromium, driven over the DevTools protocol: no more than the page's tests need."""
+
+import asyncio
+import base64
+import contextlib
+import json
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import pytest
+
+_NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_FLAGS: Final = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--remote-debugging-port=0",
+    "--window-size=1400,1000",
+)
+_WAIT_S: Final = 20.0
+
+
+class Browser:
+    """One tab."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._number = 0
+        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self.complaints: list[str] = []
+        """What the page threw, and what the console or the security policy complained about."""
+        self._reading = asyncio.create_task(self._read())
+
+    async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Call a method of the protocol."""
+        self._number += 1
+        answer = self._answers[self._number] = asyncio.get_running_loop().create_future()
+        message = {"id": self._number, "method": method, "params": parameters}
+        await self._socket.send_json(message)
+        result = await asyncio.wait_for(answer, _WAIT_S)
+        assert "error" not in result, result["error"]
+        found: dict[str, Any] = result["result"]
+        return found
+
+    async def open(self, url: str) -> None:
+        """Go to an address."""
+        await self.call("Page.navigate", url=url)
+
+    async def run(self, script: str) -> Any:
+        """Return what an expression comes to, awaited if it is a promise."""
+        answer = await self.call(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
+        )
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    async def until(self, script: str) -> None:
+        """Wait until an expression is true."""
+        try:
+            async with asyncio.timeout(_WAIT_S):
+                while not await self.run(f"Boolean({script})"):
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            text = await self.run("document.body.innerText")
+            pytest.fail(f"never true: {script}\n{self.complaints}\nthe page says:\n{text}")
+
+    async def text(self, selector: str = "body") -> str:
+        """Return the text that a person sees in an element."""
+        found: str = await self.run(
+            f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"
+        )
+        return found
+
+    async def says(self, text: str, selector: str = "body") -> None:
+        """Wait until an element contains a text."""
+        where = f"document.querySelector({json.dumps(selector)})"
+        await self.until(f"({where}?.innerText ?? '').includes({json.dumps(text)})")
+
+    async def click(self, selector: str) -> None:
+        """Wait for an element, and click in its middle as a mouse does."""
+        name = json.dumps(selector)
+        await self.until(f"document.querySelector({name})?.checkVisibility()")
+        x, y = await self.run(
+            f"(() => {{ const e = document.querySelector({name});"
+            "e.scrollIntoView({block: 'center'}); const b = e.getBoundingClientRect();"
+            "return [b.x + b.width / 2, b.y + b.height / 2] })()"
+        )
+        await self.mouse("mouseMoved", x, y)
+        for kind in ("mousePressed", "mouseReleased"):
+            await self.mouse(kind, x, y, button="left", clickCount=1)
+
+    async def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
+        """Move, press or release the mouse."""
+        await self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
+
+    async def press(self, key: str) -> None:
+        """Press a key by its name: `Enter`, `Tab`, `ArrowDown`."""
+        code = {"Enter": 13, "Tab": 9, "Escape": 27, "ArrowDown": 40}.get(key, 0)
+        more = {"text": "\r"} if key == "Enter" else {}
+        for kind in ("keyDown", "keyUp"):
+            await self.call(
+                "Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **more
+            )
+
+    async def type(self, text: str) -> None:
+        """Type a text where the focus is."""
+        await self.call("Input.insertText", text=text)
+
+    async def screenshot(self, path: Path) -> None:
+        """Write a picture of the whole page."""
+        answer = await self.call("Page.captureScreenshot", captureBeyondViewport=True)
+        path.write_bytes(base64.b64decode(answer["data"]))
+
+    async def close(self) -> None:
+        """Let go of the tab."""
+        await self._socket.close()
+        await self._reading
+
+    async def _read(self) -> None:
+        async for message in self._socket:
+            data = json.loads(message.data)
+            if "id" in data:
+                self._answers.pop(data["id"]).set_result(data)
+            elif data["method"] == "Runtime.exceptionThrown":
+                details = data["params"]["exceptionDetails"]
+                thrown = details.get("exception", {}).get("description", "")
+                self.complaints.append(f"{details['text']} {thrown}")
+            elif data["method"] == "Log.entryAdded":
+                entry = data["params"]["entry"]
+                if entry["level"] in {"warning", "error"}:
+                    self.complaints.append(f"{entry['text']} {entry.get('url', '')}")
+
+
+def find_chromium() -> str:
+    """Return the path of Chromium; fail with how to get it if there is none."""
+    for name in _NAMES:
+        if path := shutil.which(name):
+            return path
+    pytest.fail(
+        "the tests of the page drive a headless Chromium, and none is on the PATH; get it with "
+        "`apt-get update && apt-get install -y chromium`, or put a Chrome there"
+    )
+
+
+@contextlib.asynccontextmanager
+async def browse(profile: Path) -> AsyncIterator[Browser]:
+    """Start a Chromium with an empty profile, and return its tab."""
+    process = await asyncio.create_subprocess_exec(
+        find_chromium(),
+        *_FLAGS,
+        f"--user-data-dir={profile}",
+        "about:blank",
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        port = await _port(profile / "DevToolsActivePort")
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"http://127.0.0.1:{port}/json") as answer:
+                tabs = await answer.json()
+            url = next(tab for tab in tabs if tab["type"] == "page")["webSocketDebuggerUrl"]
+            browser = Browser(await session.ws_connect(url, max_msg_size=0))
+            for domain in ("Page", "Runtime", "Log"):
+                await browser.call(f"{domain}.enable")
+            yield browser
+            await browser.close()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()
+
+
+async def _port(path: Path) -> int:
+    async with asyncio.timeout(_WAIT_S):
+        while True:
+            lines = path.read_text().splitlines() if path.exists() else []
+            if len(lines) == 2:
+                return int(lines[0])
+            await asyncio.sleep(0.05)
