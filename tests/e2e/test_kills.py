@@ -53,6 +53,10 @@ def _validations(installation: Installation, experiment: str) -> int:
     return sum(len(t["validations"]) for t in shown["trials"]) if shown else 0
 
 
+def _wait_for_validations(installation: Installation, experiment: str, count: int) -> None:
+    wait_for(lambda: _validations(installation, experiment) >= count, f"{count} validations")
+
+
 def _kill_something(installation: Installation, chance: random.Random) -> str:
     """Kill the whole of Rung, its agent, or a trial; return which."""
     target = chance.choice(["up", "agent", "trial", "trial"])
@@ -86,12 +90,7 @@ def test_a_search_under_kills_finds_the_same(
         shown = installation.get_or_none(f"/experiments/{experiment}")
         assert shown is None or not shown["ended_at"], f"ended after {len(killed)} kills: {killed}"
         killed.append(_kill_something(installation, chance))
-        more = before + chance.randint(0, 1)
-        wait_for(
-            lambda wanted=more: _validations(installation, experiment) >= wanted,
-            f"progress after {killed}",
-            60,
-        )
+        _wait_for_validations(installation, experiment, before + chance.randint(0, 1))
     storm = _result(installation, experiment)
 
     assert storm == calm

@@ -1,0 +1,33 @@
+"""`rung down`: the other end of `rung up`."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Final
+
+import click
+
+from rung.cli.data_folder import default_path, is_running, read_server
+from rung.events import RungError
+
+_STOP_S_MAX: Final = 60.0
+
+
+@click.command()
+@click.option("--data", type=click.Path(path_type=Path), help="Data folder [RUNG_DATA, ~/.rung].")
+def down(data: Path | None) -> None:
+    """Stop the Rung of a data folder; what trains goes on from its checkpoints at the next up."""
+    path = (data or default_path()).expanduser().absolute()
+    if is_running(path):
+        pid = read_server(path).pid
+        os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + _STOP_S_MAX
+        while is_running(path):
+            if time.monotonic() > deadline:
+                raise RungError(
+                    f"process {pid} does not stop; see {path}/log/rung.log, "
+                    f"or end it with `kill -9 {pid}`: nothing is lost"
+                )
+            time.sleep(0.05)
+    click.echo(f"Rung no longer runs on {path}.")

@@ -1,0 +1,160 @@
+"""All of Rung in one process and one agent beside it: the composition root of `rung up`."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from rung.checkpoint_gc.service import serve as serve_checkpoint_gc
+from rung.cli.data_folder import DataFolder, DataFolderError
+from rung.cli.deciders import audit_all
+from rung.gateway.service import serve as serve_gateway
+from rung.ledger import SqliteLedger
+from rung.metrics.service import serve as serve_metrics
+from rung.metrics.store import SeriesStore
+from rung.objects import FolderStore
+from rung.scheduler.service import serve as serve_scheduler
+from rung.searcher.service import serve as serve_searcher
+
+_AGENT_STOP_S: Final = 20.0
+_AGENT_RETRY_S: Final = 1.0
+
+_log = structlog.get_logger()
+
+
+def listen(port: int) -> socket.socket:
+    """Return a socket that listens on the loopback interface; port 0 takes a free one.
+
+    Raises:
+        DataFolderError: the port is in use or not allowed.
+    """
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+    except OSError as error:
+        listener.close()
+        raise DataFolderError(
+            f"port {port} cannot be used ({error.strerror}): choose another with --port, "
+            "or --port 0 for a free one"
+        ) from error
+    listener.listen()
+    return listener
+
+
+async def run(folder: DataFolder, listener: socket.socket, slots: int | None) -> None:
+    """Run every service and the agent until SIGTERM or SIGINT, then go down in good order.
+
+    Raises:
+        RungError: the folder's ledger or series cannot be opened, or a service failed.
+    """
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    ledger = await SqliteLedger.open(folder.ledger)
+    store = FolderStore(folder.objects)
+    series = SeriesStore(folder.series, ledger_id=ledger.id)
+
+    async def audit(experiment_id: str) -> dict[str, Any]:
+        verdicts = await audit_all(ledger, experiment_id)
+        return {
+            "same": all(verdict.same for verdict in verdicts),
+            "decisions": sum(verdict.decisions for verdict in verdicts),
+            "verdicts": msgspec.to_builtins(verdicts),
+        }
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            services = [
+                group.create_task(work)
+                for work in (
+                    serve_searcher(ledger),
+                    serve_scheduler(ledger),
+                    serve_checkpoint_gc(ledger, store),
+                    serve_metrics(ledger, series),
+                    serve_gateway(
+                        ledger,
+                        store,
+                        listener=listener,
+                        token=folder.token,
+                        series=series,
+                        audit=audit,
+                        started=lambda: folder.announce(url),
+                    ),
+                )
+            ]
+            async with _agent(folder, slots):
+                await stop.wait()
+            for service in services:
+                service.cancel()
+    finally:
+        await series.close()
+        await ledger.close()
+
+
+@contextlib.asynccontextmanager
+async def _agent(folder: DataFolder, slots: int | None) -> AsyncIterator[None]:
+    """Keep one agent running: started again when it dies, stopped at the end."""
+    reading, writing = os.pipe()
+    keeper = asyncio.create_task(_keep_agent(folder, slots, reading))
+    try:
+        yield
+    finally:
+        keeper.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await keeper
+        os.close(reading)
+        os.close(writing)
+
+
+async def _keep_agent(folder: DataFolder, slots: int | None, parent_pipe: int) -> None:
+    while True:
+        process = await _start_agent(folder, slots, parent_pipe)
+        try:
+            code = await process.wait()
+            _log.error("agent died", exit_code=code, starting_again_in_s=_AGENT_RETRY_S)
+            await asyncio.sleep(_AGENT_RETRY_S)
+        finally:
+            await _stop(process)
+
+
+async def _start_agent(
+    folder: DataFolder, slots: int | None, parent_pipe: int
+) -> asyncio.subprocess.Process:
+    """Start the agent; it notices by the pipe's end of file when this process is gone."""
+    arguments = ["--ledger", str(folder.ledger), "--objects", folder.objects.as_uri()]
+    arguments += ["--folder", str(folder.agent), "--parent-pipe", str(parent_pipe)]
+    if slots is not None:
+        arguments += ["--slots", str(slots)]
+    with (folder.log / "agent.log").open("ab") as log:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "rung.agent",
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=[parent_pipe],
+            cwd=Path("/"),
+        )
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is not None:
+        return
+    process.terminate()
+    try:
+        await asyncio.wait_for(process.wait(), _AGENT_STOP_S)
+    except TimeoutError:
+        process.kill()
+        await process.wait()

@@ -1,0 +1,117 @@
+"""`rung up`: all of Rung on one machine."""
+
+import asyncio
+import contextlib
+import logging
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import click
+import structlog
+
+from rung.cli.data_folder import DataFolder, default_path, read_server
+from rung.events import RungError
+
+DEFAULT_PORT: Final = 8080
+_START_S_MAX: Final = 60.0
+
+
+@click.command()
+@click.option("--data", type=click.Path(path_type=Path), help="Data folder [RUNG_DATA, ~/.rung].")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=DEFAULT_PORT,
+    show_default=True,
+    help="Port on the loopback interface; 0 takes a free one.",
+)
+@click.option(
+    "--slots",
+    type=click.IntRange(1, 1024),
+    help="CPU slots to offer. [the machine's GPUs, or else a slot a core]",
+)
+@click.option("--detach", is_flag=True, help="Return once it runs.")
+def up(data: Path | None, port: int, slots: int | None, *, detach: bool) -> None:
+    """Start Rung on this machine: services, ledger, agent and page."""
+    path = (data or default_path()).expanduser().absolute()
+    if detach:
+        _detach(path, port, slots)
+    else:
+        _serve(path, port, slots)
+
+
+def _serve(path: Path, port: int, slots: int | None) -> None:
+    # Imported here, so that `rung --help` does not pay for the services.
+    from rung.cli.one_machine import listen, run  # noqa: PLC0415 - see above
+
+    folder = DataFolder.open(path)
+    try:
+        listener = listen(port)
+        _log_to(folder.log / "rung.log")
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        click.echo(f"Rung runs on {path}; the page: {url}/#token={folder.token}")
+        click.echo("Ctrl-C, or `rung down`, stops it; nothing is lost.")
+        asyncio.run(run(folder, listener, slots))
+    except BaseExceptionGroup as group:
+        # A task group collects what its services raised; people want the first reason.
+        refused = group.subgroup(RungError)
+        if refused is None:
+            raise
+        raise _first(refused) from group
+    finally:
+        folder.close()
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+def _log_to(path: Path) -> None:
+    handle = path.open("a", buffering=1)
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.WriteLoggerFactory(file=handle),
+    )
+
+
+def _detach(path: Path, port: int, slots: int | None) -> None:
+    """Start `rung up` in a session of its own and wait until it answers.
+
+    Raises:
+        RungError: it ended instead; with what it said.
+    """
+    command = [sys.executable, "-m", "rung.cli", "up", "--data", str(path), "--port", str(port)]
+    command += ["--slots", str(slots)] if slots else []
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    said = path / "up.out"
+    with said.open("wb") as output:
+        process = subprocess.Popen(  # noqa: S603 - our own command
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + _START_S_MAX
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RungError(said.read_text().strip().removeprefix("Error: "))
+        with contextlib.suppress(RungError):
+            server = read_server(path)
+            if server.pid == process.pid:
+                click.echo(f"Rung runs on {path}; the page: {server.url}/#token={server.token}")
+                return
+        time.sleep(0.05)
+    process.kill()
+    raise RungError(f"Rung did not start within {_START_S_MAX:.0f} s; see {path}/log/rung.log")
