@@ -1,6 +1,6 @@
 # The few commands of this repository. `make demo` and `make test` set up what they need.
 #
-# Three stamps keep a second run from setting anything up again: the virtual environment, torch in
+# Stamps keep a second run from setting anything up again: the virtual environment, torch in
 # it (large, so a step of its own that other changes do not repeat), and the browser for the page.
 
 PYTHON ?= python3
@@ -9,6 +9,7 @@ BIN    := $(VENV)/bin
 SETUP  := $(VENV)/.setup
 TORCH  := $(VENV)/.torch
 DEV    := $(VENV)/.dev
+BROWSER := $(VENV)/.browser
 
 .PHONY: demo test check test-fast test-ledger sim test-e2e bench docs clean
 
@@ -39,13 +40,13 @@ sim: $(DEV)
 	$(BIN)/pytest -m sim
 
 # Real processes, killed at bad moments.
-test-e2e: $(DEV)
+test-e2e: $(DEV) $(BROWSER)
 	$(BIN)/pytest -m e2e
 
 # Speeds, each as a ratio against a named peer or limit.
 bench: $(DEV)
 	$(BIN)/pip install --quiet --constraint constraints.txt --group bench
-	for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 # The documents that are made from the code.
 docs: $(DEV)
@@ -74,4 +75,11 @@ $(SETUP): pyproject.toml constraints.txt $(TORCH)
 
 $(DEV): $(SETUP)
 	$(BIN)/pip install --quiet --constraint constraints.txt --group dev
+	touch $@
+
+# The page's tests drive a real Chromium; on Debian and its kin root may install it.
+$(BROWSER): | $(BIN)/python
+	command -v chromium chromium-browser google-chrome >/dev/null \
+	  || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
+	  || { echo "The tests of the page need Chromium: install it, then make test again."; exit 1; }
 	touch $@

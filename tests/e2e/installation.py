@@ -1,5 +1,6 @@
 """A real installation for tests: `rung up` as a user starts it, watched and killed at will."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -108,15 +109,18 @@ class Installation:
     def agent(self) -> psutil.Process | None:
         """The agent's process, None while there is none."""
         for child in self.server_process.children():
-            if "rung.agent" in child.cmdline():
-                return child
+            with contextlib.suppress(psutil.NoSuchProcess):  # it may just be dying
+                if "rung.agent" in child.cmdline():
+                    return child
         return None
 
     def trials(self) -> list[psutil.Process]:
         """Return the processes of running trials: children of the agent's warm parent."""
         agent = self.agent
-        parents = agent.children() if agent else []
-        return [trial for parent in parents for trial in parent.children()]
+        with contextlib.suppress(psutil.NoSuchProcess):  # it may just be dying
+            parents = agent.children() if agent else []
+            return [trial for parent in parents for trial in parent.children()]
+        return []
 
     def kill_server(self) -> None:
         """Kill `rung up` with SIGKILL; the agent and all trials must be gone with it."""
