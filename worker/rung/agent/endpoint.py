@@ -16,9 +16,15 @@ import msgspec
 import structlog
 
 from rung.agent.spool import Spool
-from rung.core.protocol import FromAgent, FromTrial, Hello, frame, trial_decoder
+from rung.core.protocol import FromAgent, FromTrial, Hello, Reported, frame, trial_decoder
 
 HELLO_S: Final = 10.0
+REST_S: Final = 0.01
+"""How long a connection that said nothing but training metrics is left unread.
+
+Reading each report at once wakes this process beside every training step, which costs the step
+more than the report itself; what waits in the socket meanwhile is as safe there as here.
+"""
 MESSAGE_BYTES_MAX: Final = 8 * 1024**2
 _BACKLOG: Final = 512
 
@@ -128,11 +134,12 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Take what the process said."""
         *lines, self._rest = (self._rest + data).split(b"\n")
+        can_wait = bool(lines)
         for line in lines:
             if self._skipping:
                 self._skipping = False
             else:
-                self._take(line)
+                can_wait &= self._take(line)
         if len(self._rest) > MESSAGE_BYTES_MAX:
             self._skipping = True
             self._rest = b""
@@ -142,6 +149,9 @@ class Connection(asyncio.Protocol):
         if self._endpoint.spool.saturated and not self._transport.is_closing():
             self._transport.pause_reading()
             self._endpoint.spool.when_room(self._resume)
+        elif can_wait and not self._transport.is_closing():
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_later(REST_S, self._resume)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the protocol's
         """Everything was read."""
@@ -155,22 +165,25 @@ class Connection(asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
-    def _take(self, line: bytes) -> None:
+    def _take(self, line: bytes) -> bool:
+        """Take a message; return whether what follows one of its kind can wait."""
         if self._run is None and line in self._endpoint.marks:
             self._forget_stranger()
             self._endpoint.marks[line].set_result(None)
-            return
+            return False
         try:
             message = trial_decoder.decode(line)
         except msgspec.DecodeError as error:
             self._reject(f"{error}: {line[:200].decode('utf-8', 'replace')}")
-            return
+            return False
         if self._run is not None:
             self._run.received(self, message)
-        elif isinstance(message, Hello):
+            return isinstance(message, Reported) and message.kind == "training"
+        if isinstance(message, Hello):
             self._greet(message)
         else:
             self._reject("the first message was no hello")
+        return False
 
     def _greet(self, hello: Hello) -> None:
         run = self._endpoint.find(hello.allocation_id)
