@@ -93,6 +93,8 @@ def test_a_search_under_kills_finds_the_same(
         _wait_for_validations(installation, experiment, before + chance.randint(0, 1))
     storm = _result(installation, experiment)
 
+    for stormy_trial, calm_trial in zip(storm["trials"], calm["trials"], strict=True):
+        assert stormy_trial == calm_trial
     assert storm == calm
     for each in (None, experiment):
         audit = installation.rung("audit", *([each] if each else []), check=False)

@@ -106,6 +106,15 @@ def test_a_restart_says_why() -> None:
     assert again.reason == "restart 1 of 2 after: ValueError: no"
 
 
+@pytest.mark.parametrize("how", ["finished", "preempted", "failed", "killed", "lost"])
+def test_what_was_validated_and_saved_needs_no_new_run(how: Ending) -> None:
+    """However a run ends after its length is validated and saved, it has trained as asked."""
+    scenario = one()
+    scenario.report(0, 16, 0.5)
+    scenario.store(0, 16, "done")
+    assert end(scenario, how) == CLOSED
+
+
 def test_new_runs_restore_the_newest_checkpoints() -> None:
     """The newest two that are not damaged; those of earlier runs too."""
     scenario = one(max_restarts=9)

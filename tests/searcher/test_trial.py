@@ -36,16 +36,17 @@ def trial() -> Trial:
 def test_one_report_may_reach_several_rungs() -> None:
     """Each rung keeps the first result at or past its length."""
     one = trial()
-    assert [one.report(time, cost, [1, 3, 9], timed=True) for time, cost in ((4, 0.4), (10, 0.1))]
+    for time, cost in ((4, 0.4), (10, 0.1)):
+        assert one.report(time, time, cost, [1, 3, 9], timed=True)
     assert one.results == [0.4, 0.4, 0.1]
 
 
 def test_what_was_reported_before_counts_once() -> None:
     """A report that is not later than the newest changes nothing."""
     one = trial()
-    one.report(3, 0.5, [1, 3, 9], timed=True)
-    assert not one.report(3, 0.1, [1, 3, 9], timed=True)
-    assert not one.report(2, 0.1, [1, 3, 9], timed=True)
+    one.report(3, 3, 0.5, [1, 3, 9], timed=True)
+    assert not one.report(3, 3, 0.1, [1, 3, 9], timed=True)
+    assert not one.report(2, 2, 0.1, [1, 3, 9], timed=True)
     assert (one.time, one.cost, one.results) == (3, 0.5, [0.5, 0.5])
 
 
@@ -54,9 +55,23 @@ def test_training_past_the_length_shows() -> None:
     one = trial()
     overruns = []
     for time in (8, 11, 12, 13):
-        one.report(time, 0.5, [9], timed=True)
+        one.report(time, time, 0.5, [9], timed=True)
         overruns.append(one.overrun)
     assert overruns == [0, 0, 1, 2]
+
+
+def test_a_length_is_delivered_once_validated_and_saved() -> None:
+    """Neither the report nor the checkpoint alone is enough; a damaged checkpoint counts not."""
+    one = trial()
+    one.store(9, "early")
+    one.report(8, 8, 0.5, [9], timed=True)
+    assert not one.delivered
+    one.report(10, 10, 0.5, [9], timed=True)
+    assert not one.delivered
+    one.store(10, "late")
+    assert one.delivered
+    one.damage("late")
+    assert not one.delivered
 
 
 def test_the_two_newest_checkpoints_are_restored() -> None:

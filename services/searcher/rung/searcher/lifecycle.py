@@ -41,7 +41,8 @@ def report(experiment: Experiment, event: TrialValidated) -> None:
     time, timed = _time_of(event, search.time_metric)
     cost = cost_of(event.metrics.get(search.metric), smaller_is_better=search.smaller_is_better)
     first = len(trial.results)
-    if trial.report(time, cost, experiment.lengths(trial), timed=timed):
+    lengths = experiment.lengths(trial)
+    if trial.report(event.steps_completed, time, cost, lengths, timed=timed):
         experiment.method.reported(trial, first)
 
 
@@ -91,7 +92,7 @@ def _go_on(
     experiment: Experiment, trial: Trial, outcome: Outcome, message: str, *, withdrawn: bool
 ) -> None:
     """Fold the end of a run of a trial that nobody wants to end (questions 4 to 10)."""
-    if withdrawn and trial.overrun and experiment.compares:
+    if trial.delivered or (withdrawn and trial.overrun and experiment.compares):
         _trained(experiment, trial)
     elif outcome in {"lost", "dropped", "killed"}:
         experiment.due[trial.index] = f"the run before was {outcome}: {message}"

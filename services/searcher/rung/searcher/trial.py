@@ -39,6 +39,7 @@ class Trial(Struct):
         cost: of the newest report.
         results: per rung of its bracket, the cost of the first report at or past its length.
         overrun: reports after the first at or past the length of its run.
+        due_steps: the steps of the first report at or past the length of its run.
         checkpoints: newest first.
         stopped: why the search gave it up, if it did.
         closed: it will never train again; its details are forgotten.
@@ -58,6 +59,7 @@ class Trial(Struct):
     cost: float = WORST
     results: list[float] = field(default_factory=list[float])
     overrun: int = 0
+    due_steps: int | None = None
     checkpoints: list[Saved] = field(default_factory=list[Saved])
     stopped: str | None = None
     closed: bool = False
@@ -68,16 +70,29 @@ class Trial(Struct):
         return self.length is not None and self.time >= self.length
 
     @property
+    def delivered(self) -> bool:
+        """Whether it has validated its run's length and a checkpoint of that is complete.
+
+        However the run then ended, there is nothing left to train, and training on from that
+        checkpoint would go past the length.
+        """
+        saved = self.checkpoints[0].steps if self.checkpoints else -1
+        return self.due_steps is not None and saved >= self.due_steps
+
+    @property
     def restore(self) -> list[str]:
         """The checkpoints that its next run starts from, best choice first."""
         return [saved.checkpoint_id for saved in self.checkpoints[:_RESTORED]]
 
-    def report(self, time: float, cost: float, lengths: list[int], *, timed: bool) -> bool:
+    def report(
+        self, steps: int, time: float, cost: float, lengths: list[int], *, timed: bool
+    ) -> bool:
         """Fold a report; return whether it was news.
 
         A restarted run reports again what was seen before; that counts once.
 
         Args:
+            steps: batches completed.
             time: in units of the time metric.
             cost: of the searcher's metric, the lower the better.
             lengths: of the rungs of the trial's bracket.
@@ -88,6 +103,8 @@ class Trial(Struct):
         if self.reached and timed:
             self.overrun += 1
         self.time, self.cost = time, cost
+        if self.reached and self.due_steps is None:
+            self.due_steps = steps
         while len(self.results) < len(lengths) and time >= lengths[len(self.results)]:
             self.results.append(cost)
         return True
@@ -95,7 +112,7 @@ class Trial(Struct):
     def start(self, run: int, length: int | None) -> None:
         """Fold that a new run was requested."""
         if length != self.length:
-            self.length, self.overrun = length, 0
+            self.length, self.overrun, self.due_steps = length, 0, None
         self.run, self.running, self.withdrawn = run, True, None
 
     def store(self, steps: int, checkpoint_id: str) -> None:
