@@ -111,7 +111,7 @@ def test_what_was_validated_and_saved_needs_no_new_run(how: Ending) -> None:
     """However a run ends after its length is validated and saved, it has trained as asked."""
     scenario = one()
     scenario.report(0, 16, 0.5)
-    scenario.store(0, 16, "done")
+    scenario.store(0, 1600, "done")
     assert end(scenario, how) == CLOSED
 
 
