@@ -181,7 +181,8 @@ def _request(state: State, event: AllocationRequested) -> None:
             max_slots=event.max_slots,
             arrival=state.arrivals,
             spec=event.spec,
-        )
+        ),
+        state.held.get(event.experiment_id, 0),
     )
     state.arrivals += 1
 
@@ -224,6 +225,8 @@ def _hold(state: State, experiment_id: str, slots: int) -> None:
     held = state.held.pop(experiment_id, 0) + slots
     if held:
         state.held[experiment_id] = held
+    state.queue.hold(experiment_id, held)
+    state.zero_slot_queue.hold(experiment_id, held)
 
 
 def _close_if_over(state: State, allocation_id: str) -> None:

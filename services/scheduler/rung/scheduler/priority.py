@@ -43,7 +43,7 @@ def choose(queue: Queue, room: Room, held: Mapping[str, int]) -> list[Start]:
     order = _Order(queue)
     while (request := order.next()) is not None:
         holds = held.get(request.experiment_id, 0) + more.get(request.experiment_id, 0)
-        if _held_back(request, holds) or not room.could_fit(request.slots):
+        if request.held_back(holds) or not room.could_fit(request.slots):
             continue
         shares = room.fit(request.slots)
         if shares is None:
@@ -56,10 +56,6 @@ def choose(queue: Queue, room: Room, held: Mapping[str, int]) -> list[Start]:
         starts.append(Start(request, shares))
         order.advance()
     return starts
-
-
-def _held_back(request: Request, holds: int) -> bool:
-    return request.max_slots is not None and holds + request.slots > request.max_slots
 
 
 class _Order:

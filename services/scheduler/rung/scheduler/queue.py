@@ -2,11 +2,13 @@
 
 Requests that a policy can tell apart only by their arrival (one experiment, one priority, one
 number of slots) form a *line*. A policy looks at the first of each line, in order of priority and
-arrival, and can pass over a line of thousands in one step. Adding and removing cost in proportion
-to the logarithm of the number of lines.
+arrival, and can pass over a line of thousands in one step.
+
+A line that its experiment's `max_slots` holds back is not even looked at: it has no head until the
+experiment holds less. So a pool full of experiments at their limits costs no more than another.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -32,6 +34,10 @@ class Request(Struct, frozen=True, kw_only=True):
         """The line in which it waits."""
         return f"{self.priority}/{self.slots}/{self.max_slots}/{self.experiment_id}"
 
+    def held_back(self, held: int) -> bool:
+        """Return whether its experiment, holding so many slots, may not have it now."""
+        return self.max_slots is not None and held + self.slots > self.max_slots
+
 
 class Head(NamedTuple):
     """The first of a line; sorts in order of importance, then of arrival."""
@@ -47,9 +53,11 @@ class Queue(Struct, kw_only=True):
     lines: dict[str, dict[str, Request]] = field(default_factory=dict[str, dict[str, Request]])
     """Requests by line and allocation id, in order of arrival."""
     heads: list[Head] = field(default_factory=list[Head])
-    """The first of each line, sorted."""
+    """The first of each line that is not held back, sorted."""
     line_of: dict[str, str] = field(default_factory=dict[str, str])
     """Allocation id → line."""
+    lines_of: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    """Experiment id → its lines."""
 
     def __contains__(self, allocation_id: str) -> bool:
         return allocation_id in self.line_of
@@ -57,14 +65,17 @@ class Queue(Struct, kw_only=True):
     def __len__(self) -> int:
         return len(self.line_of)
 
-    def add(self, request: Request) -> None:
-        """Put a request at the end of its line."""
+    def add(self, request: Request, held: int) -> None:
+        """Put a request at the end of its line; its experiment holds so many slots."""
         assert request.allocation_id not in self.line_of, request
-        line = self.lines.setdefault(request.line, {})
-        if not line:
-            insort(self.heads, _head(request))
-        line[request.allocation_id] = request
-        self.line_of[request.allocation_id] = request.line
+        name = request.line
+        self.line_of[request.allocation_id] = name
+        if name in self.lines:
+            self.lines[name][request.allocation_id] = request
+        else:
+            self.lines[name] = {request.allocation_id: request}
+            self.lines_of.setdefault(request.experiment_id, []).append(name)
+            self._show(_head(request), visible=not request.held_back(held))
 
     def remove(self, allocation_id: str) -> Request:
         """Take a request out, wherever in its line it is."""
@@ -72,17 +83,38 @@ class Queue(Struct, kw_only=True):
         line = self.lines[name]
         first = _head(next(iter(line.values())))
         request = line.pop(allocation_id)
-        if request.arrival == first.arrival:
-            del self.heads[bisect_left(self.heads, first)]
-            if line:
-                insort(self.heads, _head(next(iter(line.values()))))
-            else:
-                del self.lines[name]
+        visible = request.arrival == first.arrival and self._show(first, visible=False)
+        if not line:
+            del self.lines[name]
+            self._forget(request.experiment_id, name)
+        elif visible:
+            self._show(_head(next(iter(line.values()))), visible=True)
         return request
+
+    def hold(self, experiment_id: str, held: int) -> None:
+        """Take note of how many slots an experiment holds now."""
+        for name in self.lines_of.get(experiment_id, []):
+            first = next(iter(self.lines[name].values()))
+            self._show(_head(first), visible=not first.held_back(held))
 
     def waiting(self, line: str) -> Iterator[Request]:
         """Return the requests of a line, the first first."""
         return iter(self.lines[line].values())
+
+    def _show(self, head: Head, *, visible: bool) -> bool:
+        """Put a head among those to look at, or take it out; return whether it was there."""
+        place = bisect_left(self.heads, head)
+        was_visible = place < len(self.heads) and self.heads[place] == head
+        if visible and not was_visible:
+            self.heads.insert(place, head)
+        elif was_visible and not visible:
+            del self.heads[place]
+        return was_visible
+
+    def _forget(self, experiment_id: str, line: str) -> None:
+        self.lines_of[experiment_id].remove(line)
+        if not self.lines_of[experiment_id]:
+            del self.lines_of[experiment_id]
 
 
 def _head(request: Request) -> Head:
