@@ -26,7 +26,8 @@ export const forgetToken = () => sessionStorage.removeItem(KEY);
 
 const headers = (more) => ({ Authorization: `Bearer ${token() ?? ""}`, ...more });
 
-async function answered(response) {
+/** Passes an answer on, or throws its problem; `sent` is the token that the request had. */
+async function answered(response, sent) {
   if (response.ok) return response;
   let problem = {};
   try {
@@ -34,7 +35,8 @@ async function answered(response) {
   } catch {
     // not a problem document; the status has to do
   }
-  if (response.status === 401) dispatchEvent(new CustomEvent("rung-signed-out"));
+  const current = sent === token(); // not one that was replaced meanwhile
+  if (response.status === 401 && current) dispatchEvent(new CustomEvent("rung-signed-out"));
   const title = problem.title || `The server answered ${response.status}`;
   throw new ApiError(response.status, title, problem.detail);
 }
@@ -47,13 +49,14 @@ function address(path, query) {
 
 async function ask(path, { method = "GET", query, signal } = {}) {
   let response;
+  const sent = token();
   try {
     response = await fetch(address(path, query), { method, signal, headers: headers() });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ApiError(0, "The server does not answer", "The server does not answer. Is Rung up?");
   }
-  return answered(response);
+  return answered(response, sent);
 }
 
 export const get = async (path, query, signal) => (await ask(path, { query, signal })).json();
@@ -82,12 +85,9 @@ export async function follow(path, { query, signal, onEvent, onState = () => {} 
   while (!signal.aborted) {
     try {
       const resume = last ? { "Last-Event-ID": last } : {};
-      const response = await answered(
-        await fetch(address(path, query), {
-          signal,
-          headers: headers({ Accept: "text/event-stream", ...resume }),
-        }),
-      );
+      const sent = token();
+      const asked = { signal, headers: headers({ Accept: "text/event-stream", ...resume }) };
+      const response = await answered(await fetch(address(path, query), asked), sent);
       onState(true);
       waitMs = 500;
       for await (const event of events(response.body)) {

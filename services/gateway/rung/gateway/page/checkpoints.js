@@ -5,6 +5,7 @@ import { badge, h, keyed, paced, say, toast } from "./dom.js";
 import { ago, bytes, many, moment, short } from "./format.js";
 
 const BROWSER_MAX = 512 * 1024 * 1024;
+const COUNTS = new Set(["batches", "epochs", "records"]);
 const HEADS = ["Trial", "Step", "State", "Metrics", "Size", "Stored", "Why", ""];
 
 export class CheckpointsTab {
@@ -81,7 +82,8 @@ function row(item, metric) {
     say(cells[0], now.trial_id.split(".").pop());
     say(cells[1], short(now.steps_completed));
     if (cells[2].textContent !== now.state) cells[2].replaceChildren(badge(now.state));
-    const metrics = Object.entries(now.metrics).sort(([a], [b]) => Number(b === metric) - Number(a === metric));
+    const all = Object.entries(now.metrics).filter(([name]) => !COUNTS.has(name));
+    const metrics = all.sort(([a], [b]) => Number(b === metric) - Number(a === metric));
     say(cells[3], metrics.map(([name, value]) => `${name} ${short(value)}`).join(", "));
     say(cells[4], bytes(now.size_bytes));
     cells[4].title = many(now.file_count, "file");

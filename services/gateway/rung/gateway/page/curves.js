@@ -1,4 +1,5 @@
-// Learning curves of all trials, drawn over each other on a canvas.
+// Learning curves of all trials, drawn over each other. Three canvases lie on each other: the axes,
+// all curves, and the one that is looked at, so that the pointer's moving draws one curve only.
 
 import { h, say } from "./dom.js";
 import { short } from "./format.js";
@@ -19,7 +20,9 @@ export class Curves {
       "aria-label": "Learning curves. Arrow keys walk through the trials, Enter opens one.",
     });
     this.tip = h("div", { class: "tip", hidden: true });
-    this.element = h("div", { class: "chart" }, this.canvas, this.tip);
+    this.grid = h("canvas", { class: "layer" });
+    this.all = h("canvas", { class: "layer" });
+    this.element = h("div", { class: "chart" }, this.grid, this.all, this.canvas, this.tip);
     this.canvas.addEventListener("pointermove", (event) => this.#point(event));
     this.canvas.addEventListener("pointerleave", () => this.#leave());
     this.canvas.addEventListener("click", () => this.board.pick(this.board.hover));
@@ -40,8 +43,18 @@ export class Curves {
     });
   }
 
+  /** Draws the curve that is looked at, and the others pale. */
+  drawTop() {
+    if (!this.frame || !this.canvas.isConnected) return;
+    const { context } = surface(this.canvas);
+    const looked = this.board.hover ?? this.board.picked;
+    const line = this.lines.find(({ trial }) => trial.id === looked);
+    this.all.classList.toggle("pale", Boolean(line));
+    if (line) this.#inside(context, () => this.#line(context, line, true));
+  }
+
   #draw() {
-    const { context, width, height } = surface(this.canvas);
+    const { context: under, width, height } = surface(this.grid);
     const frame = { x0: EDGE.left, x1: width - EDGE.right, y0: height - EDGE.bottom, y1: EDGE.top };
     this.lines = this.#lines();
     const [x, y] = this.#scales();
@@ -49,25 +62,32 @@ export class Curves {
       frame.x0 + x.at(step) * (frame.x1 - frame.x0),
       frame.y0 - y.at(value) * (frame.y0 - frame.y1),
     ];
-    axes(context, frame, x, y);
-    if (!this.lines.length) return empty(context, width, height);
+    this.frame = frame;
+    axes(under, frame, x, y);
+    const { context } = surface(this.all);
+    if (!this.lines.length) empty(context, width, height);
+    this.#inside(context, () => {
+      for (const line of this.lines) this.#line(context, line, false);
+    });
+    this.drawTop();
+  }
+
+  #inside(context, paint) {
+    const { x0, x1, y0, y1 } = this.frame;
     context.save();
     context.beginPath();
-    context.rect(frame.x0 - 4, frame.y1 - 6, frame.x1 - frame.x0 + 8, frame.y0 - frame.y1 + 8);
+    context.rect(x0 - 4, y1 - 6, x1 - x0 + 8, y0 - y1 + 8);
     context.clip();
-    const { hover, picked } = this.board;
-    for (const line of this.lines) this.#line(context, line, frame, hover ?? picked);
+    paint();
     context.restore();
   }
 
-  /** Lines to draw, the best and then the one looked at last, so that they lie on top. */
+  /** Lines to draw, the best last, so that they lie on top. */
   #lines() {
-    const { hover, picked } = this.board;
-    const weight = (id) => (id === hover ? 2 : id === picked ? 1 : 0);
     return [...this.curves]
       .filter(([id, points]) => points.length && this.board.trials.has(id))
       .map(([id, points]) => ({ trial: this.board.trials.get(id), points: this.#smoothed(points) }))
-      .sort((a, b) => weight(a.trial.id) - weight(b.trial.id) || b.trial.rank - a.trial.rank);
+      .sort((a, b) => b.trial.rank - a.trial.rank);
   }
 
   #smoothed(points) {
@@ -96,15 +116,13 @@ export class Curves {
     values = Float64Array.from(values).sort();
     const cut = this.options.clip ? Math.floor(values.length * 0.03) : 0;
     const [low, high] = [values[cut], values[values.length - 1 - cut]];
-    if (this.options.log) return [linear(x0, x1), logarithmic(low, high)];
+    if (this.options.log) return [linear(x0, x1, 8), logarithmic(low, high)];
     const room = (high - low) * 0.03;
-    return [linear(x0, x1), linear(low - room, high + room)];
+    return [linear(x0, x1, 8), linear(low - room, high + room)];
   }
 
-  #line(context, { trial, points }, frame, looked) {
-    const chosen = trial.id === looked;
-    const out = this.board.isOut(trial.id);
-    context.globalAlpha = chosen ? 1 : out ? 0.05 : looked ? 0.22 : 0.85;
+  #line(context, { trial, points }, chosen) {
+    context.globalAlpha = chosen ? 1 : this.board.isOut(trial.id) ? 0.05 : 0.85;
     context.strokeStyle = context.fillStyle = trial.color;
     context.lineWidth = chosen ? 3 : trial.rank === 0 ? 2.4 : 1.3;
     context.lineJoin = "round";
@@ -123,7 +141,7 @@ export class Curves {
       pen = true;
     }
     context.stroke();
-    for (const step of odd) cross(context, this.place(step, 1)[0], frame.y0 - 6);
+    for (const step of odd) cross(context, this.place(step, 1)[0], this.frame.y0 - 6);
     const last = points.findLast(([, value]) => Number.isFinite(value));
     if (last && (chosen || points.length === 1 || trial.state === "running")) {
       context.beginPath();
@@ -201,8 +219,10 @@ function axes(context, frame, x, y) {
   context.textBaseline = "top";
   for (const tick of x.ticks) {
     const px = frame.x0 + x.at(tick) * (frame.x1 - frame.x0);
-    if (px <= frame.x1 + 2) context.fillText(short(tick), px, frame.y0 + 8);
+    if (px <= frame.x1 - 24) context.fillText(short(tick), px, frame.y0 + 8);
   }
+  context.textAlign = "right";
+  context.fillText("step", frame.x1, frame.y0 + 8);
 }
 
 function cross(context, px, py) {

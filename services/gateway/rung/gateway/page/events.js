@@ -64,6 +64,13 @@ export function entryOf(event) {
   return { name, group, text: tell(event.data, event) };
 }
 
+const isDecision = (event) => Number(event.causeposition !== undefined);
+
+/** Orders events by time; a decision has its fact's time, and comes behind it. */
+export function inOrder(a, b) {
+  return a.time.localeCompare(b.time) || isDecision(a) - isDecision(b) || (a.causeindex ?? 0) - (b.causeindex ?? 0);
+}
+
 export class EventsTab {
   constructor(page) {
     this.page = page;
@@ -116,7 +123,7 @@ export class EventsTab {
       if (words && !`${event.entry.text} ${event.entry.name}`.toLowerCase().includes(words)) continue;
       found.push(event);
     }
-    found.sort((a, b) => b.time.localeCompare(a.time));
+    found.sort((a, b) => inOrder(b, a));
     keyed(this.list, found.slice(0, this.limit), ({ id }) => id, row);
     this.note.hidden = found.length > 0;
     say(this.note, this.page.events.size ? "No event is like that." : "Loading…");

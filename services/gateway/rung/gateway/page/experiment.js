@@ -91,8 +91,9 @@ export class ExperimentPage {
   }
 
   #take(event) {
-    if (this.events.has(event.id) || this.events.size >= EVENTS_MAX) return;
+    if (this.events.has(event.id)) return;
     this.events.set(event.id, event);
+    if (this.events.size > EVENTS_MAX) this.events.delete(this.events.keys().next().value);
     this.changed ??= paced(() => {
       this.tab?.eventsCame?.();
     }, 250);
@@ -175,7 +176,9 @@ class Head {
     say(this.name, experiment.name);
     this.state.replaceChildren(badge(experiment.state));
     const by = experiment.actor ? ` by ${experiment.actor}` : "";
-    const place = [experiment.workspace, experiment.project].filter(Boolean).join(" / ");
+    const place = [experiment.workspace, experiment.project]
+      .filter((name) => name && name !== "Uncategorized")
+      .join(" / ");
     const labels = experiment.labels.join(", ");
     const parts = [experiment.id, experiment.method, place, labels].filter(Boolean);
     say(this.about, `${parts.join(" · ")} · submitted ${moment(experiment.submitted_at)}${by}`);
@@ -222,8 +225,9 @@ function factsOf(experiment, hash) {
   return facts;
 }
 
-function savedBy({ units_trained: trained, units_full: full, plan }) {
+function savedBy({ units_trained: trained, units_full: full, plan, ended_at: ended }) {
   const unit = plan?.time_metric ?? "units";
-  const saved = trained < full ? `${percent(1 - trained / full)} less than every trial in full` : "";
+  let saved = `of ${short(full)}, were every trial trained in full`;
+  if (ended) saved = trained < full ? `${percent(1 - trained / full)} less than every trial in full` : "";
   return ["Trained", many(Math.round(trained), unit.replace(/s$/, "")), saved];
 }

@@ -8,7 +8,7 @@ export class Ladder {
     this.body = h("div", { class: "brackets" });
     this.element = h(
       "section",
-      { class: "panel", "aria-label": "Rungs", hidden: true },
+      { class: "panel wide", "aria-label": "Rungs", hidden: true },
       h("div", { class: "controls" }, h("h2", {}, "Rungs")),
       this.body,
     );

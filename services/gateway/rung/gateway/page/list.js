@@ -22,7 +22,7 @@ export class ListPage {
       h("option", { value: "" }, "all states"),
       STATES.map((name) => h("option", { value: name }, name)),
     );
-    const heads = ["Name", "State", "Progress", "Method", "Trials", "Best", "Time left", "Submitted"];
+    const heads = ["Name", "State", "Progress", "Method", "Trials", "Best", "Time", "Submitted"];
     this.table = h(
       "table",
       { class: "list", hidden: true },

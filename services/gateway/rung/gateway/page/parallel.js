@@ -1,5 +1,6 @@
 // Hyperparameters against the metric: one axis each, one line per trial. Dragging along an axis
-// keeps the trials within that range, here and in the curves and the table.
+// keeps the trials within that range, here and in the curves and the table. Two canvases lie on each
+// other: all lines, and the axes with the line that is looked at.
 
 import { h, say } from "./dom.js";
 import { flat, plain, short } from "./format.js";
@@ -19,12 +20,12 @@ export class Parallel {
       "aria-label": "Hyperparameters against the metric, one line per trial; the table has the same.",
     });
     this.tip = h("div", { class: "tip", hidden: true });
-    this.element = h("div", { class: "chart" }, this.canvas, this.tip);
+    this.all = h("canvas", { class: "layer" });
+    this.element = h("div", { class: "chart" }, this.all, this.canvas, this.tip);
     this.canvas.addEventListener("pointerdown", (event) => this.#press(event));
     this.canvas.addEventListener("pointermove", (event) => this.#move(event));
     this.canvas.addEventListener("pointerup", () => this.#release());
     this.canvas.addEventListener("pointerleave", () => !this.drag && this.#leave());
-    this.canvas.addEventListener("dblclick", () => this.clear());
     new ResizeObserver(() => this.draw()).observe(this.element);
   }
 
@@ -32,12 +33,16 @@ export class Parallel {
   set(experiment, metric) {
     this.rows = experiment.trials.map((trial) => ({
       id: trial.id,
+      rank: this.board.trials.get(trial.id)?.rank ?? 1,
       values: new Map([...flat(trial.hparams), [METRIC, trial.best?.value]]),
     }));
     this.axes = axesOf(this.rows, experiment.config.hyperparameters, metric);
+    this.element.parentElement.hidden = this.axes.length < 2;
+    if (this.ranges.size) this.#filter();
     this.draw();
   }
 
+  /** Gives up all ranges. */
   clear() {
     this.ranges.clear();
     this.#filter();
@@ -50,40 +55,48 @@ export class Parallel {
     });
   }
 
+  /** Draws the axes and the line that is looked at, and the others pale. */
+  drawTop() {
+    if (!this.frame || !this.canvas.isConnected) return;
+    const { context } = surface(this.canvas);
+    const looked = this.board.hover ?? this.board.picked;
+    const path = this.paths.find(({ id }) => id === looked);
+    this.all.classList.toggle("pale", Boolean(path));
+    if (path) this.#stroke(context, path, true);
+    this.axes.forEach((axis, index) => this.#axis(context, axis, index));
+  }
+
   #draw() {
-    const { context, width, height } = surface(this.canvas);
+    const { context, width, height } = surface(this.all);
     this.frame = { x0: EDGE.left, x1: width - EDGE.right, y0: height - EDGE.bottom, y1: EDGE.top };
     const { x0, x1 } = this.frame;
     this.axes.forEach((axis, index) => {
       axis.x = this.axes.length > 1 ? x0 + (index / (this.axes.length - 1)) * (x1 - x0) : (x0 + x1) / 2;
     });
     this.paths = this.rows.map((row) => this.#path(row)).filter((path) => path.points.length > 1);
-    const { hover, picked, trials } = this.board;
-    const looked = hover ?? picked;
-    const rank = (id) => (id === looked ? -1 : (trials.get(id)?.rank ?? 1));
+    const rank = (id) => this.board.trials.get(id)?.rank ?? 1;
     this.paths.sort((a, b) => rank(b.id) - rank(a.id));
-    for (const path of this.paths) this.#stroke(context, path, looked);
-    this.axes.forEach((axis, index) => this.#axis(context, axis, index));
+    for (const path of this.paths) this.#stroke(context, path, false);
+    this.drawTop();
   }
 
   #path(row) {
     const points = [];
     for (const axis of this.axes) {
-      const place = axis.at(row.values.get(axis.name));
+      const place = axis.at(row.values.get(axis.name), row.rank);
       if (Number.isFinite(place)) points.push([axis.x, this.#y(place)]);
     }
-    return { id: row.id, points };
+    return { id: row.id, points, whole: points.length === this.axes.length };
   }
 
   #y(place) {
     return this.frame.y0 - place * (this.frame.y0 - this.frame.y1);
   }
 
-  #stroke(context, { id, points }, looked) {
+  #stroke(context, { id, points, whole }, chosen) {
     const trial = this.board.trials.get(id);
     if (!trial) return;
-    const chosen = id === looked;
-    context.globalAlpha = chosen ? 1 : this.board.isOut(id) ? 0.05 : looked ? 0.18 : 0.7;
+    context.globalAlpha = chosen ? 1 : this.board.isOut(id) ? 0.05 : whole ? 0.7 : 0.18;
     context.strokeStyle = trial.color;
     context.lineWidth = chosen ? 3 : trial.rank === 0 ? 2.4 : 1.3;
     context.beginPath();
@@ -236,7 +249,10 @@ function categories(name, label, values) {
   );
   const places = new Map(texts.map((text, i) => [text, (i + 0.5) / texts.length]));
   const marks = texts.length > 40 ? [] : texts.map((text) => [places.get(text), plain(JSON.parse(text))]);
-  return { name, label, at: (value) => places.get(JSON.stringify(value)) ?? NaN, marks };
+  // Within a category the better trials lie higher, so that its lines can be told apart.
+  const spread = 0.55 / texts.length;
+  const at = (value, rank = 0.5) => (places.get(JSON.stringify(value)) ?? NaN) + (0.5 - rank) * spread;
+  return { name, label, at, marks };
 }
 
 /** Pairs of dotted name and kind: `["optimizer.lr", "log"]`. */

@@ -23,7 +23,9 @@ export class SearchTab {
     this.panel = new TrialPanel(this.board, page);
     this.metric = null;
     this.data = new Map();
-    this.note = h("span", { class: "hint" });
+    this.note = h("span", { class: "hint", role: "status" });
+    this.all = h("button", { type: "button", class: "small", hidden: true }, "Keep all");
+    this.all.addEventListener("click", () => this.parallel.clear());
     this.element = h(
       "div",
       { class: "search" },
@@ -35,9 +37,10 @@ export class SearchTab {
           "div",
           { class: "controls" },
           h("h2", {}, "Hyperparameters"),
-          h("span", { class: "hint" }, "drag along an axis to keep a range, double-click to keep all"),
+          h("span", { class: "hint" }, "drag along an axis to keep the trials in a range"),
           h("span", { class: "spring" }),
           this.note,
+          this.all,
         ),
         this.parallel.element,
       ),
@@ -45,9 +48,8 @@ export class SearchTab {
       this.table.element,
       this.panel.element,
     );
-    for (const name of ["look", "pick", "keep"]) {
-      this.board.addEventListener(name, () => this.#shared());
-    }
+    for (const name of ["look", "pick"]) this.board.addEventListener(name, () => this.#looked());
+    this.board.addEventListener("keep", () => this.#kept());
     this.reload = paced(() => this.#load(), 1000);
   }
 
@@ -166,12 +168,19 @@ export class SearchTab {
     if ([...this.data.values()].some((points) => points.length > 2000)) this.reload();
   }
 
-  #shared() {
-    this.curves.draw();
-    this.parallel.draw();
+  #looked() {
+    this.curves.drawTop();
+    this.parallel.drawTop();
     this.table.mark();
     this.panel.show();
+  }
+
+  #kept() {
+    this.curves.draw();
+    this.parallel.draw();
+    this.table.draw();
     const kept = this.board.kept;
+    this.all.hidden = kept === null;
     say(this.note, kept ? `${many(kept.size, "trial")} of ${short(this.board.trials.size)} kept` : "");
   }
 }

@@ -1,7 +1,7 @@
 // The panel of one trial: why it is as it is, its hyperparameters, its story.
 
 import { badge, h, say, toast } from "./dom.js";
-import { entryOf } from "./events.js";
+import { entryOf, inOrder } from "./events.js";
 import { clock, flat, plain, short } from "./format.js";
 
 const TOLD = /trial\.(promoted|stopped|closed|started|restored|exited)|run\.|checkpoint\.damaged/;
@@ -71,7 +71,7 @@ export class TrialPanel {
     const own = [...this.page.events.values()].filter(
       (event) => (event.data.trial_id ?? event.data.spec?.trial_id) === this.trial.id && TOLD.test(event.type),
     );
-    own.sort((a, b) => a.time.localeCompare(b.time));
+    own.sort(inOrder);
     this.story.replaceChildren(
       ...own.map((event) => h("li", {}, h("time", { datetime: event.time }, clock(event.time)), entryOf(event).text)),
     );

@@ -54,15 +54,11 @@ export class TrialTable {
       const own = cell.dataset.name === column.name;
       cell.setAttribute("aria-sort", own ? (this.sort.down ? "descending" : "ascending") : "none");
     }
-    this.mark(false);
+    this.mark();
   }
 
-  /** Shows which trial is looked at, which is open and which are kept. */
-  mark(again = true) {
-    if (again && this.kept !== this.board.kept) {
-      this.kept = this.board.kept;
-      if (this.columns) return this.draw();
-    }
+  /** Shows which trial is looked at and which is open. */
+  mark() {
     const { hover, picked } = this.board;
     for (const row of this.rows.children) {
       row.classList.toggle("looked", row.trial === hover);
@@ -117,7 +113,7 @@ function columnsOf(experiment, smaller) {
   const metric = experiment.config.searcher.metric;
   const unit = experiment.plan?.time_metric ?? "batches";
   const columns = [
-    { name: "index", title: "Trial", numeric: true, key: (t) => t.index },
+    { name: "index", title: "Trial", key: (t) => t.index },
     { name: "state", title: "State", key: (t) => t.state, hint: (t) => t.reason ?? t.message ?? "" },
     {
       name: "best",

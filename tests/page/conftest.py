@@ -1,0 +1,101 @@
+"""A real gateway with a real searcher and real series behind it, and a Chromium before it."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.scenario import History, drafts
+from page.browser import Browser, browse
+from rung.events import Payload
+from rung.gateway.service import serve as serve_gateway
+from rung.host import FactWriter, host
+from rung.ledger import MemoryLedger
+from rung.metrics import SeriesStore, Settings
+from rung.metrics import serve as serve_metrics
+from rung.objects import FolderStore
+from rung.searcher.machine import Searcher
+
+TOKEN = "the-token-of-the-page"  # noqa: S105 - not a secret
+
+
+class Site:
+    """What the page is served by."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ledger = MemoryLedger()
+        self.store = FolderStore(folder / "objects")
+        self.series = SeriesStore(folder / "series", ledger_id=self.ledger.id)
+        self.port = 0
+        self._writer = FactWriter(self.ledger, source="/rung/test", origin="agent/page/0")
+        self._gateway: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where the page is, without a token."""
+        return f"http://127.0.0.1:{self.port}/"
+
+    async def start(self) -> None:
+        """Start the gateway, again at the same port."""
+        listener = socket.create_server(("127.0.0.1", self.port))
+        self.port = listener.getsockname()[1]
+        started = asyncio.Event()
+        self._gateway = asyncio.create_task(
+            serve_gateway(
+                self.ledger,
+                self.store,
+                listener=listener,
+                token=TOKEN,
+                series=self.series,
+                audit=_audit,
+                started=started.set,
+            )
+        )
+        await started.wait()
+
+    async def stop(self) -> None:
+        """Stop the gateway."""
+        assert self._gateway
+        self._gateway.cancel()
+        await asyncio.gather(self._gateway, return_exceptions=True)
+
+    async def write(self, *facts: Payload) -> None:
+        """Append what agents and the gateway would."""
+        for data in facts:
+            await self._writer.write(data)
+
+    async def play(self, history: History) -> None:
+        """Append a whole history."""
+        await self.ledger.append(drafts(history))
+
+
+async def _audit(experiment_id: str) -> dict[str, Any]:
+    return {"same": True, "decisions": len(experiment_id)}
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    """An empty installation, serving."""
+    site = Site(tmp_path)
+    services = [
+        asyncio.create_task(host(site.ledger, Searcher())),
+        asyncio.create_task(serve_metrics(site.ledger, site.series, Settings(flush_seconds=0.1))),
+    ]
+    await site.start()
+    yield site
+    await site.stop()
+    for service in services:
+        service.cancel()
+    await asyncio.gather(*services, return_exceptions=True)
+    await site.series.close()
+
+
+@pytest.fixture
+async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
+    """A fresh Chromium; at the end the page must not have complained about anything."""
+    async with browse(tmp_path / "profile") as browser:
+        yield browser
+        assert browser.complaints == []

@@ -1,0 +1,309 @@
+"""The page in a real browser, before a real gateway: what a person sees and does."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from gateway.scenario import EXPERIMENT, config, play, submitted
+from page.browser import Browser
+from page.conftest import TOKEN, Site
+from rung.events import Payload, decode
+from rung.events.experiment import ExperimentSubmitted, KillRequested, PauseRequested
+from rung.events.metric import LogLine, LogsPrinted, MetricRow, MetricsReported
+from rung.events.trial import TrialExited, TrialStarted, TrialValidated
+
+pytestmark = pytest.mark.e2e
+
+NONE = "\N{EN DASH}"
+HOSTILE = "<img src=x onerror='window.pwned=1'><script>window.pwned=1</script>\"'&amp;"
+
+
+def _started(trial: int, run: int = 1) -> TrialStarted:
+    return TrialStarted(
+        experiment_id=EXPERIMENT, trial_id=f"{EXPERIMENT}.{trial}", run=run, agent_id="a"
+    )
+
+
+def _reported(trial: int, step: int, name: str = "error", value: float = 0.5) -> list[Payload]:
+    """What an agent writes when a script reports a validation."""
+    trial_id = f"{EXPERIMENT}.{trial}"
+    row = MetricRow(kind="validation", step=step, time_ms=step, values={name: value})
+    return [
+        TrialValidated(
+            experiment_id=EXPERIMENT,
+            trial_id=trial_id,
+            run=1,
+            steps_completed=step,
+            metrics={name: value, "epochs": step / 10},
+        ),
+        MetricsReported(experiment_id=EXPERIMENT, trial_id=trial_id, run=1, rows=[row]),
+    ]
+
+
+def _printed(trial: int, *texts: str, level: str = "info") -> LogsPrinted:
+    return LogsPrinted(
+        experiment_id=EXPERIMENT,
+        trial_id=f"{EXPERIMENT}.{trial}",
+        run=1,
+        lines=[
+            LogLine(rank=0, stream="stdout", level=level, time_ms=1_767_225_600_000 + i, text=text)  # type: ignore[arg-type]
+            for i, text in enumerate(texts)
+        ],
+    )
+
+
+async def _requests(site: Site) -> list[type[Payload]]:
+    found: list[type[Payload]] = []
+    for partition in range(site.ledger.partitions("experiments")):
+        records = await site.ledger.read("experiments", partition, 0, 10_000)
+        found += [type(decode(record.value).data) for record in records]
+    return found
+
+
+@pytest.fixture
+async def opened(site: Site, browser: Browser) -> Browser:
+    """A browser that is signed in."""
+    await browser.open(f"{site.url}#token={TOKEN}")
+    await browser.says("Experiments", "h1")
+    return browser
+
+
+async def test_a_token_in_the_address_is_taken_out_of_it(site: Site, browser: Browser) -> None:
+    """It signs in, is kept for this tab alone, and does not stay in the address."""
+    await browser.open(f"{site.url}#token={TOKEN}")
+    await browser.says("No experiments yet")
+    assert await browser.run("location.href") == f"{site.url}#/"
+    assert await browser.run("Object.values(sessionStorage)") == [TOKEN]
+    assert await browser.run("localStorage.length + document.cookie.length") == 0
+    await browser.run("location.reload()")
+    await browser.says("No experiments yet")
+
+
+async def test_a_wrong_token_is_asked_for_again(site: Site, browser: Browser) -> None:
+    """Without a token there is a form; a wrong one is refused, the right one opens the page."""
+    await browser.open(site.url)
+    await browser.says("Token", ".signin")
+    await browser.type("wrong")
+    await browser.press("Enter")
+    await browser.says("That token is not this server's", ".signin")
+    await browser.type(TOKEN)
+    await browser.press("Enter")
+    await browser.says("No experiments yet")
+    refused = [text for text in browser.complaints if "401" in text]
+    assert refused == browser.complaints
+    browser.complaints.clear()
+
+
+async def test_a_search_is_shown_from_the_list_to_the_trial(site: Site, opened: Browser) -> None:
+    """The list leads to the experiment, its table to a trial, and that says why it is as it is."""
+    await site.play(play(1))
+    await opened.click(".list a.name")
+    await opened.says("digits", ".head h1")
+    await opened.says("Rungs", ".search")
+    state = await opened.text(".head .badge")
+    assert state in {"completed", "errored"}
+    await opened.until("document.querySelectorAll('.trials tbody tr').length >= 9")
+
+    values = (
+        "[...document.querySelectorAll('.trials tbody td:nth-child(3)')].map(e => e.innerText)"
+    )
+    shown = [float(text) for text in await opened.run(values) if text != NONE]
+    assert shown == sorted(shown)
+    await opened.click(".trials th:nth-child(3) button")
+    shown = [float(text) for text in await opened.run(values) if text != NONE]
+    assert shown == sorted(shown, reverse=True)
+
+    await opened.click(".trials tbody tr:nth-child(2)")
+    await opened.says("Story", ".drawer")
+    await opened.says("Hyperparameters", ".drawer")
+    reason = await opened.text(".drawer .reason")
+    assert reason
+    await opened.press("Escape")
+    await opened.until("document.querySelector('.drawer').hidden")
+
+
+async def test_curves_are_drawn_and_tell_what_is_under_the_pointer(
+    site: Site, opened: Browser
+) -> None:
+    """Looking at a curve names trial, value and step and marks its row; arrow keys walk."""
+    await site.write(submitted())
+    await opened.run(f"location.hash = '#/x/{EXPERIMENT}'")
+    await opened.until("document.querySelectorAll('.trials tbody tr').length >= 3")
+    for step in (10, 20, 30):
+        await site.write(*_reported(0, step, value=1 / step), *_reported(1, step, value=0.5))
+    await opened.until("document.querySelector('.trials tbody').innerText.includes('0.5')")
+    await opened.until(
+        "(() => { const c = document.querySelectorAll('.chart canvas')[1];"
+        "const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
+        "const tones = new Set(); for (let i = 0; i < d.length; i += 4)"
+        " if (d[i + 3] > 200) tones.add(d[i] + ',' + d[i + 1] + ',' + d[i + 2]);"
+        "return tones.size > 5 })()"
+    )
+    await opened.run("document.querySelector('canvas.curves').focus()")
+    async with asyncio.timeout(20):
+        while "trial 0 · 0.03333 at step 30" not in await opened.text(".chart .tip"):
+            await opened.press("ArrowDown")  # walks; the newest report may be on its way
+    await opened.until("document.querySelector('.trials tr.looked')")
+    await opened.press("Enter")
+    await opened.says("Trial 0", ".drawer h2")
+
+
+async def test_a_range_on_an_axis_keeps_trials(site: Site, opened: Browser) -> None:
+    """Dragging along an axis leaves the trials within; a button brings all back."""
+    await site.write(submitted())
+    await opened.run(f"location.hash = '#/x/{EXPERIMENT}'")
+    for trial in range(3):
+        await site.write(*_reported(trial, 10, value=trial / 10))
+    await opened.says("0.2", ".trials tbody")
+    await opened.until("document.querySelector('canvas.parallel').checkVisibility()")
+    x, y, width, height = await opened.run(
+        "(() => { const c = document.querySelector('canvas.parallel');"
+        "c.scrollIntoView({block: 'center'}); const b = c.getBoundingClientRect();"
+        "return [b.x, b.y, b.width, b.height] })()"
+    )
+    last_axis, bottom, middle = x + width - 46, y + height - 12, y + height * 0.6
+    await opened.mouse("mouseMoved", last_axis, bottom)
+    await opened.mouse("mousePressed", last_axis, bottom, button="left", clickCount=1)
+    await opened.mouse("mouseMoved", last_axis, middle, button="left")
+    await opened.mouse("mouseReleased", last_axis, middle, button="left", clickCount=1)
+    await opened.says("1 trial of 3 kept")
+    await opened.until("document.querySelectorAll('.trials tbody tr').length === 1")
+    await opened.click(".controls:has(h2) button.small:not([hidden])")
+    await opened.until("document.querySelectorAll('.trials tbody tr').length === 3")
+
+
+async def test_what_happens_is_shown_without_reloading(site: Site, opened: Browser) -> None:
+    """A new experiment, a better value and a printed line appear by themselves."""
+    await site.write(submitted())
+    await opened.says("digits", ".list")
+    await opened.click(".list a.name")
+    await opened.says("active", ".head .badge")
+    await site.write(_started(0), *_reported(0, 10, value=0.25))
+    await opened.says("0.25", ".head .facts")
+    await opened.says("running", ".trials")
+    await site.write(*_reported(0, 20, value=0.125))
+    await opened.says("0.125", ".head .facts")
+    await opened.click(".tabs [data-tab=logs]")
+    await opened.says("No line is like that", ".controls")
+    await site.write(_printed(0, "epoch one"), _printed(1, "oh no", level="error"))
+    await opened.says("epoch one", ".lines")
+    await opened.says("oh no", ".lines .error")
+    await opened.run(
+        "(() => { const s = document.querySelector('select[aria-label=\"Least level\"]');"
+        "s.value = 'error'; s.dispatchEvent(new Event('change')) })()"
+    )
+    await opened.until("!document.querySelector('.lines').innerText.includes('epoch one')")
+    await opened.says("oh no", ".lines")
+
+
+async def test_buttons_ask_and_do(site: Site, opened: Browser) -> None:
+    """Pausing takes one click; killing asks first, and going back does nothing."""
+    await site.write(submitted())
+    await opened.run(f"location.hash = '#/x/{EXPERIMENT}'")
+    buttons = ".head .buttons button:nth-child"
+    await opened.click(f"{buttons}(1)")
+    await opened.says("paused", ".head .badge")
+    await opened.click(f"{buttons}(2)")
+    await opened.says("active", ".head .badge")
+    await opened.click(f"{buttons}(4)")
+    await opened.says("Kill digits?", "dialog")
+    await opened.click("dialog button:nth-child(1)")
+    await opened.until("!document.querySelector('dialog')")
+    assert KillRequested not in await _requests(site)
+    await opened.click(f"{buttons}(4)")
+    await opened.click("dialog .danger")
+    await opened.says("cancel", ".head .badge")
+    requests = await _requests(site)
+    assert PauseRequested in requests
+    assert KillRequested in requests
+
+
+async def test_events_say_why_and_are_audited(site: Site, opened: Browser) -> None:
+    """The searcher's reasons are there in words, can be searched, and are decided again."""
+    await site.play(play(3))
+    await opened.run(f"location.hash = '#/x/{EXPERIMENT}/events'")
+    await opened.says("Planned async_halving", ".events")
+    await opened.run("document.querySelector('.controls input[type=search]').focus()")
+    await opened.type("promoted")
+    await opened.until(
+        "[...document.querySelectorAll('.event')].length &&"
+        "[...document.querySelectorAll('.event')].every(e => e.innerText.includes('promoted'))"
+    )
+    await opened.click(".controls > button")
+    await opened.says("All 8 decisions are decided the same again", ".verdict")
+
+
+async def test_checkpoints_and_the_file_are_shown(site: Site, opened: Browser) -> None:
+    """Stored checkpoints with step and size; the experiment file as written and as understood."""
+    await site.play(play(1))
+    await opened.run(f"location.hash = '#/x/{EXPERIMENT}/checkpoints'")
+    await opened.says("stored", "table")
+    await opened.click(".tabs [data-tab=config]")
+    await opened.says("name: digits", "pre")
+    await opened.says('"max_trials": 9', ".search")
+
+
+async def test_what_users_made_is_text_and_nothing_else(
+    site: Site, opened: Browser, tmp_path: Path
+) -> None:
+    """Names, labels, hyperparameters, metrics, reasons and lines full of markup stay words."""
+    fields = {**config(metric=HOSTILE), "name": HOSTILE, "labels": [HOSTILE]}
+    fields["hyperparameters"] = {HOSTILE: {"type": "categorical", "vals": [HOSTILE, "b"]}}
+    await site.write(
+        ExperimentSubmitted(
+            experiment_id=EXPERIMENT, config=fields, source=HOSTILE, code_digest=None
+        ),
+    )
+    await opened.says(HOSTILE, ".list")
+    await site.write(
+        *_reported(0, 10, HOSTILE, 0.5),
+        *_reported(1, 10, HOSTILE, 0.25),
+        _printed(0, HOSTILE, "\x1b[31mred\x1b[0m"),
+        TrialExited(
+            experiment_id=EXPERIMENT,
+            trial_id=f"{EXPERIMENT}.0",
+            run=1,
+            agent_id="a",
+            outcome="failed",
+            exit_code=1,
+            signal=None,
+            message=HOSTILE,
+        ),
+    )
+    await opened.click(".list a.name")
+    await opened.says(HOSTILE, ".head h1")
+    await opened.says(HOSTILE, ".trials")
+    await opened.click(".trials tbody tr:nth-child(2)")
+    await opened.says(HOSTILE, ".drawer .reason")
+    await opened.click(".drawer .close")
+    for tab, place in (("logs", ".lines"), ("events", ".events"), ("config", "pre")):
+        await opened.click(f".tabs [data-tab={tab}]")
+        await opened.says(HOSTILE, place)
+    await opened.click(".tabs [data-tab=logs]")
+    await opened.until("document.querySelector('.lines').innerText.endsWith('red')")
+    assert await opened.run("window.pwned") is None
+    assert await opened.run("document.querySelectorAll('main img, main script').length") == 0
+    await opened.screenshot(tmp_path / "hostile.png")
+
+
+async def test_the_page_comes_back_when_the_server_does(site: Site, opened: Browser) -> None:
+    """A gateway that goes away is told of, and one that is back is followed without a loss."""
+    await site.write(submitted(), _started(0), *_reported(0, 10, value=0.5))
+    await opened.run(f"location.hash = '#/x/{EXPERIMENT}'")
+    await opened.says("0.5", ".head .facts")
+    await site.stop()
+    await opened.says("not connected", "#live")
+    await site.write(*_reported(0, 20, value=0.25))
+    await site.start()
+    await opened.says("live", "#live")
+    await opened.says("0.25", ".head .facts")
+    assert all("ERR_" in text for text in opened.complaints), opened.complaints
+    opened.complaints.clear()
+
+
+async def test_an_unknown_experiment_says_so(opened: Browser) -> None:
+    """An address of an experiment that is not there gives the server's words."""
+    await opened.run("location.hash = '#/x/nosuch00'")
+    await opened.says("nosuch00", ".page .empty")
+    opened.complaints.clear()
