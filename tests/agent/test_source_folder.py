@@ -123,7 +123,9 @@ def test_members_that_climb_out(
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"no archive", gzip.compress(b"no tar"), _archive(_file("a"))[:-20]]
+    "data",
+    [b"", b"no archive", gzip.compress(b"no tar"), _archive(_file("a"))[:-20]],
+    ids=["empty", "text", "no tar", "cut"],
 )
 def test_broken_archives(sources: SourceFolder, put: Callable[[bytes], str], data: bytes) -> None:
     """What is no whole archive is refused."""

@@ -273,7 +273,9 @@ async def test_newer_version(tmp_path: Path) -> None:
         await SqliteLedger.open(tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"hello", b"PK\x03\x04" * 5000, os.urandom(20_000)])
+@pytest.mark.parametrize(
+    "content", [b"hello", b"PK\x03\x04" * 5000, os.urandom(20_000)], ids=["text", "zip", "noise"]
+)
 async def test_no_database_at_all(tmp_path: Path, content: bytes) -> None:
     """Any other file in its place is refused and left alone."""
     path = tmp_path / "ledger.db"
