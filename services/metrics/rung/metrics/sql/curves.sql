@@ -7,21 +7,21 @@ FROM
     SELECT
         trial_id,
         arrayJoin(arrayConcat(
-            if(countIf(isFinite(value)) > 0,
+            arraySlice(
                 [(argMinIf(step, value, isFinite(value)),
                   minIf(value, isFinite(value)),
                   argMinIf(time_ms, value, isFinite(value))),
                  (argMaxIf(step, value, isFinite(value)),
                   maxIf(value, isFinite(value)),
                   argMaxIf(time_ms, value, isFinite(value)))],
-                []),
-            if(countIf(NOT isFinite(value)) > 0,
+                1, if(countIf(isFinite(value)) > 0, 2, 0)),
+            arraySlice(
                 [(minIf(step, NOT isFinite(value)),
                   argMinIf(value, step, NOT isFinite(value)),
                   argMinIf(time_ms, step, NOT isFinite(value)))],
-                []),
-            if(min(step) = any(low), [(any(low), any(low_value), any(low_time))], []),
-            if(max(step) = any(high), [(any(high), any(high_value), any(high_time))], [])
+                1, countIf(NOT isFinite(value)) > 0),
+            arraySlice([(any(low), any(low_value), any(low_time))], 1, min(step) = any(low)),
+            arraySlice([(any(high), any(high_value), any(high_time))], 1, max(step) = any(high))
         )) AS point
     FROM
     (
