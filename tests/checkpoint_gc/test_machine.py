@@ -133,6 +133,21 @@ _TABLE: dict[str, tuple[list[Payload], Payload, list[str]]] = {
         validated(1, 0.1, trial=1),
         ["a"],
     ),
+    "two that become the best at once push two out": (
+        [
+            submitted(2, 0, 0),
+            validated(1, 0.5, trial=1),
+            stored("a", 1, trial=1),
+            ended(1),
+            validated(1, 0.6, trial=2),
+            stored("b", 1, trial=2),
+            ended(2),
+            stored("x", 1),
+            stored("y", 1),
+        ],
+        validated(1, 0.1),
+        ["a", "b"],
+    ),
     "a checkpoint that is found damaged goes": (
         [submitted(), stored("a", 1), stored("b", 2)],
         damaged("b"),

@@ -102,9 +102,7 @@ def unwanted(
     return [
         Unwanted(name, reason if found.damaged is None else f"damaged: {found.damaged}")
         for name, found in checkpoints.items()
-        if name not in pinned
-        and name not in kept
-        and (name not in best_of_experiment or found.damaged is not None)
+        if name not in pinned and name not in kept and name not in best_of_experiment
     ]
 
 
