@@ -9,6 +9,7 @@ from typing import Final
 import click
 
 from rung.cli.data_folder import default_path, is_running, read_server
+from rung.cli.output import print_json_line
 from rung.events import RungError
 
 _STOP_S_MAX: Final = 60.0
@@ -16,9 +17,11 @@ _STOP_S_MAX: Final = 60.0
 
 @click.command()
 @click.option("--data", type=click.Path(path_type=Path), help="Data folder [RUNG_DATA, ~/.rung].")
-def down(data: Path | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print the data folder and its process.")
+def down(data: Path | None, *, as_json: bool) -> None:
     """Stop the Rung of a data folder; what trains goes on from its checkpoints at the next up."""
     path = (data or default_path()).expanduser().absolute()
+    pid = None
     if is_running(path):
         pid = read_server(path).pid
         os.kill(pid, signal.SIGTERM)
@@ -30,4 +33,7 @@ def down(data: Path | None) -> None:
                     f"or end it with `kill -9 {pid}`: nothing is lost"
                 )
             time.sleep(0.05)
-    click.echo(f"Rung no longer runs on {path}.")
+    if as_json:
+        print_json_line({"data": str(path), "pid": pid})
+    else:
+        click.echo(f"Rung no longer runs on {path}.")

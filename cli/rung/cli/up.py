@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import subprocess
 import sys
 import time
@@ -12,7 +13,8 @@ from typing import Final
 import click
 import structlog
 
-from rung.cli.data_folder import DataFolder, default_path, read_server
+from rung.cli.data_folder import DataFolder, Server, default_path, read_server
+from rung.cli.output import print_json_line
 from rung.events import RungError
 
 DEFAULT_PORT: Final = 8080
@@ -34,16 +36,25 @@ _START_S_MAX: Final = 60.0
     help="CPU slots to offer. [the machine's GPUs, or else a slot a core]",
 )
 @click.option("--detach", is_flag=True, help="Return once it runs.")
-def up(data: Path | None, port: int, slots: int | None, *, detach: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print address, data folder and process.")
+def up(data: Path | None, port: int, slots: int | None, *, detach: bool, as_json: bool) -> None:
     """Start Rung on this machine: services, ledger, agent and page."""
     path = (data or default_path()).expanduser().absolute()
     if detach:
-        _detach(path, port, slots)
+        _say(path, _detach(path, port, slots), as_json=as_json)
     else:
-        _serve(path, port, slots)
+        _serve(path, port, slots, as_json=as_json)
 
 
-def _serve(path: Path, port: int, slots: int | None) -> None:
+def _say(path: Path, server: Server, *, as_json: bool) -> None:
+    """Tell how the server is reached; the token belongs to the page's address, not to logs."""
+    if as_json:
+        print_json_line({"url": server.url, "data": str(path), "pid": server.pid})
+    else:
+        click.echo(f"Rung runs on {path}; the page: {server.url}/#token={server.token}")
+
+
+def _serve(path: Path, port: int, slots: int | None, *, as_json: bool) -> None:
     # Imported here, so that `rung --help` does not pay for the services.
     from rung.cli.one_machine import listen, run  # noqa: PLC0415 - see above
 
@@ -52,8 +63,9 @@ def _serve(path: Path, port: int, slots: int | None) -> None:
         listener = listen(port)
         _log_to(folder.log / "rung.log")
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        click.echo(f"Rung runs on {path}; the page: {url}/#token={folder.token}")
-        click.echo("Ctrl-C, or `rung down`, stops it; nothing is lost.")
+        _say(path, Server(url, folder.token, os.getpid()), as_json=as_json)
+        if not as_json:
+            click.echo("Ctrl-C, or `rung down`, stops it; nothing is lost.")
         asyncio.run(run(folder, listener, slots))
     except BaseExceptionGroup as group:
         # A task group collects what its services raised; people want the first reason.
@@ -85,7 +97,7 @@ def _log_to(path: Path) -> None:
     )
 
 
-def _detach(path: Path, port: int, slots: int | None) -> None:
+def _detach(path: Path, port: int, slots: int | None) -> Server:
     """Start `rung up` in a session of its own and wait until it answers.
 
     Raises:
@@ -110,8 +122,7 @@ def _detach(path: Path, port: int, slots: int | None) -> None:
         with contextlib.suppress(RungError):
             server = read_server(path)
             if server.pid == process.pid:
-                click.echo(f"Rung runs on {path}; the page: {server.url}/#token={server.token}")
-                return
+                return server
         time.sleep(0.05)
     process.kill()
     raise RungError(f"Rung did not start within {_START_S_MAX:.0f} s; see {path}/log/rung.log")

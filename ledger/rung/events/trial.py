@@ -157,7 +157,7 @@ class TrialClosed(Struct, frozen=True, kw_only=True):
 
 
 class TrialStarted(Struct, frozen=True, kw_only=True):
-    """A run's process is alive and has restored what it starts from."""
+    """A run's process is alive."""
 
     TYPE: ClassVar[str] = "rung.trial.started.v1"
     TOPIC: ClassVar[str] = topic.EXPERIMENTS
