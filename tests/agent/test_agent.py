@@ -14,7 +14,13 @@ import pytest
 from agent.process import alive, eventually, exists, parent_of
 from agent.rig import POOL, SPEAK, FickleLedger, Rig
 from rung.agent.agent import AgentRefused
-from rung.events.allocation import AgentJoined, AgentLeft, AllocationLost, AllocationReleased
+from rung.events.allocation import (
+    AgentJoined,
+    AgentLeft,
+    AgentLost,
+    AllocationLost,
+    AllocationReleased,
+)
 from rung.events.metric import AgentBeat, LogsPrinted
 from rung.events.trial import TrialExited, TrialStarted
 from rung.ledger import SqliteLedger
@@ -137,6 +143,21 @@ async def test_warm_parent_dies(running: Rig) -> None:
     assert lost.rows == [("validation", 1, {"loss": 1.0})]
     assert lost.of(TrialExited) == []
     assert lost.of(AllocationReleased) == []
+    assert (await running.run_script("print(1)")).exit.outcome == "finished"
+
+
+async def test_taken_for_lost(running: Rig) -> None:
+    """An agent that is declared lost while it lives ends its runs and offers its slots again."""
+    allocation = await running.grant(code=running.code(train=FOREVER))
+    pid = await _pid_of(running, allocation)
+    joined = (await running.until(AgentJoined))[-1]
+    for incarnation in (joined.incarnation - 1, joined.incarnation):
+        await running.decide(
+            AgentLost(pool=POOL, agent_id="a1", incarnation=incarnation, silent_ms=30_000)
+        )
+    again = (await running.until(AgentJoined, count=2))[-1]
+    assert again.incarnation == joined.incarnation + 1
+    assert not alive(pid)
     assert (await running.run_script("print(1)")).exit.outcome == "finished"
 
 

@@ -5,7 +5,8 @@
     live        follow the placements of its pool: start what is granted to this incarnation,
                 stop what is signaled or lost; beat
     renewal     the warm parent died, and with it all runs: what they said goes to the ledger,
-                then a join with a new incarnation tells the scheduler that they are lost
+                then a join with a new incarnation tells the scheduler that they are lost; so too
+                when the scheduler took the agent for lost: the runs are others' now, and end
     leave       trials may checkpoint for some seconds; then `AgentLeft` tells the scheduler that
                 what still ran is lost, to be started elsewhere, not counted as a failure
     abandon     whoever started the agent is gone: kill everything, stop at once
@@ -27,6 +28,7 @@ from rung.agent.config import Settings
 from rung.agent.drain import Drain
 from rung.agent.endpoint import Endpoint
 from rung.agent.leftovers import kill_marked
+from rung.agent.losses import follow_losses
 from rung.agent.node import Node
 from rung.agent.placements import Placement, Placements
 from rung.agent.run import Run
@@ -39,6 +41,7 @@ from rung.events import LedgerError, RungError
 from rung.events.allocation import (
     AgentJoined,
     AgentLeft,
+    AgentLost,
     AllocationDropped,
     AllocationGranted,
     AllocationLost,
@@ -84,6 +87,7 @@ class Agent:
             lost=self._renew,
         )
         self._joined = asyncio.Event()
+        self._renewing = asyncio.Lock()
         self._offering: int | None = None
         """The incarnation whose grants are carried out; None between two."""
         self._node: Node
@@ -135,8 +139,11 @@ class Agent:
         starter = asyncio.create_task(self._starter.run())
         work = asyncio.create_task(self._work())
         beat = asyncio.create_task(self._beat())
+        losses = asyncio.create_task(
+            follow_losses(self._ledger, self._settings.pool, self._taken_for_lost)
+        )
         stopped, abandoned = (asyncio.create_task(event.wait()) for event in (stop, gone))
-        always = (drain, starter, work, beat)
+        always = (drain, starter, work, beat, losses)
         try:
             await asyncio.wait([*always, stopped, abandoned], return_when=asyncio.FIRST_COMPLETED)
             for task in always:
@@ -146,7 +153,7 @@ class Agent:
                 await _end(work)
                 await self._leave(starter, abandoned)
         finally:
-            await _end(work, beat, stopped, abandoned, *self._tasks.values())
+            await _end(work, beat, losses, stopped, abandoned, *self._tasks.values())
             await _end(starter)
             await _end(drain)
             await self._endpoint.close()
@@ -233,10 +240,20 @@ class Agent:
 
     async def _renew(self) -> None:
         """After the death of the warm parent: end what it took along, join anew."""
-        self._offering = None
-        await self._end_runs()
-        if self._joined.is_set():
-            await self._join()
+        async with self._renewing:
+            self._offering = None
+            await self._end_runs()
+            if self._joined.is_set():
+                await self._join()
+
+    async def _taken_for_lost(self, lost: AgentLost) -> None:
+        """Offer the slots again; what still runs here was given to others."""
+        if (lost.agent_id, lost.incarnation) != (self._spool.agent_id, self._offering):
+            return
+        _log.warning("taken for lost; joining anew", silent_ms=lost.silent_ms)
+        for run in self._runs.values():
+            run.ask("kill")
+        await self._renew()
 
     async def _end_runs(self) -> None:
         """Wait for the runs whose processes are gone; drop those that have none."""
