@@ -1,6 +1,6 @@
 """A folder that cannot be used is refused with the reason and what to do."""
 
-import os
+import random
 import shutil
 import subprocess
 import sys
@@ -81,7 +81,7 @@ async def test_a_damaged_folder_is_refused_and_can_be_deleted(tmp_path: Path) ->
     folder = tmp_path / "series"
     await (await _opened(folder)).close()
     for path in folder.rglob("*.sql"):
-        path.write_bytes(os.urandom(200))
+        path.write_bytes(_noise(200))
     with pytest.raises(SeriesError, match="delete the folder") as refused:
         await _opened(folder)
     assert str(folder) in str(refused.value)
@@ -99,9 +99,14 @@ async def test_damaged_rows_are_named_as_such(tmp_path: Path) -> None:
     for path in folder.rglob("*.bin"):
         if path.stat().st_size > 1_000:
             data = path.read_bytes()
-            path.write_bytes(data[:100] + os.urandom(len(data) - 100))
+            path.write_bytes(data[:100] + _noise(len(data) - 100))
     with pytest.raises(SeriesError, match="delete the folder"):
         await _ask(folder)
+
+
+def _noise(size: int) -> bytes:
+    """Return bytes that mean nothing, the same every time."""
+    return random.Random(size).randbytes(size)  # noqa: S311 - to be repeatable
 
 
 async def _ask(folder: Path) -> None:

@@ -18,7 +18,9 @@ _PASSING: Final = {
     75: "a file could not be written; is the disk full?",
     1001: "the system refused; is the disk full, or the folder read-only?",
 }
-_DAMAGED: Final = frozenset({32, 33, 40, 85, 107, 117, 226, 228, 246, 271, 282, 363, 432, 740})
+_DAMAGED: Final = frozenset(
+    {32, 33, 39, 40, 85, 107, 117, 128, 131, 226, 228, 246, 271, 282, 363, 432, 740}
+)
 
 
 class SeriesError(RungError):
