@@ -112,7 +112,7 @@ _SUBJECTS: Final = (
 )
 
 
-class Event(Struct, frozen=True, kw_only=True):
+class Event(Struct, frozen=True, gc=False):
     """One event with its envelope.
 
     Attributes:
