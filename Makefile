@@ -74,7 +74,7 @@ $(SETUP): pyproject.toml constraints.txt $(TORCH)
 	touch $@
 
 $(DEV): $(SETUP)
-	$(BIN)/pip install --quiet --constraint constraints.txt --group dev
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[cluster]" --group dev
 	touch $@
 
 # The page's tests drive a real Chromium; on Debian and its kin root may install it.
