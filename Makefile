@@ -10,15 +10,17 @@ SETUP  := $(VENV)/.setup
 TORCH  := $(VENV)/.torch
 DEV    := $(VENV)/.dev
 BROWSER := $(VENV)/.browser
+KAFKA  := $(VENV)/kafka
+CLICKHOUSE := $(VENV)/.clickhouse
 
-.PHONY: demo test check test-fast test-ledger sim test-e2e bench docs clean
+.PHONY: demo test check test-fast test-ledger sim test-e2e test-cluster bench docs clean
 
 # Run a real search on this machine and show its result.
 demo: $(SETUP)
 	$(BIN)/python -m rung.cli.demo
 
 # Everything that has to hold: lint, types, layers, and all lanes of tests.
-test: check test-fast test-ledger sim test-e2e
+test: check test-fast test-ledger sim test-e2e test-cluster
 
 # Lint, format, strict types, layers.
 check: $(DEV)
@@ -29,10 +31,10 @@ check: $(DEV)
 
 # Pure parts and single services, in seconds.
 test-fast: $(DEV)
-	$(BIN)/pytest -m "not e2e and not ledger and not sim" -n 2
+	$(BIN)/pytest -m "not e2e and not ledger and not sim and not cluster" -n 2
 
 # The ledger's adapters against one conformance suite.
-test-ledger: $(DEV)
+test-ledger: $(DEV) $(KAFKA)
 	$(BIN)/pytest -m ledger
 
 # Seeded simulations of the whole system, with faults.
@@ -42,6 +44,10 @@ sim: $(DEV)
 # Real processes, killed at bad moments.
 test-e2e: $(DEV) $(BROWSER)
 	$(BIN)/pytest -m e2e
+
+# The services apart, on Kafka, ClickHouse and an S3 server.
+test-cluster: $(DEV) $(KAFKA) $(CLICKHOUSE)
+	$(BIN)/pytest -m cluster
 
 # Speeds, each as a ratio against a named peer or limit.
 bench: $(DEV)
@@ -82,4 +88,18 @@ $(BROWSER): | $(BIN)/python
 	command -v chromium chromium-browser google-chrome >/dev/null \
 	  || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
 	  || { echo "The tests of the page need Chromium: install it, then make test again."; exit 1; }
+	touch $@
+
+# Apache Kafka as plain jars; without Maven or Java its tests say so and Tansu stands in for it.
+$(KAFKA): deploy/kafka/pom.xml | $(BIN)/python
+	if command -v mvn java >/dev/null; then \
+	  mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$@; \
+	else echo "No Maven or no Java: Apache Kafka is left out."; mkdir -p $@; fi
+	touch $@
+
+# A ClickHouse server; on Debian and its kin root may install it.
+$(CLICKHOUSE): | $(BIN)/python
+	command -v clickhouse-server clickhouse >/dev/null \
+	  || { apt-get update -qq && apt-get install -y -qq --no-install-recommends clickhouse-server >/dev/null; } \
+	  || { echo "The tests of the cluster need a ClickHouse server: install it, then make test again."; exit 1; }
 	touch $@

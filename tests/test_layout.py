@@ -9,6 +9,8 @@ import pytest
 _ROOT = Path(__file__).parents[1]
 _PROJECT: dict[str, Any] = tomllib.loads((_ROOT / "pyproject.toml").read_text())
 _TOOLS = _PROJECT["tool"]
+_BESIDE = ("tests", "deploy/local")
+"""Roots of what is not part of the distribution."""
 
 ROOTS = sorted(
     str(path.parent.relative_to(_ROOT))
@@ -30,12 +32,12 @@ PACKAGES = sorted(
             p.removesuffix("/rung")
             for p in _TOOLS["hatch"]["build"]["targets"]["wheel"]["packages"]
         ],
-        [p for p in _TOOLS["pytest"]["ini_options"]["pythonpath"] if p != "tests"],
-        [p for p in _TOOLS["ruff"]["src"] if p != "tests"],
+        [p for p in _TOOLS["pytest"]["ini_options"]["pythonpath"] if p not in _BESIDE],
+        [p for p in _TOOLS["ruff"]["src"] if p not in _BESIDE],
         [
             p.removeprefix("$MYPY_CONFIG_FILE_DIR/")
             for p in _TOOLS["mypy"]["mypy_path"]
-            if not p.endswith("tests")
+            if not p.endswith(_BESIDE)
         ],
     ],
     ids=["dev-mode-dirs", "wheel", "pytest", "ruff", "mypy"],

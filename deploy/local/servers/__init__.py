@@ -1,0 +1,1 @@
+"""Servers as plain processes of this machine: for a local cluster and for the tests."""

@@ -1,0 +1,142 @@
+"""One server process: started in a session of its own, awaited, signaled, ended for good."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+_STOP_S: Final = 20.0
+_LOOK_S: Final = 0.05
+_TAIL: Final = 2_000
+
+
+class ServerFailed(RuntimeError):
+    """A server did not start or stop; the message ends with the last it said."""
+
+
+def free_port() -> int:
+    """Return a TCP port of the loopback interface that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def answers(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether something accepts connections there."""
+    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1):
+        return True
+    return False
+
+
+class ServerProcess:
+    """A command that runs until it is stopped or killed; may be started again.
+
+    Its output goes to `log`. It leads a process group, so that what it starts ends with it.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        prefix: Sequence[str] = (),
+    ) -> None:
+        """Prepare it; nothing is started yet.
+
+        Args:
+            command: program and arguments.
+            log: where its output is appended.
+            environment: variables besides this process's.
+            cwd: its working directory; the folder of the log if not given.
+            prefix: what the command is run by, such as `ip netns exec NAME`.
+        """
+        self._command: Final = [*prefix, *command]
+        self._log: Final = log
+        self._environment: Final = dict(environment or {})
+        self._cwd: Final = cwd or log.parent
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The running process."""
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, ready: Callable[[], bool] | None = None, *, within_s: float = 60.0) -> None:
+        """Start it and wait until `ready` says so.
+
+        Raises:
+            ServerFailed: it ended, or was not ready in time.
+        """
+        assert not self.running, f"{self._command[0]} runs already"
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with self._log.open("ab") as output:
+            self._process = subprocess.Popen(  # noqa: S603 - our own command
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=self._cwd,
+                env=os.environ | self._environment,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + within_s
+        while ready is not None and not ready():
+            if not self.running:
+                raise ServerFailed(f"{self._command[0]} ended at its start: {self.said()}")
+            if time.monotonic() > deadline:
+                self.kill()
+                raise ServerFailed(
+                    f"{self._command[0]} was not ready within {within_s:.0f} s: {self.said()}"
+                )
+            time.sleep(_LOOK_S)
+
+    def said(self) -> str:
+        """Return the end of its log."""
+        with contextlib.suppress(OSError):
+            return self._log.read_bytes()[-_TAIL:].decode(errors="replace")
+        return ""
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to it and all that it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+    def pause(self) -> None:
+        """Stop it from running (SIGSTOP); its connections stay open."""
+        self.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it run again (SIGCONT)."""
+        self.signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL)."""
+        if self._process is not None:
+            self.signal(signal.SIGKILL)
+            self._process.wait()
+
+    def stop(self, *, within_s: float = _STOP_S) -> int:
+        """Ask it to end (SIGTERM), kill it if it does not; return its exit code."""
+        assert self._process is not None, "not started"
+        if self.running:
+            self.resume()
+            with contextlib.suppress(ProcessLookupError):
+                self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(within_s)
+        self.kill()
+        return self._process.returncode
