@@ -45,6 +45,7 @@ def test_status(server: Scripted, rung: Rung) -> None:
 def test_audit_over_http(server: Scripted, rung: Rung) -> None:
     """Without a ledger here, the gateway audits; what differs is exit code 1."""
     difference = {
+        "process": "searcher",
         "key": "k3v9x2ab",
         "position": 7,
         "index": 0,
@@ -56,17 +57,23 @@ def test_audit_over_http(server: Scripted, rung: Rung) -> None:
         "facts": 9,
         "decisions": 5,
         "pending": 0,
-        "differences": [difference],
+        "differences": 1,
         "unreadable": [],
     }
-    answer = {"same": False, "decisions": 5, "verdicts": [verdict]}
+    answer = {
+        "same": False,
+        "decisions": 5,
+        "differences": [difference],
+        "verdicts": [verdict],
+    }
     server.on(f"{EXPERIMENT}/audit", json_answer(answer))
     result = rung("audit", "k3v9x2ab")
     assert result.code == 1
     assert "position 7, decision 0" in result.out
     assert "a.b is 1 on record, and 3 as decided today" in result.out
     assert rung("audit", "k3v9x2ab", "--json").json == answer
-    server.on(f"{EXPERIMENT}/audit", json_answer({"same": True, "decisions": 5}))
+    same = {"same": True, "decisions": 5, "differences": [], "verdicts": []}
+    server.on(f"{EXPERIMENT}/audit", json_answer(same))
     assert rung("audit", "k3v9x2ab").code == 0
 
 

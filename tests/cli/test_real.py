@@ -137,6 +137,12 @@ def test_an_altered_decision_is_found(experiment: str, rung: Rung, tmp_path: Pat
     assert result.code == 1
     assert "hparams.opt.lr is 0.5 on record" in result.out
     assert f"searcher differs: {experiment}" in result.out
+    verdict = rung("audit", "--ledger", str(export), "--json").json
+    [difference] = verdict["differences"]
+    assert (difference["process"], difference["key"]) == ("searcher", experiment)
+    assert difference["recorded"]["data"]["hparams"]["opt"]["lr"] == 0.5
+    assert difference["decided"]["data"]["hparams"]["opt"]["lr"] != 0.5
+    assert [item["differences"] for item in verdict["verdicts"]] == [1, 0, 0]
 
 
 def test_the_ledger_is_read(experiment: str, rung: Rung) -> None:

@@ -41,7 +41,13 @@ def json_answer(value: Any, status: int = 200, **headers: str) -> Answer:
 
 def problem(status: int, detail: str, **more: Any) -> Answer:
     """Return an answer with a problem document."""
-    document = {"type": "urn:rung:problem:x", "title": "X", "status": status, "detail": detail}
+    document = {
+        "type": "urn:rung:problem:x",
+        "title": "X",
+        "status": status,
+        "detail": detail,
+        "instance": "/api/v1/x",
+    }
     body = msgspec.json.encode(document | more)
     return Answer(status, body, {"Content-Type": "application/problem+json"})
 

@@ -7,6 +7,7 @@ import pytest
 from gateway.client import Client
 from gateway.conftest import EXPERIMENT_FILE, World
 from gateway.scenario import EXPERIMENT, History, submitted
+from rung.answer import Audit, Difference
 from rung.events import Event, encode, partition_of
 from rung.events import decision as decided
 from rung.events.allocation import (
@@ -226,14 +227,27 @@ async def test_audit_is_passed_on(world: World) -> None:
     """The verdict is what the audit that was brought along says, of the whole id."""
     await world.write(submitted())
 
-    async def audit(experiment_id: str) -> dict[str, Any]:
-        return {"same": True, "decisions": 7, "differences": [], "of": experiment_id}
+    async def audit(experiment_id: str) -> Audit:
+        difference = Difference(
+            process="searcher", key=experiment_id, position=3, index=0, recorded={}, decided=None
+        )
+        return Audit(same=False, decisions=7, differences=[difference], verdicts=[])
 
     world.audit = audit
     async with world.gateway() as client:
         verdict = await client.get(f"/experiments/{EXPERIMENT[:3]}/audit")
 
-    assert verdict == {"same": True, "decisions": 7, "differences": [], "of": EXPERIMENT}
+    assert (verdict["same"], verdict["decisions"], verdict["verdicts"]) == (False, 7, [])
+    assert verdict["differences"] == [
+        {
+            "process": "searcher",
+            "key": EXPERIMENT,
+            "position": 3,
+            "index": 0,
+            "recorded": {},
+            "decided": None,
+        }
+    ]
 
 
 async def test_without_audit(world: World) -> None:

@@ -4,12 +4,12 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gateway.scenario import History, drafts
 from page.browser import Browser, browse
+from rung.answer import Audit
 from rung.events import Payload
 from rung.gateway.service import serve as serve_gateway
 from rung.host import FactWriter, host
@@ -72,8 +72,8 @@ class Site:
         await self.ledger.append(drafts(history))
 
 
-async def _audit(experiment_id: str) -> dict[str, Any]:
-    return {"same": True, "decisions": len(experiment_id)}
+async def _audit(experiment_id: str) -> Audit:
+    return Audit(same=True, decisions=len(experiment_id), differences=[], verdicts=[])
 
 
 @pytest.fixture

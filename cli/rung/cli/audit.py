@@ -37,7 +37,8 @@ async def audit(experiment_id: str | None, path: Path | None, link: Link) -> int
 
     The ledger of a data folder is read directly, also while no server runs; that of a server
     elsewhere is audited there, one experiment (ID) at a time. Exit code 0: nothing differs; 1:
-    something does. With --json: `same`, `decisions`, and a verdict per decider.
+    something does. With --json: `same`, `decisions`, `differences` (process, key, position, index,
+    recorded, decided), and `verdicts`, one per decider.
     """
     verdict = await _audit(link, experiment_id, path)
     if link.json:
@@ -65,46 +66,34 @@ async def _audit(link: Link, experiment_id: str | None, path: Path | None) -> "A
 async def _audit_here(path: Path, name: str | None) -> "Audit":
     from rung.cli.deciders import audit_all  # noqa: PLC0415 - only where it is needed
     from rung.cli.records import open_ledger, resolve  # noqa: PLC0415 - see above
-    from rung.client import Audit  # noqa: PLC0415 - see above
 
     async with open_ledger(path) as ledger:
         experiment_id = None if name is None else await resolve(ledger, name)
-        verdicts = await audit_all(ledger, experiment_id)
-    return Audit(
-        same=all(verdict.same for verdict in verdicts),
-        decisions=sum(verdict.decisions for verdict in verdicts),
-        verdicts=msgspec.to_builtins(verdicts),
-    )
+        return await audit_all(ledger, experiment_id)
 
 
-def _tell(verdict: "Audit") -> None:
-    differences: list[tuple[str, dict[str, Any]]] = []
-    for item in verdict.verdicts:
-        name = str(item.get("process", "?"))
-        found = item.get("differences", [])
-        unreadable = item.get("unreadable", [])
-        pending = item.get("pending", 0)
-        said = "none differs" if not found else f"{len(found)} differ"
-        later = f", {pending} not yet decided" if pending else ""
+def _tell(found: "Audit") -> None:
+    for verdict in found.verdicts:
+        said = f"{verdict.differences:,} differ" if verdict.differences else "none differs"
+        later = f", {verdict.pending:,} not yet decided" if verdict.pending else ""
         click.echo(
-            f"{name}: {item.get('decisions', 0):,} decisions on"
-            f" {item.get('facts', 0):,} facts decided again, {said}{later}"
+            f"{verdict.process}: {verdict.decisions:,} decisions on {verdict.facts:,} facts"
+            f" decided again, {said}{later}"
         )
-        for line in unreadable:
+        for line in verdict.unreadable:
             click.echo(f"  cannot be read: {printable(line)}")
-        differences += [(name, difference) for difference in found]
-    for name, difference in differences[:_SHOWN]:
+    for item in found.differences[:_SHOWN]:
         click.echo(
-            f"{name} differs: {difference['key']}, fact at position {difference['position']},"
-            f" decision {difference['index']}"
+            f"{item.process} differs: {item.key}, fact at position {item.position},"
+            f" decision {item.index}"
         )
-        for line in _changes(difference["recorded"], difference["decided"]):
+        for line in _changes(item.recorded, item.decided):
             click.echo(f"  {line}")
-    if len(differences) > _SHOWN:
-        click.echo(f"{len(differences) - _SHOWN} more differ; --json lists them")
+    if len(found.differences) > _SHOWN:
+        click.echo(f"{len(found.differences) - _SHOWN} more differ; --json lists them")
     click.echo(
-        f"All {verdict.decisions:,} decisions are the same."
-        if verdict.same
+        f"All {found.decisions:,} decisions are the same."
+        if found.same
         else "The record differs from what is decided today."
     )
 

@@ -2,8 +2,9 @@
 
 from typing import Any, Final
 
+from rung import answer
 from rung.checkpoint_gc.machine import CheckpointGC
-from rung.host import Process, Verdict, audit
+from rung.host import Difference, Process, Verdict, audit
 from rung.ledger import Ledger
 from rung.scheduler.machine import Scheduler
 from rung.searcher.machine import Searcher
@@ -11,13 +12,13 @@ from rung.searcher.machine import Searcher
 DECIDERS: Final[tuple[Process[Any], ...]] = (Searcher(), Scheduler(), CheckpointGC())
 
 
-async def audit_all(ledger: Ledger, experiment_id: str | None = None) -> list[Verdict]:
-    """Decide again whatever is on record, or what concerns one experiment; a verdict a decider.
+async def audit_all(ledger: Ledger, experiment_id: str | None = None) -> answer.Audit:
+    """Decide again whatever is on record, or what concerns one experiment.
 
     The scheduler's decisions are about a whole pool, so they are all decided again even for one
     experiment.
     """
-    return [
+    verdicts = [
         await audit(
             ledger,
             process,
@@ -25,3 +26,35 @@ async def audit_all(ledger: Ledger, experiment_id: str | None = None) -> list[Ve
         )
         for process in DECIDERS
     ]
+    return answer.Audit(
+        same=all(verdict.same for verdict in verdicts),
+        decisions=sum(verdict.decisions for verdict in verdicts),
+        differences=[
+            _difference(verdict.process, item)
+            for verdict in verdicts
+            for item in verdict.differences
+        ],
+        verdicts=[_verdict(verdict) for verdict in verdicts],
+    )
+
+
+def _difference(process: str, item: Difference) -> answer.Difference:
+    return answer.Difference(
+        process=process,
+        key=item.key,
+        position=item.position,
+        index=item.index,
+        recorded=item.recorded,
+        decided=item.decided,
+    )
+
+
+def _verdict(verdict: Verdict) -> answer.Verdict:
+    return answer.Verdict(
+        process=verdict.process,
+        facts=verdict.facts,
+        decisions=verdict.decisions,
+        pending=verdict.pending,
+        differences=len(verdict.differences),
+        unreadable=verdict.unreadable,
+    )

@@ -7,10 +7,10 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 import structlog
 
 from rung.checkpoint_gc.service import serve as serve_checkpoint_gc
@@ -64,14 +64,6 @@ async def run(folder: DataFolder, listener: socket.socket, slots: int | None) ->
     store = FolderStore(folder.objects)
     series = SeriesStore(folder.series, ledger_id=ledger.id)
 
-    async def audit(experiment_id: str) -> dict[str, Any]:
-        verdicts = await audit_all(ledger, experiment_id)
-        return {
-            "same": all(verdict.same for verdict in verdicts),
-            "decisions": sum(verdict.decisions for verdict in verdicts),
-            "verdicts": msgspec.to_builtins(verdicts),
-        }
-
     try:
         async with asyncio.TaskGroup() as group:
             services = [
@@ -87,7 +79,7 @@ async def run(folder: DataFolder, listener: socket.socket, slots: int | None) ->
                         listener=listener,
                         token=folder.token,
                         series=series,
-                        audit=audit,
+                        audit=partial(audit_all, ledger),
                         started=lambda: folder.announce(url),
                     ),
                 )

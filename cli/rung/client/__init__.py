@@ -6,8 +6,11 @@
 `Client` has the same methods for scripts without an event loop.
 """
 
-from rung.client._answer import (
+from rung.answer import (
     ENDED,
+    Agent,
+    AgentList,
+    Audit,
     BestAnswer,
     BestTrial,
     BestValue,
@@ -15,6 +18,9 @@ from rung.client._answer import (
     CheckpointDetail,
     CheckpointFile,
     CheckpointList,
+    DeadLetter,
+    DeadLetterList,
+    Difference,
     Experiment,
     ExperimentCurves,
     ExperimentList,
@@ -22,7 +28,12 @@ from rung.client._answer import (
     LogLine,
     LogPage,
     Plan,
+    PoolStatus,
+    ProblemItem,
+    Queue,
+    QueueItem,
     Requested,
+    Status,
     Submitted,
     Trial,
     TrialCurve,
@@ -30,6 +41,7 @@ from rung.client._answer import (
     TrialList,
     Validated,
     Validation,
+    Verdict,
 )
 from rung.client._client import Action, AsyncClient, Level
 from rung.client._error import (
@@ -37,21 +49,9 @@ from rung.client._error import (
     Conflict,
     Invalid,
     NotFound,
-    ProblemItem,
     ServerFailed,
     Unauthorized,
     Unreachable,
-)
-from rung.client._installation import (
-    Agent,
-    AgentList,
-    Audit,
-    DeadLetter,
-    DeadLetterList,
-    PoolStatus,
-    Queue,
-    QueueItem,
-    Status,
 )
 from rung.client._sse import ServerEvent
 from rung.client._sync import Client
@@ -76,6 +76,7 @@ __all__ = [
     "Conflict",
     "DeadLetter",
     "DeadLetterList",
+    "Difference",
     "Experiment",
     "ExperimentCurves",
     "ExperimentList",
@@ -104,4 +105,5 @@ __all__ = [
     "Unreachable",
     "Validated",
     "Validation",
+    "Verdict",
 ]

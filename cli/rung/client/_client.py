@@ -10,8 +10,7 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
-from rung.client import _answer as answer
-from rung.client import _installation as installation
+from rung import answer
 from rung.client._download import download
 from rung.client._error import ServerFailed
 from rung.client._sse import ServerEvent, follow
@@ -238,25 +237,25 @@ class AsyncClient:
         path = f"/experiments/{_name(experiment_id)}/metrics/stream"
         return follow(self._transport, path, {"from": begin}, after)
 
-    async def audit(self, experiment_id: str) -> installation.Audit:
+    async def audit(self, experiment_id: str) -> answer.Audit:
         """Have every decision about an experiment decided again, and compared."""
-        return await self._get(f"/experiments/{_name(experiment_id)}/audit", installation.Audit)
+        return await self._get(f"/experiments/{_name(experiment_id)}/audit", answer.Audit)
 
-    async def agents(self) -> installation.AgentList:
+    async def agents(self) -> answer.AgentList:
         """Return all agents with their slots."""
-        return await self._get("/agents", installation.AgentList)
+        return await self._get("/agents", answer.AgentList)
 
-    async def queue(self) -> list[installation.QueueItem]:
+    async def queue(self) -> list[answer.QueueItem]:
         """Return the runs that wait for slots, the next one first."""
-        return await self._all("/queue", installation.Queue, lambda page: page.items)
+        return await self._all("/queue", answer.Queue, lambda page: page.items)
 
-    async def dead_letters(self, limit: int = 100) -> installation.DeadLetterList:
+    async def dead_letters(self, limit: int = 100) -> answer.DeadLetterList:
         """Return the newest messages that a reader could not take in."""
-        return await self._get("/deadletters", installation.DeadLetterList, {"limit": limit})
+        return await self._get("/deadletters", answer.DeadLetterList, {"limit": limit})
 
-    async def status(self) -> installation.Status:
+    async def status(self) -> answer.Status:
         """Return the installation in numbers."""
-        return await self._get("/status", installation.Status)
+        return await self._get("/status", answer.Status)
 
     async def _get(self, path: str, kind: type[A], query: Query | None = None) -> A:
         return _read(await self._transport.get(path, query), kind)

@@ -11,7 +11,7 @@ from typing import IO, Final
 
 import aiohttp
 
-from rung.client._answer import CheckpointDetail, CheckpointFile
+from rung.answer import CheckpointDetail, CheckpointFile
 from rung.client._error import ClientError, Unreachable
 from rung.client._transport import Transport
 

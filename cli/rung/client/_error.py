@@ -14,29 +14,9 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-from msgspec import Struct
 
+from rung.answer import ProblemDocument, ProblemItem
 from rung.events import RungError
-
-
-class ProblemItem(Struct, frozen=True):
-    """One thing that is wrong with what was sent."""
-
-    path: str
-    message: str
-    value: str | None = None
-    line: int | None = None
-
-
-class ProblemDocument(Struct, frozen=True):
-    """An error as the gateway answers it (RFC 9457)."""
-
-    title: str = ""
-    status: int = 0
-    detail: str = ""
-    type: str = "about:blank"
-    errors: list[ProblemItem] | None = None
-    incident: str | None = None
 
 
 class ClientError(RungError):
@@ -103,14 +83,17 @@ _document = msgspec.json.Decoder(ProblemDocument)
 
 
 def error_of(status: int, body: bytes) -> ClientError:
-    """Return the error that an answer stands for."""
+    """Return the error that an answer stands for; one that is no problem document is quoted."""
+    errors: Sequence[ProblemItem] = ()
+    about = "about:blank"
     try:
         problem = _document.decode(body)
     except msgspec.DecodeError:
         text = body[:200].decode(errors="replace").strip()
-        problem = ProblemDocument(detail=f"the server answered {status}: {text or 'nothing'}")
+        message = f"the server answered {status}: {text or 'nothing'}"
+    else:
+        message, errors, about = problem.detail, problem.errors or (), problem.type
     kind = _CLASSES.get(status, ServerFailed if status >= 500 else ClientError)
-    message = problem.detail or problem.title or f"the server answered {status}"
     if kind is Unauthorized:
         message = f"{message} (give the token with --token, RUNG_TOKEN, or a data folder)"
-    return kind(message, status=status, errors=problem.errors or (), kind=problem.type)
+    return kind(message, status=status, errors=errors, kind=about)

@@ -7,8 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from rung.client import _answer as answer
-from rung.client import _installation as installation
+from rung import answer
 from rung.client._client import PAGE, Action, AsyncClient, Begin, Level
 from rung.client._sse import ServerEvent
 from rung.client._transport import Query
@@ -167,23 +166,23 @@ class Client:
         """Yield `{trial_id, run, rows}` of metrics as they are reported; never ends."""
         return self._iterate(self._client.follow_metrics(experiment_id, begin=begin, after=after))
 
-    def audit(self, experiment_id: str) -> installation.Audit:
+    def audit(self, experiment_id: str) -> answer.Audit:
         """Have every decision about an experiment decided again, and compared."""
         return self._run(self._client.audit(experiment_id))
 
-    def agents(self) -> installation.AgentList:
+    def agents(self) -> answer.AgentList:
         """Return all agents with their slots."""
         return self._run(self._client.agents())
 
-    def queue(self) -> list[installation.QueueItem]:
+    def queue(self) -> list[answer.QueueItem]:
         """Return the runs that wait for slots, the next one first."""
         return self._run(self._client.queue())
 
-    def dead_letters(self, limit: int = 100) -> installation.DeadLetterList:
+    def dead_letters(self, limit: int = 100) -> answer.DeadLetterList:
         """Return the newest messages that a reader could not take in."""
         return self._run(self._client.dead_letters(limit))
 
-    def status(self) -> installation.Status:
+    def status(self) -> answer.Status:
         """Return the installation in numbers."""
         return self._run(self._client.status())
 

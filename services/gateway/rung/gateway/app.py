@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from rung.gateway import answer
+from rung import answer
 from rung.gateway.config import Settings
 from rung.gateway.context import CONTEXT, Audit, Context, reply
 from rung.gateway.guard import check_host, check_token

@@ -4,11 +4,12 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from aiohttp import web
 
+from rung import answer
 from rung.gateway.config import Settings
 from rung.gateway.experiment import Checkpoint, Experiment, Trial
 from rung.gateway.problem import Problem, not_found, unavailable
@@ -18,8 +19,8 @@ from rung.host import FactWriter
 from rung.ledger import Ledger
 from rung.objects import ObjectStore
 
-Audit = Callable[[str], Awaitable[dict[str, Any]]]
-"""Decides an experiment's decisions again: `{same, decisions, …}`."""
+Audit = Callable[[str], Awaitable[answer.Audit]]
+"""Decides an experiment's decisions again, and compares."""
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """From what the gateway knows to what it answers."""
 
+from rung import answer
 from rung.events.trial import MetricValue, trial_id_of
-from rung.gateway import answer
 from rung.gateway.experiment import Best, Checkpoint, Experiment, Submission, Trial
 from rung.gateway.experiment_view import is_better
 from rung.gateway.pool_view import Agent, Pool

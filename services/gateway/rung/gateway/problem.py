@@ -15,8 +15,8 @@ import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from rung.answer import ProblemDocument, ProblemItem
 from rung.events import RungError
-from rung.gateway.answer import ProblemDocument, ProblemItem
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_S: Final = 2

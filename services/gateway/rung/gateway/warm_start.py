@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from rung.gateway.answer import ProblemItem
+from rung.answer import ProblemItem
 from rung.gateway.experiment import Checkpoint, Experiment
 from rung.gateway.present import checkpoint_phase
 from rung.gateway.problem import Problem

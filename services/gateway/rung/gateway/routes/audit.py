@@ -2,11 +2,10 @@
 
 from typing import Final
 
-import msgspec
 from aiohttp import web
 
-from rung.gateway import answer
-from rung.gateway.context import context_of, experiment_of
+from rung import answer
+from rung.gateway.context import context_of, experiment_of, reply
 from rung.gateway.problem import unavailable
 from rung.gateway.query import NoQuery, read_query
 from rung.gateway.route import Route
@@ -19,12 +18,7 @@ async def audit_experiment(request: web.Request) -> web.Response:
     audit = context_of(request).audit
     if audit is None:
         raise unavailable("this server has no deciders to audit with; run `rung audit`")
-    verdict = await audit(experiment.id)
-    return web.Response(
-        body=msgspec.json.encode(verdict),
-        content_type="application/json",
-        headers={"Cache-Control": "no-store"},
-    )
+    return reply(await audit(experiment.id))
 
 
 ROUTES: Final = (

@@ -6,7 +6,8 @@ from typing import Final
 from aiohttp import web
 from msgspec import structs
 
-from rung.gateway import answer, present
+from rung import answer
+from rung.gateway import present
 from rung.gateway.archive import open_archive, send_archive
 from rung.gateway.context import (
     Context,

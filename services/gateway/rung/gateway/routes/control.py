@@ -9,6 +9,7 @@ from typing import Final, Literal
 
 from aiohttp import web
 
+from rung import answer
 from rung.events import Event, Payload
 from rung.events.experiment import (
     CancelRequested,
@@ -16,7 +17,7 @@ from rung.events.experiment import (
     PauseRequested,
     ResumeRequested,
 )
-from rung.gateway import answer, present
+from rung.gateway import present
 from rung.gateway.context import context_of, experiment_of, reply
 from rung.gateway.experiment import Experiment
 from rung.gateway.idempotency import REUSED, key_of, once

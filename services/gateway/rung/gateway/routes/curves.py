@@ -7,8 +7,9 @@ from typing import Annotated, Final
 from aiohttp import web
 from msgspec import Meta, Struct
 
+from rung import answer
 from rung.events.trial import MetricValue
-from rung.gateway import answer, present
+from rung.gateway import present
 from rung.gateway.context import context_of, experiment_of, reply, trial_of
 from rung.gateway.experiment import Experiment
 from rung.gateway.query import read_query

@@ -5,7 +5,8 @@ from typing import Annotated, Final
 from aiohttp import web
 from msgspec import Meta
 
-from rung.gateway import answer, present
+from rung import answer
+from rung.gateway import present
 from rung.gateway.context import context_of, experiment_of, reply, unix_now
 from rung.gateway.problem import Problem
 from rung.gateway.query import NoQuery, PageQuery, page, read_query

@@ -5,7 +5,8 @@ from typing import Final
 
 from aiohttp import web
 
-from rung.gateway import answer, present
+from rung import answer
+from rung.gateway import present
 from rung.gateway.context import context_of, reply
 from rung.gateway.query import NoQuery, PageQuery, page, read_query
 from rung.gateway.route import Route

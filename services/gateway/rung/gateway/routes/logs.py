@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal
 from aiohttp import web
 from msgspec import Meta, Struct
 
-from rung.gateway import answer
+from rung import answer
 from rung.gateway.context import context_of, experiment_of, reply, trial_of
 from rung.gateway.problem import bad_parameter
 from rung.gateway.query import LIMIT_MAX, read_query, time_ms_of

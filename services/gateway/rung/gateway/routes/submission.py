@@ -8,14 +8,15 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from rung import answer
+from rung.answer import ProblemItem
 from rung.events import Event
 from rung.events.checkpoint import CheckpointPinned
 from rung.events.errors import InvalidConfig
 from rung.events.experiment import ExperimentSubmitted
 from rung.expconf import ExperimentConfig, InvalidExperimentFile, load
 from rung.expconf.code import CodeArchive, InvalidCode, check_archive
-from rung.gateway import answer, name
-from rung.gateway.answer import ProblemItem
+from rung.gateway import name
 from rung.gateway.context import Context, context_of, reply
 from rung.gateway.experiment import Experiment
 from rung.gateway.idempotency import REUSED, key_of, once

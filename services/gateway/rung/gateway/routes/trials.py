@@ -4,7 +4,8 @@ from typing import Final
 
 from aiohttp import web
 
-from rung.gateway import answer, present
+from rung import answer
+from rung.gateway import present
 from rung.gateway.context import experiment_of, reply, trial_of
 from rung.gateway.query import NoQuery, PageQuery, page, read_query
 from rung.gateway.route import Route

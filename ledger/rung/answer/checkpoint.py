@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from rung.answer.word import CheckpointPhase, Time
 from rung.events.trial import MetricValue
-from rung.gateway.answer.word import CheckpointPhase, Time
 
 
 class Checkpoint(Struct, kw_only=True):

@@ -1,9 +1,10 @@
-"""What the gateway answers about the installation as a whole."""
+"""Answers about the installation as a whole."""
 
-from typing import Any
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from rung.answer.word import Time
 from rung.events.allocation import Slot
 
 
@@ -20,9 +21,8 @@ class Agent(Struct, kw_only=True):
     pool: str
     hostname: str
     incarnation: int
-    state: str
-    """joined, left or lost."""
-    since: str
+    state: Literal["joined", "left", "lost"]
+    since: Time
     slots: list[SlotUse]
 
 
@@ -42,7 +42,7 @@ class QueueItem(Struct, kw_only=True):
     run: int
     slots: int
     priority: int
-    requested_at: str
+    requested_at: Time
     withdrawn: bool
 
 
@@ -56,7 +56,7 @@ class Queue(Struct, kw_only=True):
 class DeadLetter(Struct, kw_only=True):
     """A message that a reader could not take in; it stopped nothing else."""
 
-    at: str
+    at: Time
     topic: str
     partition: int
     position: int
@@ -85,20 +85,16 @@ class PoolStatus(Struct, kw_only=True):
 
 
 class Status(Struct, kw_only=True):
-    """An installation in numbers."""
+    """This installation in numbers."""
 
     version: str
     ledger_id: str
-    experiments: dict[str, int]
-    """State → how many."""
+    experiments: Annotated[dict[str, int], Meta(description="state → how many")]
     pools: list[PoolStatus]
     dead_letters: int
 
 
-class Audit(Struct, kw_only=True):
-    """Whether every decision on record is what is decided today."""
+class Health(Struct, kw_only=True):
+    """It answers."""
 
-    same: bool
-    decisions: int
-    verdicts: list[dict[str, Any]] = []
-    """One per decider: process, facts, decisions, pending, differences, unreadable."""
+    status: Literal["ok"]

@@ -1,12 +1,17 @@
-"""What the API answers: one record per answer, from which its OpenAPI schemas are made."""
+"""What the HTTP API answers: one record per answer.
 
-from rung.gateway.answer.checkpoint import (
+The gateway answers with them and makes its OpenAPI schemas from them; clients read them, and
+ignore fields that they do not know.
+"""
+
+from rung.answer.audit import Audit, Decision, Difference, Verdict
+from rung.answer.checkpoint import (
     Checkpoint,
     CheckpointDetail,
     CheckpointFile,
     CheckpointList,
 )
-from rung.gateway.answer.experiment import (
+from rung.answer.experiment import (
     BestAnswer,
     BestTrial,
     BestValue,
@@ -22,10 +27,9 @@ from rung.gateway.answer.experiment import (
     Validated,
     Validation,
 )
-from rung.gateway.answer.installation import (
+from rung.answer.installation import (
     Agent,
     AgentList,
-    Audit,
     DeadLetter,
     DeadLetterList,
     Health,
@@ -35,8 +39,8 @@ from rung.gateway.answer.installation import (
     SlotUse,
     Status,
 )
-from rung.gateway.answer.problem import ProblemDocument, ProblemItem
-from rung.gateway.answer.series import (
+from rung.answer.problem import ProblemDocument, ProblemItem
+from rung.answer.series import (
     CurvePoint,
     ExperimentCurves,
     LogLine,
@@ -44,9 +48,10 @@ from rung.gateway.answer.series import (
     MetricName,
     TrialCurve,
 )
-from rung.gateway.answer.word import CheckpointPhase, ExperimentPhase, Time, TrialPhase
+from rung.answer.word import ENDED, CheckpointPhase, ExperimentPhase, Time, TrialPhase
 
 __all__ = [
+    "ENDED",
     "Agent",
     "AgentList",
     "Audit",
@@ -61,6 +66,8 @@ __all__ = [
     "CurvePoint",
     "DeadLetter",
     "DeadLetterList",
+    "Decision",
+    "Difference",
     "Experiment",
     "ExperimentCurves",
     "ExperimentList",
@@ -88,4 +95,5 @@ __all__ = [
     "TrialPhase",
     "Validated",
     "Validation",
+    "Verdict",
 ]

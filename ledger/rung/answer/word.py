@@ -1,12 +1,13 @@
 """Words that several answers use."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
 Time = Annotated[str, Meta(description="RFC 3339, UTC")]
 
 ExperimentPhase = Literal["active", "paused", "canceling", "completed", "errored", "canceled"]
+ENDED: Final[frozenset[ExperimentPhase]] = frozenset({"completed", "errored", "canceled"})
 TrialPhase = Literal[
     "waiting",
     "running",

@@ -4,10 +4,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from rung.answer.checkpoint import Checkpoint
+from rung.answer.word import ExperimentPhase, Time, TrialPhase
 from rung.events.experiment import BracketPlan
 from rung.events.trial import MetricValue
-from rung.gateway.answer.checkpoint import Checkpoint
-from rung.gateway.answer.word import ExperimentPhase, Time, TrialPhase
 
 
 class Submitted(Struct, kw_only=True):
