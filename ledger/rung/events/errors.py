@@ -7,6 +7,7 @@
     │   ├── Fenced                another writer owns the partition (start again)
     │   └── UndecodableEvent      a message that this version cannot read
     ├── ObjectError               an object store refused
+    │   ├── ObjectUnavailable     it may work in a moment (retriable)
     │   ├── ObjectMissing
     │   └── ObjectDamaged         a digest or a size differs from the manifest
     └── InvalidConfig             an experiment file, refused with paths and fixes
@@ -51,6 +52,12 @@ class UndecodableEvent(LedgerError):
 
 class ObjectError(RungError):
     """The object store refused."""
+
+
+class ObjectUnavailable(ObjectError):
+    """The object store did not answer, or said that it is busy."""
+
+    retriable = True
 
 
 class ObjectMissing(ObjectError):
