@@ -12,7 +12,7 @@ from metrics.report import EXPERIMENT, draft, line, logs, metrics, row
 from rung.ledger import Draft
 from rung.ledger.sqlite import SqliteLedger
 from rung.metrics import SeriesStore, Settings, serve
-from rung.metrics.engine import Engine
+from rung.metrics.engine import Tables
 
 _KEEPER = Path(__file__).with_name("keeper.py")
 _EVENTS = 600
@@ -60,7 +60,7 @@ async def _kill_a_keeper(
     await feeding
 
 
-def _stored(engine: Engine) -> int:
+def _stored(engine: Tables) -> int:
     rows = engine.rows("SELECT toInt64(sum(position)) FROM positions FINAL", tuple[int])
     return rows[0][0]
 

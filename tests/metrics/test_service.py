@@ -21,7 +21,7 @@ from rung.metrics import (
     Settings,
     serve,
 )
-from rung.metrics.engine import Engine
+from rung.metrics.embedded import Embedded
 
 TRIAL = f"{EXPERIMENT}.0"
 QUICK = Settings(flush_seconds=0.01)
@@ -210,7 +210,7 @@ async def test_a_bad_record_goes_to_the_dead_letters(
     assert reason in letter.reason
 
 
-class _Failing(Engine):
+class _Failing(Embedded):
     """An engine whose disk is full for the first few inserts of metrics."""
 
     failures = 3

@@ -2,12 +2,16 @@
 
 from rung.metrics.config import Settings
 from rung.metrics.errors import SeriesDamaged, SeriesError, SeriesLocked, SeriesUnavailable
+from rung.metrics.opening import migrate_series, open_series
 from rung.metrics.query import LogEntry, Point
+from rung.metrics.schema import Migration, Plan
 from rung.metrics.service import serve
 from rung.metrics.store import SeriesStore
 
 __all__ = [
     "LogEntry",
+    "Migration",
+    "Plan",
     "Point",
     "SeriesDamaged",
     "SeriesError",
@@ -15,5 +19,7 @@ __all__ = [
     "SeriesStore",
     "SeriesUnavailable",
     "Settings",
+    "migrate_series",
+    "open_series",
     "serve",
 ]

@@ -4,9 +4,11 @@ import math
 
 from msgspec import Struct
 
+from rung.metrics.retention import DAYS_MAX
+
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """How the metrics service runs; none of it changes what it stores.
+    """How the metrics service runs; but for the days, none of it changes what it stores.
 
     Raises:
         ValueError: a value is out of range; the message names it and what would be right.
@@ -16,6 +18,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """How long a record waits at most until it is written; a query does not wait for it."""
     flush_bytes: int = 8 << 20
     """Records are written at once when so much of them has come together."""
+    metrics_days: int | None = None
+    """Days after which reports are dropped, 0: never, None: as it was set before."""
+    logs_days: int | None = None
+    """Days after which printed lines are dropped, 0: never, None: as it was set before."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.flush_seconds) and self.flush_seconds > 0):
@@ -27,3 +33,10 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ValueError(
                 f"flush_bytes is {self.flush_bytes}: give the size of a batch, such as 8388608"
             )
+        for name in ("metrics_days", "logs_days"):
+            days = getattr(self, name)
+            if days is not None and not 0 <= days <= DAYS_MAX:
+                raise ValueError(
+                    f"{name} is {days}: give the days after which rows are dropped, up to "
+                    f"{DAYS_MAX}, or 0 to keep them for ever"
+                )

@@ -1,148 +1,76 @@
-"""chDB, ClickHouse's engine inside this process: one folder, one thread, one query at a time.
+"""What the series need of a ClickHouse, whether it is in this process or a server elsewhere."""
 
-chDB opens one folder per process and runs one query at a time, and importing it takes over a
-second and some 270 MB; so all of it happens on a thread of its own, at the first use.
-"""
-
-import asyncio
-import fcntl
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Protocol, TypeVar
 
-import msgspec
-
-from rung.metrics.errors import SeriesDamaged, SeriesError, SeriesLocked, explain, remedy
-from rung.metrics.native import Column, encode_block
-
-if TYPE_CHECKING:
-    from chdb.state.sqlitelike import Connection
+from rung.metrics.native import Column
 
 T = TypeVar("T")
 
 Parameter = str | int | float
 
-_SETTINGS: Final = (
-    "SET max_threads = 2, max_memory_usage = 1000000000, "
-    "compile_expressions = 0, compile_aggregate_expressions = 0, "
-    "output_format_json_quote_denormals = 1, output_format_json_quote_64bit_integers = 0"
-)
-_APPEND_BYTES: Final = 1 << 20
-_ESCAPES: Final = {0: "\\0", 9: "\\t", 10: "\\n", 13: "\\r", 92: "\\\\"}
 
-
-class Engine:
-    """A chDB folder; its blocking methods run on its thread through `run`."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder: Final = folder
-        self._thread: Final = ThreadPoolExecutor(1, thread_name_prefix="series")
-        self._connection: Connection | None = None
-
-    async def run(self, call: Callable[[], T]) -> T:
-        """Run a call on the engine's thread; calls run one after another, in order."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
-
-    async def close(self) -> None:
-        """Finish what was asked for and let go of the folder."""
-        await self.run(self.disconnect)
-        self._thread.shutdown()
-
-    def connect(self) -> None:
-        """Open the folder, made if need be; on the engine's thread only.
-
-        Raises:
-            SeriesLocked: another process has it open.
-            SeriesDamaged: chDB cannot open it.
-            SeriesError: the folder cannot be made or written.
-        """
-        _check_free(self.folder)
-        from chdb.state.sqlitelike import connect  # noqa: PLC0415 - takes a second and 270 MB
-
-        try:
-            self._connection = connect(str(self.folder))
-        except RuntimeError as error:
-            raise SeriesDamaged(
-                f"{self.folder} cannot be opened ({_last_line(error)}). {remedy(self.folder)}"
-            ) from error
-        self.execute(_SETTINGS)
+class Tables(Protocol):
+    """An open database; its methods block and are called on a thread of the engine's."""
 
     @property
-    def connected(self) -> bool:
-        """Whether the folder is open."""
-        return self._connection is not None
+    def place(self) -> str:
+        """Where it is, as messages name it; holds no password."""
+        ...
+
+    @property
+    def remedy(self) -> str:
+        """What to do when its contents cannot be used."""
+        ...
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Year and number of the ClickHouse release."""
+        ...
 
     def execute(self, sql: str) -> None:
-        """Run a statement that returns nothing; on the engine's thread only."""
-        self._query(sql, {})
+        """Run a statement that returns nothing."""
+        ...
 
     def rows(self, sql: str, kind: type[T], /, **parameters: Parameter) -> list[T]:
-        """Return a query's rows, each as the named tuple given; on the engine's thread only.
+        """Return a query's rows, each as the named tuple given.
 
         Args:
             sql: one query with `{name:Type}` for each parameter.
             kind: a named tuple whose fields are the query's columns, in order.
             parameters: their values.
         """
-        data = self._query(sql, parameters)
-        return msgspec.json.Decoder(kind, strict=False).decode_lines(data)
+        ...
 
     def insert(self, table: str, columns: Sequence[Column]) -> None:
-        """Insert a block; durable when this returns; on the engine's thread only."""
-        block = encode_block(columns)
-        names = ", ".join(column.name for column in columns)
-        connection = self._opened()
-        try:
-            with connection.send_insert(f"INSERT INTO {table} ({names})", "Native") as stream:
-                for start in range(0, len(block), _APPEND_BYTES):
-                    stream.append(block[start : start + _APPEND_BYTES])
-                stream.finish()
-        except RuntimeError as error:
-            raise explain(self.folder, error) from error
-
-    def _query(self, sql: str, parameters: dict[str, Parameter]) -> bytes:
-        values = {
-            name: value.translate(_ESCAPES) if isinstance(value, str) else value
-            for name, value in parameters.items()
-        }
-        try:
-            result = self._opened().query(sql, "JSONCompactEachRow", params=values or None)
-        except RuntimeError as error:
-            raise explain(self.folder, error) from error
-        data: bytes = result.bytes()
-        return data
-
-    def _opened(self) -> "Connection":
-        assert self._connection is not None, "connect() comes first"
-        return self._connection
-
-    def disconnect(self) -> None:
-        """Let go of the folder; on the engine's thread only."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        """Insert a block; the engine has it when this returns."""
+        ...
 
 
-def _check_free(folder: Path) -> None:
-    """Refuse early what chDB itself refuses without naming it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        status = folder / "status"
-        if not status.exists():
-            return
-        with status.open("r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise SeriesLocked(
-            f"{folder} is open in another process; chDB lets one in. Is another `rung up`, or a "
-            "chDB shell, running on it?"
-        ) from error
-    except OSError as error:
-        raise SeriesError(
-            f"{folder} cannot be used ({error}). May this user write there, and is it a folder?"
-        ) from error
+class Engine(Protocol):
+    """A ClickHouse that is opened at the first use, without blocking the event loop.
 
+    What goes wrong is raised as `SeriesError`, what may pass as `SeriesUnavailable`.
+    """
 
-def _last_line(error: Exception) -> str:
-    return str(error).strip().rsplit("\n", 1)[-1][:500]
+    @property
+    def place(self) -> str:
+        """Where it is, as messages name it; holds no password."""
+        ...
+
+    @property
+    def remedy(self) -> str:
+        """What to do when its contents cannot be used."""
+        ...
+
+    async def run(self, call: Callable[[Tables], T]) -> T:
+        """Run a call on a thread of the engine's."""
+        ...
+
+    async def release(self) -> None:
+        """Let go of it until the next use."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what was asked for, within a bounded time, and let go of it for good."""
+        ...

@@ -1,26 +1,40 @@
-"""What can go wrong with the series: chDB's words turned into ones that a person can act on."""
+"""What can go wrong with the series: ClickHouse's words turned into ones to act on."""
 
 import re
-from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Protocol
 
 from rung.events import RungError
 
 _CODE: Final = re.compile(r"Code: (\d+)")
 
 _PASSING: Final = {
-    159: "a query took too long",
-    173: "memory is short",
-    241: "memory is short",
-    243: "the disk is full",
-    252: "chDB is behind with merging",
+    3: "the server is going down",
     74: "a file could not be read",
     75: "a file could not be written; is the disk full?",
+    159: "a query took too long",
+    173: "memory is short",
+    198: "a host's name is not known to the server",
+    202: "too many queries at once",
+    203: "no connection is free",
+    209: "no answer came in time",
+    210: "the connection broke",
+    225: "ZooKeeper or Keeper is away",
+    236: "the server is going down",
+    241: "memory is short",
+    242: "the table can only be read for now; is Keeper away?",
+    243: "the disk is full",
+    252: "it is behind with merging",
+    285: "too few replicas are alive",
+    319: "whether rows were inserted is not known",
+    394: "the query was canceled",
+    999: "ZooKeeper or Keeper is away",
     1001: "the system refused; is the disk full, or the folder read-only?",
 }
 _DAMAGED: Final = frozenset(
     {32, 33, 39, 40, 85, 107, 117, 128, 131, 226, 228, 246, 271, 282, 363, 432, 740}
 )
+_MISSING: Final = frozenset({60})
+"""Tables that somebody dropped."""
 
 
 class SeriesError(RungError):
@@ -38,27 +52,41 @@ class SeriesLocked(SeriesError):
 
 
 class SeriesDamaged(SeriesError):
-    """The folder cannot be used; deleting it builds it anew from the ledger."""
+    """The folder or database cannot be used; deleting it builds it anew from the ledger."""
 
 
-def remedy(folder: Path) -> str:
-    """Return what to do about a folder that cannot be used."""
-    return (
-        f"Nothing lies in {folder} that the ledger does not have: stop Rung, delete the folder, "
-        "and it is built again at the next start"
-    )
+class Place(Protocol):
+    """What an error happened to."""
+
+    @property
+    def place(self) -> str:
+        """Where it is."""
+        ...
+
+    @property
+    def remedy(self) -> str:
+        """What to do when its contents cannot be used."""
+        ...
 
 
-def explain(folder: Path, error: Exception) -> SeriesError:
-    """Return chDB's error as one of Rung's."""
-    text = str(error)
-    codes = [int(code) for code in _CODE.findall(text)]
-    for code in codes:
-        if code in _PASSING:
-            return SeriesUnavailable(f"{folder}: {_PASSING[code]} ({_first_line(text)})")
-    if any(code in _DAMAGED for code in codes):
-        return SeriesDamaged(f"{folder} is damaged ({_first_line(text)}). {remedy(folder)}")
-    return SeriesError(f"{folder}: {_first_line(text)}")
+def explain(where: Place, text: str, code: int | None = None) -> SeriesError:
+    """Return an error of ClickHouse's as one of Rung's.
+
+    Args:
+        where: it happened.
+        text: what ClickHouse says.
+        code: its number, if it came apart from the text.
+    """
+    said = _first_line(text)
+    codes = [code] if code is not None else [int(found) for found in _CODE.findall(text)]
+    for number in codes:
+        if number in _PASSING:
+            return SeriesUnavailable(f"{where.place}: {_PASSING[number]} ({said})")
+    if any(number in _DAMAGED for number in codes):
+        return SeriesDamaged(f"{where.place} is damaged ({said}). {where.remedy}")
+    if any(number in _MISSING for number in codes):
+        return SeriesDamaged(f"{where.place} lacks a table ({said}). {where.remedy}")
+    return SeriesError(f"{where.place}: {said}")
 
 
 def _first_line(text: str) -> str:

@@ -4,7 +4,7 @@ from typing import Final, NamedTuple
 
 from rung.metrics.batch import Batch
 from rung.metrics.cursor import FIRST, LineKey, read_cursor, write_cursor
-from rung.metrics.engine import Engine
+from rung.metrics.engine import Tables
 from rung.metrics.native import Column
 from rung.metrics.schema import query
 
@@ -84,13 +84,13 @@ class _LogRow(NamedTuple):
     origin: str
 
 
-def write(engine: Engine, batch: Batch) -> None:
+def write(tables: Tables, batch: Batch) -> None:
     """Insert a batch: its rows, then the positions up to which they were taken."""
-    for table, columns in (("metrics", batch.metrics()), ("logs", batch.logs())):
+    for table, columns in (("metrics", batch.metrics.block()), ("logs", batch.logs.block())):
         if columns:
-            engine.insert(table, columns)
+            tables.insert(table, columns)
     keys = sorted(batch.positions)
-    engine.insert(
+    tables.insert(
         "positions",
         [
             Column("topic", "String", [topic for topic, _ in keys]),
@@ -100,14 +100,14 @@ def write(engine: Engine, batch: Batch) -> None:
     )
 
 
-def positions(engine: Engine) -> dict[tuple[str, int], int]:
+def positions(tables: Tables) -> dict[tuple[str, int], int]:
     """Return the position from which on each topic and partition is not stored yet."""
-    rows = engine.rows(query("positions"), _PositionRow)
+    rows = tables.rows(query("positions"), _PositionRow)
     return {(row.topic, row.partition): row.position for row in rows}
 
 
 def curves(  # noqa: PLR0913, PLR0917 - what a curve is chosen by
-    engine: Engine, experiment_id: str, trial_id: str, kind: str, name: str, points: int
+    tables: Tables, experiment_id: str, trial_id: str, kind: str, name: str, points: int
 ) -> dict[str, list[Point]]:
     """Return a trial's curve, or those of all trials if none is named.
 
@@ -116,7 +116,7 @@ def curves(  # noqa: PLR0913, PLR0917 - what a curve is chosen by
     """
     if not 1 <= points <= _POINTS_MAX:
         raise ValueError(f"points is {points}: give a number from 1 to {_POINTS_MAX}")
-    rows = engine.rows(
+    rows = tables.rows(
         query("curves"),
         _CurveRow,
         experiment=experiment_id,
@@ -132,20 +132,20 @@ def curves(  # noqa: PLR0913, PLR0917 - what a curve is chosen by
 
 
 def best(
-    engine: Engine, experiment_id: str, name: str, sign: float
+    tables: Tables, experiment_id: str, name: str, sign: float
 ) -> dict[str, tuple[int, float]]:
     """Return each trial's best validation; `sign` is 1 where smaller is better, else -1."""
-    rows = engine.rows(query("best"), _BestRow, experiment=experiment_id, name=name, sign=sign)
+    rows = tables.rows(query("best"), _BestRow, experiment=experiment_id, name=name, sign=sign)
     return {row.trial_id: (row.step, row.value) for row in rows}
 
 
-def names(engine: Engine, experiment_id: str) -> list[tuple[str, str]]:
+def names(tables: Tables, experiment_id: str) -> list[tuple[str, str]]:
     """Return the kind and name of every metric of an experiment, sorted."""
-    rows = engine.rows(query("names"), _NameRow, experiment=experiment_id)
+    rows = tables.rows(query("names"), _NameRow, experiment=experiment_id)
     return [(row.kind, row.name) for row in rows]
 
 
-def logs(engine: Engine, asked: LogQuery) -> tuple[list[LogEntry], str | None]:
+def logs(tables: Tables, asked: LogQuery) -> tuple[list[LogEntry], str | None]:
     """Return a page of lines, and where the next one begins.
 
     Raises:
@@ -155,7 +155,7 @@ def logs(engine: Engine, asked: LogQuery) -> tuple[list[LogEntry], str | None]:
     behind = read_cursor(asked.after) if asked.after else FIRST
     if not 1 <= asked.limit <= _LIMIT_MAX:
         raise ValueError(f"limit is {asked.limit}: give a number from 1 to {_LIMIT_MAX}")
-    rows = engine.rows(
+    rows = tables.rows(
         query("logs"),
         _LogRow,
         experiment=asked.experiment_id or experiment_of(asked.trial_id or ""),

@@ -1,4 +1,9 @@
-"""The tables: made by numbered migrations, and never opened by an older version than made them."""
+"""The tables: made by numbered migrations, and never opened by an older version than made them.
+
+A migration is a file `sql/NNNN_name.sql`, or `NNNN_name.since_YY_N.sql` for what ClickHouse can do
+since release YY.N: a server that is older goes without until it is upgraded. Migrations only go
+forward, and each may be run twice, also by two processes at once.
+"""
 
 import re
 from collections.abc import Iterator
@@ -6,26 +11,49 @@ from functools import cache
 from importlib.resources import files
 from typing import Final, NamedTuple
 
-from rung.metrics.engine import Engine
-from rung.metrics.errors import SeriesDamaged, remedy
+from rung.metrics.engine import Tables
+from rung.metrics.errors import SeriesDamaged, SeriesError, SeriesUnavailable
 from rung.metrics.native import Column
 
-_MIGRATION: Final = re.compile(r"(\d{4})_\w+\.sql")
+_MIGRATION: Final = re.compile(r"(\d{4})_([a-z_]+?)(?:\.since_(\d+)_(\d+))?\.sql")
 _COMMENT: Final = re.compile(r"^\s*--.*$", re.MULTILINE)
-_TABLES: Final = ("metrics", "logs", "positions", "ledgers")
 
 _JOURNAL: Final = """
 CREATE TABLE IF NOT EXISTS migrations (number UInt32)
 ENGINE = ReplacingMergeTree ORDER BY number
 """
+_HAS_JOURNAL: Final = """
+SELECT name FROM system.tables WHERE database = currentDatabase() AND name = 'migrations'
+"""
+
+
+class Migration(NamedTuple):
+    """One step of the tables' layout."""
+
+    number: int
+    name: str
+    since: tuple[int, int] | None
+    """The release of ClickHouse that it needs; None: every one."""
+    text: str
+
+
+class Plan(NamedTuple):
+    """Where a database stands."""
+
+    version: tuple[int, int]
+    """Of ClickHouse."""
+    done: list[Migration]
+    pending: list[Migration]
+    later: list[Migration]
+    """Those that this release of ClickHouse cannot do; all goes without them."""
 
 
 class _Number(NamedTuple):
     number: int
 
 
-class _Ledger(NamedTuple):
-    id: str
+class _Text(NamedTuple):
+    text: str
 
 
 @cache
@@ -34,14 +62,17 @@ def query(name: str) -> str:
     return (files("rung.metrics") / "sql" / f"{name}.sql").read_text(encoding="utf-8")
 
 
-def migrations() -> dict[int, str]:
-    """Return the text of every migration by its number, in order."""
-    texts: dict[int, str] = {}
+@cache
+def migrations() -> list[Migration]:
+    """Return every migration that this version knows, in order."""
+    found = []
     folder = files("rung.metrics") / "sql"
     for entry in sorted(folder.iterdir(), key=lambda item: item.name):
         if match := _MIGRATION.fullmatch(entry.name):
-            texts[int(match[1])] = entry.read_text(encoding="utf-8")
-    return texts
+            number, name, year, release = match.groups()
+            since = (int(year), int(release)) if year else None
+            found.append(Migration(int(number), name, since, entry.read_text(encoding="utf-8")))
+    return found
 
 
 def statements(text: str) -> Iterator[str]:
@@ -51,51 +82,93 @@ def statements(text: str) -> Iterator[str]:
             yield statement.strip()
 
 
-def migrate(engine: Engine) -> None:
-    """Bring the tables to this version; a migration cut short is run again.
+def plan(tables: Tables) -> Plan:
+    """Return what was done to a database and what is to be done; changes nothing.
+
+    Raises:
+        SeriesDamaged: a newer version made its tables.
+    """
+    numbers: set[int] = set()
+    if tables.rows(_HAS_JOURNAL, _Text):
+        rows = tables.rows("SELECT DISTINCT number FROM migrations", _Number)
+        numbers = {row.number for row in rows}
+    known = migrations()
+    if max(numbers, default=0) > known[-1].number:
+        raise SeriesDamaged(
+            f"{tables.place} was written by a newer Rung (migration {max(numbers)}, this version "
+            f"knows {known[-1].number}). Use that version; or: {tables.remedy}"
+        )
+    version = tables.version
+    undone = [item for item in known if item.number not in numbers]
+    return Plan(
+        version,
+        done=[item for item in known if item.number in numbers],
+        pending=[item for item in undone if item.since is None or item.since <= version],
+        later=[item for item in undone if item.since is not None and item.since > version],
+    )
+
+
+def migrate(tables: Tables) -> Plan:
+    """Bring the tables to this version and return what was to be done.
+
+    A migration that was cut short is run again.
 
     Raises:
         SeriesDamaged: a newer version made them.
     """
-    engine.execute(_JOURNAL)
-    done = [row.number for row in engine.rows("SELECT DISTINCT number FROM migrations", _Number)]
-    known = migrations()
-    if max(done, default=0) > max(known):
-        raise SeriesDamaged(
-            f"{engine.folder} was written by a newer Rung (migration {max(done)}, this version "
-            f"knows {max(known)}). Use that version; or: {remedy(engine.folder)}"
-        )
-    for number, text in known.items():
-        if number in done:
-            continue
-        for statement in statements(text):
-            engine.execute(statement)
-        _make_durable(engine)
-        engine.insert("migrations", [Column("number", "UInt32", [number])])
+    todo = plan(tables)
+    if todo.pending:
+        tables.execute(_JOURNAL)
+    for migration in todo.pending:
+        for statement in statements(migration.text):
+            tables.execute(statement)
+        tables.insert("migrations", [Column("number", "UInt32", [migration.number])])
+    return todo
 
 
-def _make_durable(engine: Engine) -> None:
-    """Have an insert on disk when it returns, so that positions never outrun their rows.
+def check(tables: Tables, *, waiting: bool) -> None:
+    """Make sure that the tables are there and of this version; changes nothing.
 
-    Not in the migrations, for a ClickHouse server of before 20.10 does not know the settings.
+    Args:
+        tables: of the database.
+        waiting: whether somebody else is expected to make them.
+
+    Raises:
+        SeriesUnavailable: they are not yet as they have to be, and `waiting`.
+        SeriesError: they are not as they have to be.
+        SeriesDamaged: a newer version made them.
     """
-    for table in _TABLES:
-        engine.execute(
-            f"ALTER TABLE {table} MODIFY SETTING fsync_after_insert = 1, fsync_part_directory = 1"
-        )
+    needed = [item.number for item in plan(tables).pending if item.since is None]
+    if needed:
+        numbers = ", ".join(map(str, needed))
+        message = f"{tables.place} lacks migration {numbers}: run `rung metrics migrate`"
+        if waiting:
+            raise SeriesUnavailable(f"{message}, or start the metrics service")
+        raise SeriesError(message)
 
 
-def claim(engine: Engine, ledger_id: str) -> None:
+def claim(tables: Tables, ledger_id: str) -> None:
     """Make sure that the tables derive from this ledger and no other.
 
     Raises:
         SeriesDamaged: they derive from another.
     """
-    owners = [row.id for row in engine.rows("SELECT DISTINCT id FROM ledgers", _Ledger)]
-    if not owners:
-        engine.insert("ledgers", [Column("id", "String", [ledger_id])])
-    elif owners != [ledger_id]:
+    if not check_owner(tables, ledger_id):
+        tables.insert("ledgers", [Column("id", "String", [ledger_id])])
+        check_owner(tables, ledger_id)
+
+
+def check_owner(tables: Tables, ledger_id: str) -> bool:
+    """Return whether the tables are known to derive from this ledger; False: nobody said so yet.
+
+    Raises:
+        SeriesDamaged: they derive from another.
+    """
+    owners = sorted(row.text for row in tables.rows("SELECT DISTINCT id FROM ledgers", _Text))
+    others = [owner for owner in owners if owner != ledger_id]
+    if others:
         raise SeriesDamaged(
-            f"{engine.folder} was derived from the ledger {owners[0]}, not from {ledger_id}. "
-            f"{remedy(engine.folder)}"
+            f"{tables.place} was derived from the ledger {others[0]}, not from {ledger_id}. "
+            f"{tables.remedy}"
         )
+    return bool(owners)

@@ -1,14 +1,20 @@
 """The metrics service: follows metrics and printed lines, and keeps the store up to date.
 
-It goes on where the store's own positions say, not where the ledger remembers: the series folder
-can be deleted, or restored from a backup, at any time. Records that cannot be read go to the dead
-letters before they are skipped.
+It goes on where the store's own positions say, not where the ledger remembers: the series can be
+deleted, or restored from a backup, at any time. Records that cannot be read go to the dead letters
+before they are skipped.
+
+Several replicas may write into one database, each the partitions that are its own. It reads their
+positions when it gets them. A replica that was stalled and writes late what another has written
+meanwhile does no harm: equal rows are one row, and of two positions the higher one counts.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
-from typing import Final
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final, Protocol, TypeVar
 
 import structlog
 
@@ -17,25 +23,43 @@ from rung.host import Rejected, dead_letter
 from rung.host.supervise import supervise
 from rung.ledger import Ledger, Record
 from rung.metrics.config import Settings
-from rung.metrics.errors import SeriesDamaged, SeriesUnavailable, remedy
+from rung.metrics.errors import SeriesDamaged, SeriesUnavailable
 from rung.metrics.store import SeriesStore
 
 NAME: Final = "metrics"
 
+T = TypeVar("T")
+
 _TOPICS: Final = (topic.METRICS, topic.LOGS)
 _WAIT_S_MIN: Final = 0.1
 _WAIT_S_MAX: Final = 10.0
+_RETAIN_EVERY_S: Final = 3_600.0
 
 _log = structlog.get_logger()
 
 
-async def serve(ledger: Ledger, store: SeriesStore, settings: Settings | None = None) -> None:
+class Share(Protocol):
+    """Which partitions are this replica's."""
+
+    async def hold(self, topic: str, work: Callable[[int], Awaitable[None]]) -> None:
+        """Run `work(partition)` for each partition of a topic while it is this replica's."""
+        ...
+
+
+async def serve(
+    ledger: Ledger,
+    store: SeriesStore,
+    settings: Settings | None = None,
+    *,
+    share: Share | None = None,
+) -> None:
     """Keep the store up to date with the ledger until cancelled.
 
     Args:
         ledger: followed; dead letters are appended to it.
         store: opened if it is not yet; the caller closes it.
         settings: sizes and times; their defaults if not given.
+        share: the partitions of `metrics` and `logs` to keep; all of them if not given.
 
     Raises:
         SeriesError: the store cannot be used, see its message.
@@ -44,24 +68,72 @@ async def serve(ledger: Ledger, store: SeriesStore, settings: Settings | None = 
     settings = settings or Settings()
     intake = _Intake(ledger, store, settings)
     store.on_rejected(intake.reject)
-    await store.open()
+    await patiently(store.open)
     await store.forget()
-    positions = await store.positions()
-    await _check_not_ahead(ledger, positions, store)
     try:
         async with asyncio.TaskGroup() as group:
+            group.create_task(intake.cut())
             group.create_task(intake.write())
+            group.create_task(_retain(store, settings))
             for name in _TOPICS:
-                for partition in range(ledger.partitions(name)):
-                    start = positions.get((name, partition), 0)
-                    follower = _Follower(ledger, intake, name, partition, start)
-                    group.create_task(supervise(follower.run, name=f"{NAME}/{name}/{partition}"))
+                work = partial(_keep, ledger, store, intake, name)
+                if share is not None:
+                    group.create_task(share.hold(name, work))
+                else:
+                    for partition in range(ledger.partitions(name)):
+                        group.create_task(work(partition))
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from failures
 
 
+async def patiently(call: Callable[[], Awaitable[T]]) -> T:
+    """Return what a call returns, made again and again while it fails for what may pass."""
+    wait_s = _WAIT_S_MIN
+    while True:
+        try:
+            return await call()
+        except (SeriesUnavailable, LedgerError) as error:
+            if not error.retriable:
+                raise
+            _log.warning("series behind", reason=str(error), wait_s=wait_s)
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _WAIT_S_MAX)
+
+
+async def _keep(
+    ledger: Ledger, store: SeriesStore, intake: "_Intake", name: str, partition: int
+) -> None:
+    """Follow a partition from what is stored of it onwards, for ever."""
+    positions = await patiently(store.positions)
+    start = positions.get((name, partition), 0)
+    end = await patiently(partial(ledger.end, name, partition))
+    if start > end:
+        raise SeriesDamaged(
+            f"{store.place} has partition {partition} of {name} up to {start}, the ledger ends at "
+            f"{end}: was the ledger put back to an earlier copy? {store.remedy}"
+        )
+    follower = _Follower(ledger, intake, name, partition, start)
+    await supervise(follower.run, name=f"{NAME}/{name}/{partition}")
+
+
+async def _retain(store: SeriesStore, settings: Settings) -> None:
+    """Have old rows dropped, by ClickHouse itself where it can, else now and then."""
+    kept = {"metrics": settings.metrics_days, "logs": settings.logs_days}
+    days = {table: number for table, number in kept.items() if number is not None}
+    while days:
+        for table, number in list(days.items()):
+            now_ms = int(time.time() * 1_000)
+            if await patiently(partial(store.retain, table, number, now_ms=now_ms)):
+                del days[table]
+        await asyncio.sleep(_RETAIN_EVERY_S)
+
+
 class _Intake:
-    """Between the followers and the store: holds them back while the store is behind."""
+    """Between the followers and the store: holds them back while the store is behind.
+
+    One batch is written while the next is gathered and decoded; more than two batches' worth is
+    never taken in.
+    """
 
     def __init__(self, ledger: Ledger, store: SeriesStore, settings: Settings) -> None:
         self._ledger = ledger
@@ -69,6 +141,7 @@ class _Intake:
         self._settings = settings
         self._came = asyncio.Event()
         self._full = asyncio.Event()
+        self._ready = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
 
@@ -77,20 +150,29 @@ class _Intake:
         await self._room.wait()
         self._store.absorb(records)
         self._came.set()
-        if self._store.pending_bytes >= self._settings.flush_bytes:
-            self._room.clear()
+        if self._store.absorbed_bytes >= self._settings.flush_bytes:
             self._full.set()
+        self._make_room()
 
-    async def write(self) -> None:
-        """Have the store write what it absorbed, for ever."""
+    async def cut(self) -> None:
+        """Have the store make batches of what it absorbed, by size and time, for ever."""
         while True:
             await self._came.wait()
             self._came.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._full.wait(), self._settings.flush_seconds)
-            await self._flush()
             self._full.clear()
-            self._room.set()
+            await self._store.cut()
+            self._ready.set()
+
+    async def write(self) -> None:
+        """Have the store write its batches, for ever."""
+        while True:
+            await self._ready.wait()
+            self._ready.clear()
+            while await patiently(self._store.write):
+                self._make_room()
+            self._make_room()
 
     async def reject(self, rejected: Sequence[Rejected]) -> None:
         """Put records that cannot be read on record as dead letters."""
@@ -106,19 +188,11 @@ class _Intake:
             )
         await self._ledger.append([dead_letter(self._ledger.id, NAME, item) for item in rejected])
 
-    async def _flush(self) -> None:
-        wait_s = _WAIT_S_MIN
-        while True:
-            try:
-                await self._store.flush()
-            except (SeriesUnavailable, LedgerError) as error:
-                if not error.retriable:
-                    raise
-                _log.warning("series behind", reason=str(error), wait_s=wait_s)
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, _WAIT_S_MAX)
-            else:
-                return
+    def _make_room(self) -> None:
+        if self._store.pending_bytes < 2 * self._settings.flush_bytes:
+            self._room.set()
+        else:
+            self._room.clear()
 
 
 class _Follower:
@@ -139,21 +213,3 @@ class _Follower:
         async for records in follow:
             await self._intake.take(records)
             self._position = records[-1].position + 1
-
-
-async def _check_not_ahead(
-    ledger: Ledger, positions: dict[tuple[str, int], int], store: SeriesStore
-) -> None:
-    """Refuse series of records that the ledger no longer has.
-
-    Raises:
-        SeriesDamaged: the ledger was put back to an earlier state.
-    """
-    for (name, partition), position in positions.items():
-        end = await ledger.end(name, partition)
-        if position > end:
-            raise SeriesDamaged(
-                f"{store.folder} has partition {partition} of {name} up to {position}, the ledger "
-                f"ends at {end}: was the ledger put back to an earlier copy? "
-                f"{remedy(store.folder)}"
-            )

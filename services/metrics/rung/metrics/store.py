@@ -1,11 +1,14 @@
-"""The series of every trial: curves, best values, printed lines, kept in chDB.
+"""The series of every trial: curves, best values, printed lines, kept in ClickHouse.
 
-A pure derivative of the ledger. Records are taken in as they come (`absorb`), decoded and written
-in batches (`flush`): the rows first, then the positions up to which they were taken. A crash
-between the two makes the rows come again, and the tables' keys make them one.
+A pure derivative of the ledger. Records are taken in as they come (`absorb`), decoded to batches
+(`cut`) and written (`flush`): the rows of a batch first, then the positions up to which they were
+taken, and a batch only after all batches before it. A crash in between makes rows come again, and
+the tables' keys make them one; a batch that failed is written again as it was, so that a server
+which remembers its newest blocks need not even store it twice.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
@@ -17,10 +20,12 @@ from rung.host import Rejected
 from rung.ledger import Record
 from rung.metrics import query
 from rung.metrics.batch import Batch
-from rung.metrics.engine import Engine
+from rung.metrics.embedded import Embedded
+from rung.metrics.engine import Engine, Tables
 from rung.metrics.errors import SeriesUnavailable
 from rung.metrics.query import LogEntry, LogQuery, Point, experiment_of
-from rung.metrics.schema import claim, migrate
+from rung.metrics.retention import retain
+from rung.metrics.schema import check, check_owner, claim, migrate
 
 T = TypeVar("T")
 
@@ -30,30 +35,56 @@ _log = structlog.get_logger()
 
 
 class SeriesStore:
-    """The series in one chDB folder, which no other process may have open meanwhile.
+    """The series in one chDB folder, or in one database of a ClickHouse server.
 
-    The folder is opened at the first use. Every query first writes what was absorbed, so that
-    what the metrics service has seen is what a reader sees.
+    It is opened at the first use. Every query first writes what was absorbed, so that what the
+    metrics service has seen is what a reader in the same process sees.
     """
 
-    def __init__(self, folder: Path, *, ledger_id: str) -> None:
+    def __init__(
+        self,
+        place: Engine | Path,
+        *,
+        ledger_id: str,
+        read_only: bool = False,
+        migrates: bool = True,
+    ) -> None:
         """Prepare a store; nothing is opened yet.
 
         Args:
-            folder: chDB's, `series/` of the data folder; made if need be.
-            ledger_id: the ledger from which it derives; a folder of another is refused.
+            place: an engine, or chDB's folder, `series/` of the data folder; made if need be.
+            ledger_id: the ledger from which it derives; series of another are refused.
+            read_only: only queries are asked; nothing is written, made or changed.
+            migrates: bring the tables to this version; if not, older ones are refused.
         """
-        self._engine: Final = Engine(folder)
+        self._engine: Final = Embedded(place) if isinstance(place, Path) else place
         self._ledger_id: Final = ledger_id
-        self._pending: list[Record] = []
+        self._read_only: Final = read_only
+        self._migrates: Final = migrates
+        self._absorbed: list[Record] = []
+        self._absorbed_bytes = 0
         self._pending_bytes = 0
-        self._flushing: Final = asyncio.Lock()
+        self._batches: Final[deque[Batch]] = deque()
+        self._is_open = False
+        self._opening: Final = asyncio.Lock()
+        self._cutting: Final = asyncio.Lock()
+        self._writing: Final = asyncio.Lock()
         self._reject: Reject | None = None
 
     @property
-    def folder(self) -> Path:
-        """Where it is kept."""
-        return self._engine.folder
+    def place(self) -> str:
+        """Where it is kept, as messages name it."""
+        return self._engine.place
+
+    @property
+    def remedy(self) -> str:
+        """What to do when its contents cannot be used."""
+        return self._engine.remedy
+
+    @property
+    def absorbed_bytes(self) -> int:
+        """How much was absorbed and is in no batch yet."""
+        return self._absorbed_bytes
 
     @property
     def pending_bytes(self) -> int:
@@ -61,15 +92,16 @@ class SeriesStore:
         return self._pending_bytes
 
     async def open(self) -> None:
-        """Open the folder now rather than at the first use.
+        """Open it now rather than at the first use.
 
         Raises:
+            SeriesUnavailable: it cannot be opened now.
             SeriesError: it is open elsewhere, damaged, of a newer version or of another ledger.
         """
         await self._run(lambda _: None)
 
     async def close(self) -> None:
-        """Write what was absorbed and let go of the folder."""
+        """Write what was absorbed, if that is possible now, and let go of it."""
         try:
             await self._flush_if_possible()
         finally:
@@ -81,35 +113,68 @@ class SeriesStore:
 
     def absorb(self, records: Sequence[Record]) -> None:
         """Take records in, of one partition in their order; `flush` writes them."""
-        self._pending.extend(records)
-        self._pending_bytes += sum(len(record.value) for record in records)
+        assert not self._read_only, "a store for queries takes nothing in"
+        size = sum(len(record.value) for record in records)
+        self._absorbed.extend(records)
+        self._absorbed_bytes += size
+        self._pending_bytes += size
+
+    async def cut(self) -> None:
+        """Decode what was absorbed to a batch, which `flush` writes; off the event loop."""
+        async with self._cutting:
+            records, self._absorbed = self._absorbed, []
+            size, self._absorbed_bytes = self._absorbed_bytes, 0
+            if not records:
+                return
+            try:
+                self._batches.append(await asyncio.to_thread(Batch.of, records))
+            except BaseException:
+                self._absorbed = records + self._absorbed
+                self._absorbed_bytes += size
+                raise
 
     async def flush(self) -> None:
-        """Write what was absorbed; it is durable when this returns.
+        """Write what was absorbed; it is stored when this returns.
 
         Raises:
             SeriesUnavailable: it could not be written now; it stays absorbed.
         """
-        async with self._flushing:
-            records, self._pending = self._pending, []
-            size, self._pending_bytes = self._pending_bytes, 0
-            if not records:
-                return
-            try:
-                batch = await self._run(lambda _: Batch.of(records))
-                if batch.rejected and self._reject:
-                    await self._reject(batch.rejected)
-                await self._run(lambda engine: query.write(engine, batch))
-            except BaseException:
-                self._pending = records + self._pending
-                self._pending_bytes += size
-                raise
+        await self.cut()
+        while await self.write():
+            pass
+
+    async def write(self) -> bool:
+        """Write the oldest batch; return whether there was one.
+
+        Raises:
+            SeriesUnavailable: it could not be written now; it stays the oldest.
+        """
+        async with self._writing:
+            if not self._batches:
+                return False
+            batch = self._batches[0]
+            if batch.rejected and self._reject:
+                await self._reject(batch.rejected)
+            await self._run(lambda tables: query.write(tables, batch))
+            self._batches.popleft()
+            self._pending_bytes -= batch.size
+            return True
 
     async def forget(self) -> None:
         """Drop what was absorbed and not written: it is about to be read from the ledger again."""
-        async with self._flushing:
-            self._pending = []
+        async with self._cutting, self._writing:
+            self._absorbed = []
+            self._absorbed_bytes = 0
             self._pending_bytes = 0
+            self._batches.clear()
+
+    async def retain(self, table: str, days: int, *, now_ms: int) -> bool:
+        """See to it that rows reported longer ago than so many days go, 0: none.
+
+        Returns:
+            Whether ClickHouse goes on by itself; if not, this has to be called again and again.
+        """
+        return await self._run(lambda tables: retain(tables, table, days, now_ms=now_ms))
 
     async def positions(self) -> dict[tuple[str, int], int]:
         """Return the position from which on each topic and partition is not stored yet."""
@@ -126,7 +191,7 @@ class SeriesStore:
         """
         experiment_id = experiment_of(trial_id)
         curves = await self._fresh(
-            lambda engine: query.curves(engine, experiment_id, trial_id, kind, name, points)
+            lambda tables: query.curves(tables, experiment_id, trial_id, kind, name, points)
         )
         return curves.get(trial_id, [])
 
@@ -135,7 +200,7 @@ class SeriesStore:
     ) -> dict[str, list[Point]]:
         """Return the curves of all trials of an experiment, each as `curve` does."""
         return await self._fresh(
-            lambda engine: query.curves(engine, experiment_id, "", kind, name, points)
+            lambda tables: query.curves(tables, experiment_id, "", kind, name, points)
         )
 
     async def best(
@@ -146,11 +211,11 @@ class SeriesStore:
     ) -> dict[str, tuple[int, float]]:
         """Return each trial's best validation: its step and value; of equal ones the earliest."""
         sign = 1.0 if smaller_is_better else -1.0
-        return await self._fresh(lambda engine: query.best(engine, experiment_id, name, sign))
+        return await self._fresh(lambda tables: query.best(tables, experiment_id, name, sign))
 
     async def names(self, experiment_id: str) -> list[tuple[str, str]]:
         """Return the kind and name of every metric that an experiment reported, sorted."""
-        return await self._fresh(lambda engine: query.names(engine, experiment_id))
+        return await self._fresh(lambda tables: query.names(tables, experiment_id))
 
     async def logs(  # noqa: PLR0913 - what lines can be chosen by
         self,
@@ -184,9 +249,9 @@ class SeriesStore:
         asked = LogQuery(
             experiment_id, trial_id, rank, level, text, since_ms, until_ms, after, limit
         )
-        return await self._fresh(lambda engine: query.logs(engine, asked))
+        return await self._fresh(lambda tables: query.logs(tables, asked))
 
-    async def _fresh(self, call: Callable[[Engine], T]) -> T:
+    async def _fresh(self, call: Callable[[Tables], T]) -> T:
         await self._flush_if_possible()
         return await self._run(call)
 
@@ -194,18 +259,31 @@ class SeriesStore:
         try:
             await self.flush()
         except (SeriesUnavailable, LedgerError) as error:
-            _log.warning("series behind", reason=str(error), pending_bytes=self._pending_bytes)
+            _log.warning("series behind", reason=str(error), bytes=self.pending_bytes)
 
-    async def _run(self, call: Callable[[Engine], T]) -> T:
-        return await self._engine.run(lambda: call(self._ready()))
+    async def _run(self, call: Callable[[Tables], T]) -> T:
+        if not self._is_open:
+            await self._open()
+        return await self._engine.run(call)
 
-    def _ready(self) -> Engine:
-        if not self._engine.connected:
-            self._engine.connect()
+    async def _open(self) -> None:
+        async with self._opening:
+            if self._is_open:
+                return
             try:
-                migrate(self._engine)
-                claim(self._engine, self._ledger_id)
+                await self._engine.run(self._prepare)
             except BaseException:
-                self._engine.disconnect()
+                await self._engine.release()
                 raise
-        return self._engine
+            self._is_open = True
+
+    def _prepare(self, tables: Tables) -> None:
+        if self._read_only:
+            check(tables, waiting=True)
+            check_owner(tables, self._ledger_id)
+            return
+        if self._migrates:
+            migrate(tables)
+        else:
+            check(tables, waiting=False)
+        claim(tables, self._ledger_id)

@@ -1,0 +1,89 @@
+"""How long rows are kept: by the table's own TTL, or by deleting where ClickHouse is too old.
+
+The tables are not partitioned by time: a trial's clock says when a row was reported, and a clock
+gone wrong would make partitions by the thousand. A TTL goes by rows and needs no partitions.
+"""
+
+import re
+from typing import Final, NamedTuple
+
+from rung.metrics.engine import Tables
+
+DAYS_MAX: Final = 36_500
+TABLES: Final = ("metrics", "logs")
+
+_KNOWS_TTL: Final = (20, 12)
+"""TTLs are older (19.6), but could not be taken away again before 20.12."""
+_DAY_S: Final = 86_400
+_DAY_MS: Final = 1_000 * _DAY_S
+_TIME_MAX: Final = (1 << 32) - 1
+_TTL: Final = re.compile(r"\bTTL toDateTime\(.*?intDiv\(time_ms, 1000\) \+ (\d+)", re.DOTALL)
+
+_DEFINITION: Final = """
+SELECT create_table_query FROM system.tables
+WHERE database = currentDatabase() AND name = {table:String}
+"""
+_DELETING: Final = """
+SELECT count() FROM system.mutations
+WHERE database = currentDatabase() AND table = {table:String} AND NOT is_done
+"""
+
+
+class _Text(NamedTuple):
+    text: str
+
+
+class _Number(NamedTuple):
+    number: int
+
+
+def retain(tables: Tables, table: str, days: int, *, now_ms: int) -> bool:
+    """See to it that rows reported longer ago than so many days go.
+
+    Args:
+        tables: of the database.
+        table: `metrics` or `logs`.
+        days: 0 keeps them for ever.
+        now_ms: the present time, Unix time in milliseconds.
+
+    Returns:
+        Whether ClickHouse goes on by itself; if not, this has to be called again and again.
+    """
+    assert table in TABLES, table
+    if tables.version >= _KNOWS_TTL:
+        _set_ttl(tables, table, days)
+        return True
+    if days:
+        _delete(tables, table, before_ms=now_ms - days * _DAY_MS)
+    return days == 0
+
+
+def days_kept(tables: Tables, table: str) -> int:
+    """Return the days after which ClickHouse itself drops rows, 0: never."""
+    (definition,) = tables.rows(_DEFINITION, _Text, table=table)
+    found = _TTL.search(definition.text)
+    return int(found[1]) // _DAY_S if found else 0
+
+
+def _set_ttl(tables: Tables, table: str, days: int) -> None:
+    if days == days_kept(tables, table):
+        return
+    if days == 0:
+        tables.execute(f"ALTER TABLE {table} REMOVE TTL")
+        return
+    # What lies outside of the years that a DateTime has counts as its first or last moment.
+    gone = f"intDiv(time_ms, 1000) + {days * _DAY_S}"
+    tables.execute(
+        f"ALTER TABLE {table} MODIFY TTL toDateTime(least(greatest({gone}, 0), {_TIME_MAX}))"
+    )
+
+
+def _delete(tables: Tables, table: str, *, before_ms: int) -> None:
+    """Delete rows; each time it costs writing the parts anew in which such rows lie."""
+    (running,) = tables.rows(_DELETING, _Number, table=table)
+    if running.number:
+        return
+    old = f"SELECT count() FROM {table} WHERE time_ms < {{before:Int64}}"  # noqa: S608 - a constant
+    (found,) = tables.rows(old, _Number, before=before_ms)
+    if found.number:
+        tables.execute(f"ALTER TABLE {table} DELETE WHERE time_ms < {before_ms}")
