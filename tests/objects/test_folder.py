@@ -101,7 +101,7 @@ def test_its_url_opens_it_again(tmp_path: Path) -> None:
     assert open_store(store.url).read("x") == b"1"
 
 
-@pytest.mark.parametrize("url", ["s3://bucket", "/srv/x", "file:", "file://host/x", ""])
+@pytest.mark.parametrize("url", ["gs://bucket", "/srv/x", "file:", "file://host/x", ""])
 def test_an_unknown_url_is_refused_with_an_example(url: str) -> None:
     """What cannot be opened is refused with an address that could."""
     with pytest.raises(ObjectError, match="file:///srv"):

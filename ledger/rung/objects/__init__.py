@@ -3,7 +3,7 @@
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from rung.events.errors import ObjectDamaged, ObjectError, ObjectMissing
+from rung.events.errors import ObjectDamaged, ObjectError, ObjectMissing, ObjectUnavailable
 from rung.objects.folder import FolderStore
 from rung.objects.manifest import (
     FileEntry,
@@ -27,6 +27,7 @@ __all__ = [
     "ObjectInfo",
     "ObjectMissing",
     "ObjectStore",
+    "ObjectUnavailable",
     "Provenance",
     "StoredCheckpoint",
     "checkpoint_prefix",
@@ -39,12 +40,30 @@ __all__ = [
 
 
 def open_store(url: str) -> ObjectStore:
-    """Open the object store at an URL such as `file:///srv/rung/objects`.
+    """Open the object store at an URL: `file:///srv/rung/objects`, or `s3://bucket/prefix`.
+
+    Endpoint, credentials and all else about S3 are in the environment; see
+    `rung.objects.s3.settings`. No server is asked for anything yet.
 
     Raises:
         ObjectError: the URL is of no known kind, or the store cannot be opened.
     """
     parts = urlsplit(url)
+    if parts.scheme == "s3":
+        return _open_s3(url)
     if parts.scheme != "file" or parts.netloc not in {"", "localhost"} or not parts.path:
-        raise ObjectError(f"object store {url!r}: known are URLs such as file:///srv/rung/objects")
+        raise ObjectError(
+            f"object store {url!r}: known are URLs such as file:///srv/rung/objects and"
+            " s3://bucket/prefix"
+        )
     return FolderStore(Path(unquote(parts.path)))
+
+
+def _open_s3(url: str) -> ObjectStore:
+    try:
+        from rung.objects.s3.store import S3Store  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        raise ObjectError(
+            f"object store {url!r}: {error.name} is missing; pip install 'rung[s3]' brings it"
+        ) from error
+    return S3Store(url)

@@ -19,7 +19,12 @@ class ObjectStore(Protocol):
 
     @property
     def url(self) -> str:
-        """Where it is, in a form that `rung.objects.open_store` takes: `file:///…`."""
+        """Where it is, in a form that `rung.objects.open_store` takes: `file:///…`, `s3://…`."""
+        ...
+
+    @property
+    def parallel(self) -> int:
+        """How many objects it is good to put or get at once, from threads."""
         ...
 
     def put(self, name: str, source: Path) -> None:
@@ -31,15 +36,15 @@ class ObjectStore(Protocol):
         ...
 
     def get(self, name: str, target: Path) -> None:
-        """Write the object's bytes to a file.
+        """Write the object's bytes to a file; its folder is made where it is missing.
 
         Raises:
             ObjectMissing: there is no such object.
         """
         ...
 
-    def read(self, name: str) -> bytes:
-        """Return the object's bytes.
+    def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
+        """Return the object's bytes, or some of them; fewer where it ends.
 
         Raises:
             ObjectMissing: there is no such object.
@@ -52,4 +57,12 @@ class ObjectStore(Protocol):
 
     def delete(self, prefix: str) -> int:
         """Delete every object whose name begins with the prefix; return how many there were."""
+        ...
+
+    def presign(self, name: str, expires_s: float) -> str | None:
+        """Return an URL under which anybody may read the object for a while; None if none can."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it; what waits for it in other threads ends soon, with an error."""
         ...
