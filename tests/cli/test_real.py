@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -153,7 +154,8 @@ def test_the_ledger_is_read(experiment: str, rung: Rung) -> None:
     events = [json.loads(line) for line in lines]
     assert events[0]["type"] == "rung.search.planned.v1"
     assert all(event["causeindex"] is not None for event in events)
-    result = rung("ledger", "tail", experiment[:6], "--all", "--limit", "3")
+    chosen = ("--topic", "experiments", "--all", "--limit", "3")
+    result = rung("ledger", "tail", experiment[:6], *chosen)
     assert result.code == 0
     assert "rung.experiment.submitted.v1" in result.out
     assert "experiments" in rung("ledger", "show").out
@@ -166,10 +168,12 @@ def test_what_trials_printed_is_there(
 ) -> None:
     """Logs can be read and followed; an experiment that ended ends the following."""
     monkeypatch.setattr("rung.cli.logs._LOOK_S", 0.2)
+    while "left as asked" not in rung("logs", experiment, "--json").out:
+        time.sleep(0.1)  # lines are stored a moment after they were printed
     for arguments in (["logs", experiment], ["logs", experiment, "-f"]):
         result = rung(*arguments)
         assert result.code == 0
-    assert "left as asked" in rung("logs", experiment, "--json").out
+        assert "left as asked" in result.out
 
 
 def test_control_and_status(installation: Installation, rung: Rung, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from rung.cli.complete import experiment_ids
 from rung.cli.exit_code import FAILED, OK
-from rung.cli.link import Link, asynchronous, linked
+from rung.cli.link import Link, asynchronous, ledger_option, linked
 from rung.cli.output import flat, print_json, printable
 from rung.events import RungError
 
@@ -24,12 +24,7 @@ _ABSENT: Final = object()
 
 @click.command()
 @click.argument("experiment_id", metavar="[ID]", required=False, shell_complete=experiment_ids)
-@click.option(
-    "--ledger",
-    "path",
-    type=click.Path(path_type=Path, exists=True),
-    help="An exported file, a ledger, or a data folder, in place of --data.",
-)
+@ledger_option
 @linked
 @asynchronous
 async def audit(experiment_id: str | None, path: Path | None, link: Link) -> int:

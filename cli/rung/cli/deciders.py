@@ -2,6 +2,8 @@
 
 from typing import Any, Final
 
+import msgspec
+
 from rung import answer
 from rung.checkpoint_gc.machine import CheckpointGC
 from rung.host import Difference, Process, Verdict, audit
@@ -39,14 +41,7 @@ async def audit_all(ledger: Ledger, experiment_id: str | None = None) -> answer.
 
 
 def _difference(process: str, item: Difference) -> answer.Difference:
-    return answer.Difference(
-        process=process,
-        key=item.key,
-        position=item.position,
-        index=item.index,
-        recorded=item.recorded,
-        decided=item.decided,
-    )
+    return answer.Difference(process=process, **msgspec.structs.asdict(item))
 
 
 def _verdict(verdict: Verdict) -> answer.Verdict:

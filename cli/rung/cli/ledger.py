@@ -11,7 +11,7 @@ import click
 
 from rung.cli.complete import experiment_ids
 from rung.cli.data_folder import is_running
-from rung.cli.link import Link, asynchronous, linked
+from rung.cli.link import Link, asynchronous, ledger_option, linked
 from rung.cli.output import print_facts, print_json, print_table, printable
 from rung.events import TOPICS, RungError, UndecodableEvent, decode
 
@@ -27,13 +27,6 @@ FORWARDERS: Final = (
 )
 """Consumers that must not act on what is imported: it happened elsewhere."""
 
-_source = click.option(
-    "--ledger",
-    "path",
-    type=click.Path(path_type=Path, exists=True),
-    help="An exported file, a ledger, or a data folder, in place of --data.",
-)
-
 
 @click.group()
 def ledger() -> None:
@@ -44,7 +37,7 @@ def ledger() -> None:
 @click.argument("experiment_id", metavar="[ID]", required=False, shell_complete=experiment_ids)
 @click.option("--topic", "names", multiple=True, type=click.Choice(list(TOPICS)))
 @click.option("--full", is_flag=True, help="Do not shorten.")
-@_source
+@ledger_option
 @linked
 @asynchronous
 async def show(
@@ -110,7 +103,7 @@ async def tail(  # noqa: PLR0913 - what can be chosen
     type=click.Path(path_type=Path, dir_okay=False),
     help="A file, in place of standard output.",
 )
-@_source
+@ledger_option
 @linked
 @asynchronous
 async def export(

@@ -15,6 +15,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+ledger_option: Final = click.option(
+    "--ledger",
+    "path",
+    type=click.Path(path_type=Path, exists=True),
+    help="An exported file, a ledger, or a data folder, in place of --data.",
+)
+"""For commands that can read a ledger without a server."""
+
 PATIENCE_S: Final = 3.0
 """How long a command goes on trying while nobody answers."""
 PATIENCE_FOLLOWING_S: Final = 60.0

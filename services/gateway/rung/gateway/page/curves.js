@@ -1,7 +1,7 @@
 // Learning curves of all trials, drawn over each other. Three canvases lie on each other: the axes,
 // all curves, and the one that is looked at, so that the pointer's moving draws one curve only.
 
-import { h, say } from "./dom.js";
+import { framed, h, say } from "./dom.js";
 import { short } from "./format.js";
 import { linear, logarithmic, surface, tone } from "./scale.js";
 
@@ -19,6 +19,7 @@ export class Curves {
       role: "img",
       "aria-label": "Learning curves. Arrow keys walk through the trials, Enter opens one.",
     });
+    this.draw = framed(this.canvas, () => this.#draw());
     this.tip = h("div", { class: "tip", hidden: true });
     this.grid = h("canvas", { class: "layer" });
     this.all = h("canvas", { class: "layer" });
@@ -34,13 +35,6 @@ export class Curves {
   set(curves) {
     this.curves = curves;
     this.draw();
-  }
-
-  draw() {
-    this.asked ??= requestAnimationFrame(() => {
-      this.asked = null;
-      if (this.canvas.isConnected) this.#draw();
-    });
   }
 
   /** Draws the curve that is looked at, and the others pale. */

@@ -98,6 +98,17 @@ export function paced(work, gapMs) {
   };
 }
 
+/** Returns a function that draws on a canvas once before the next frame, however often called. */
+export function framed(canvas, draw) {
+  let asked = null;
+  return () => {
+    asked ??= requestAnimationFrame(() => {
+      asked = null;
+      if (canvas.isConnected) draw();
+    });
+  };
+}
+
 /** Returns a state as a badge. */
 export function badge(state) {
   return h("span", { class: `badge ${state}` }, state);

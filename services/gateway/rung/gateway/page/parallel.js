@@ -2,7 +2,7 @@
 // keeps the trials within that range, here and in the curves and the table. Two canvases lie on each
 // other: all lines, and the axes with the line that is looked at.
 
-import { h, say } from "./dom.js";
+import { framed, h, say } from "./dom.js";
 import { flat, plain, short } from "./format.js";
 import { linear, logarithmic, surface, tone } from "./scale.js";
 
@@ -19,6 +19,7 @@ export class Parallel {
       role: "img",
       "aria-label": "Hyperparameters against the metric, one line per trial; the table has the same.",
     });
+    this.draw = framed(this.canvas, () => this.#draw());
     this.tip = h("div", { class: "tip", hidden: true });
     this.all = h("canvas", { class: "layer" });
     this.element = h("div", { class: "chart" }, this.all, this.canvas, this.tip);
@@ -46,13 +47,6 @@ export class Parallel {
   clear() {
     this.ranges.clear();
     this.#filter();
-  }
-
-  draw() {
-    this.asked ??= requestAnimationFrame(() => {
-      this.asked = null;
-      if (this.canvas.isConnected) this.#draw();
-    });
   }
 
   /** Draws the axes and the line that is looked at, and the others pale. */

@@ -3,6 +3,7 @@
 from importlib.metadata import version
 from typing import Final
 
+import msgspec
 from aiohttp import web
 
 from rung import answer
@@ -38,19 +39,7 @@ async def list_dead_letters(request: web.Request) -> web.Response:
     shown, cursor = page(
         views.letters(), query, lambda it: (it.at, it.topic, it.number), descending=True
     )
-    items = [
-        answer.DeadLetter(
-            at=letter.at,
-            topic=letter.topic,
-            partition=letter.partition,
-            position=letter.position,
-            key=letter.key,
-            reader=letter.reader,
-            reason=letter.reason,
-            value=letter.value,
-        )
-        for letter in shown
-    ]
+    items = msgspec.convert(shown, list[answer.DeadLetter], from_attributes=True)
     count = views.letter_count()
     return reply(answer.DeadLetterList(items=items, next_cursor=cursor, count=count))
 
