@@ -1,0 +1,107 @@
+{{/* Variables from the Secret: (list $ <name of the Secret> <what the pod needs>). */}}
+{{- define "rung.secretEnv" -}}
+{{- $root := index . 0 -}}
+{{- $secret := index . 1 -}}
+{{- $needs := index . 2 -}}
+{{- $variables := dict -}}
+{{- if and (has "kafka" $needs) (hasPrefix "SASL" $root.Values.kafka.securityProtocol) }}
+{{- $_ := set $variables "RUNG_KAFKA_SASL_USERNAME" "kafka-username" -}}
+{{- $_ := set $variables "RUNG_KAFKA_SASL_PASSWORD" "kafka-password" -}}
+{{- end }}
+{{- if has "objects" $needs }}
+{{- $_ := set $variables "AWS_ACCESS_KEY_ID" "s3-access-key-id" -}}
+{{- $_ := set $variables "AWS_SECRET_ACCESS_KEY" "s3-secret-access-key" -}}
+{{- if eq $root.Values.objects.sse "customer" }}
+{{- $_ := set $variables "RUNG_S3_SSE_KEY" "s3-sse-key" -}}
+{{- end }}
+{{- end }}
+{{- if has "series" $needs }}
+{{- $_ := set $variables "RUNG_CLICKHOUSE_PASSWORD" "clickhouse-password" -}}
+{{- end }}
+{{- if has "token" $needs }}
+{{- $_ := set $variables "RUNG_TOKEN" "token" -}}
+{{- end }}
+{{- range $name, $key := $variables }}
+- name: {{ $name }}
+  valueFrom:
+    secretKeyRef: {name: {{ $secret }}, key: {{ $key }}}
+{{- end }}
+{{- end -}}
+
+{{- define "rung.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "rung.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{- define "rung.probes" -}}
+startupProbe:
+  httpGet: {path: /healthz, port: probe}
+  periodSeconds: 2
+  timeoutSeconds: 3
+  failureThreshold: 150
+livenessProbe:
+  httpGet: {path: /healthz, port: probe}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {path: /readyz, port: probe}
+  periodSeconds: 5
+  timeoutSeconds: 3
+  failureThreshold: 2
+{{- end -}}
+
+{{/* Secrets with certificates, by the store that they are for. */}}
+{{- define "rung.certificates" -}}
+{{- range $store, $secret := dict "kafka" .Values.kafka.tlsSecret "objects" .Values.objects.caSecret "series" .Values.series.caSecret }}
+{{- with $secret }}
+{{ $store }}: {{ . }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "rung.mounts" -}}
+- {name: tmp, mountPath: /tmp}
+{{- range $store, $secret := include "rung.certificates" . | fromYaml }}
+- {name: {{ $store }}-certificates, mountPath: /etc/rung/{{ $store }}, readOnly: true}
+{{- end }}
+{{- end -}}
+
+{{- define "rung.volumes" -}}
+- name: tmp
+  emptyDir: {}
+{{- range $store, $secret := include "rung.certificates" . | fromYaml }}
+- name: {{ $store }}-certificates
+  secret: {secretName: {{ $secret }}, defaultMode: 0440}
+{{- end }}
+{{- end -}}
+
+{{/* A change of configuration or secret starts the pods anew. */}}
+{{- define "rung.podAnnotations" -}}
+checksum/config: {{ include "rung.configData" . | sha256sum }}
+{{- if not .Values.secrets.existing }}
+checksum/secret: {{ include "rung.secretData" . | sha256sum }}
+{{- end }}
+{{- with .Values.podAnnotations }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "rung.pullSecrets" -}}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets:
+{{- range . }}
+  - name: {{ . }}
+{{- end }}
+{{- end }}
+{{- end -}}
