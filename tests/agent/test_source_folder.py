@@ -66,7 +66,7 @@ def test_copies_are_separate(sources: SourceFolder, put: Callable[[bytes], str])
     script = _file("bin/run.sh")
     script[0].mode = 0o755
     digest = put(_archive(script, _special("link", tarfile.SYMTYPE, "bin/run.sh")))
-    first, second = (sources.prepare(name, digest) for name in ("a", "b"))
+    first, second = (sources.prepare(name, digest).folder for name in ("a", "b"))
     (first / "bin/run.sh").write_bytes(b"changed")
     assert (second / "bin/run.sh").read_bytes() == b"x = 1\n"
     assert os.access(second / "bin/run.sh", os.X_OK)
@@ -76,10 +76,10 @@ def test_copies_are_separate(sources: SourceFolder, put: Callable[[bytes], str])
 def test_discarded(sources: SourceFolder, put: Callable[[bytes], str]) -> None:
     """A run's folder goes; the unpacked code stays for the next."""
     digest = put(_archive(_file("train.py")))
-    folder = sources.prepare("a", digest)
+    folder = sources.prepare("a", digest).folder
     sources.discard("a")
     assert not folder.exists()
-    assert (sources.prepare("a", digest) / "train.py").exists()
+    assert (sources.prepare("a", digest).folder / "train.py").exists()
 
 
 def test_opening_clears_what_was_left(
@@ -87,7 +87,7 @@ def test_opening_clears_what_was_left(
 ) -> None:
     """Work folders and half-unpacked code of an earlier life go; whole code stays."""
     digest = put(_archive(_file("train.py")))
-    left = sources.prepare("a", digest)
+    left = sources.prepare("a", digest).folder
     half = tmp_path / "agent/code/abc.unpacking"
     half.mkdir()
     SourceFolder(tmp_path / "agent", store).open()

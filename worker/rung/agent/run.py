@@ -13,7 +13,6 @@ takes a new incarnation), the agent goes down (`AgentLeft`), the agent died.
 
 import asyncio
 import secrets
-from pathlib import Path
 from typing import Final
 
 from rung.agent.capture import Capture
@@ -64,7 +63,8 @@ class Run:
         self._connections: list[Connection] = []
         self._silent = asyncio.Event()
         self._silent.set()
-        self._preparation: asyncio.Task[Path] | None = None
+        self._preparation: asyncio.Task[Launch] | None = None
+        self._frameworks = True
         self._launched = False
         self._started = False
         self._spoke = False
@@ -171,14 +171,13 @@ class Run:
         if self._asked is None:
             self._preparation = asyncio.create_task(self._prepare())
             try:
-                folder = await self._preparation
+                launch = await self._preparation
             except asyncio.CancelledError:
                 if self._asked is None:
                     raise
         if self._asked is not None:
             outcome: ExitOutcome = "killed" if self._asked == "kill" else "preempted"
             return Ending(outcome, None, None, "withdrawn before it started")
-        launch = self._launch_in(folder)
         reports, rank = self._reports, self._rank
         spool = self._node.spool
         stdout = Capture(spool, lambda lines: reports.printed_out(lines, rank))
@@ -193,24 +192,24 @@ class Run:
                 connection.abort()
         return self._judge(exited) if exited else None
 
-    async def _prepare(self) -> Path:
-        node = self._node
-        digest = self._spec.code_digest
-        folder = await asyncio.to_thread(node.sources.prepare, self.allocation_id, digest)
-        await node.starter.ready()
-        return folder
-
-    def _launch_in(self, folder: Path) -> Launch:
-        node = self._node
+    async def _prepare(self) -> Launch:
+        node, spec = self._node, self._spec
+        prepare = node.sources.prepare
+        source = await asyncio.to_thread(prepare, self.allocation_id, spec.code_digest)
         identity = Identity(self.allocation_id, self.token, self._rank, node.socket)
-        return launch_of(self._spec, identity, self._slots, node.slots, folder)
+        launch = launch_of(spec, identity, self._slots, node.slots, source.folder)
+        self._frameworks = source.frameworks and launch.command.how != "execute"
+        await node.starter.ready(frameworks=self._frameworks)
+        return launch
 
     async def _process(self, launch: Launch, stdout: Capture, stderr: Capture) -> Exited | None:
         """Have the process made, and wait for its end."""
         starter = self._node.starter
         self._launched = True
         try:
-            pid = await starter.launch(launch, stdout.write_end, stderr.write_end)
+            pid = await starter.launch(
+                launch, stdout.write_end, stderr.write_end, frameworks=self._frameworks
+            )
         finally:
             stdout.started()
             stderr.started()

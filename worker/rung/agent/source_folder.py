@@ -16,8 +16,9 @@ import shutil
 import tarfile
 import threading
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
+from rung.agent.imports import wants_frameworks
 from rung.objects import ObjectMissing, ObjectStore
 
 UNPACKED_BYTES_MAX: Final = 4 * 1024**3
@@ -30,6 +31,15 @@ class CodeUnusable(Exception):
     """A code archive that cannot be run; its message is written for a person."""
 
 
+class Source(NamedTuple):
+    """What a run works with."""
+
+    folder: Path
+    """Its working folder."""
+    frameworks: bool
+    """Whether its code may want the frameworks."""
+
+
 class SourceFolder:
     """Working folders for runs, filled with their code."""
 
@@ -38,6 +48,8 @@ class SourceFolder:
         self._work = folder / "work"
         self._store = store
         self._lock = threading.Lock()
+        self._frameworks: dict[str, bool] = {}
+        """Of each digest, whether its code may want the frameworks."""
 
     def open(self) -> None:
         """Make the folders; clear what runs of an earlier life left, and code long unused."""
@@ -50,7 +62,7 @@ class SourceFolder:
             if entry.suffix or entry in whole[:-_KEPT_MAX]:
                 shutil.rmtree(entry, ignore_errors=True)
 
-    def prepare(self, allocation_id: str, digest: str | None) -> Path:
+    def prepare(self, allocation_id: str, digest: str | None) -> Source:
         """Return a new working folder for a run with the code of that digest in it.
 
         Raises:
@@ -60,9 +72,11 @@ class SourceFolder:
         target = self._work / allocation_id
         if digest is None:
             target.mkdir()
-        else:
-            shutil.copytree(self._unpacked(digest), target, symlinks=True)
-        return target
+            return Source(target, frameworks=True)
+        shutil.copytree(self._unpacked(digest), target, symlinks=True)
+        if digest not in self._frameworks:
+            self._frameworks[digest] = wants_frameworks(target)
+        return Source(target, self._frameworks[digest])
 
     def discard(self, allocation_id: str) -> None:
         """Delete a run's working folder."""

@@ -16,7 +16,8 @@ import sys
 import weakref
 from typing import Any, Final
 
-_RUNG: Final = ("rung.core", "rung.torch")
+_LEAN: Final = ("rung.core",)
+_WARM: Final = ("numpy", "torch", "rung.core", "rung.torch")
 
 
 def warm_up(*, cuda: bool, frameworks: bool = True) -> list[str]:
@@ -24,9 +25,9 @@ def warm_up(*, cuda: bool, frameworks: bool = True) -> list[str]:
 
     Args:
         cuda: whether runs will use CUDA devices.
-        frameworks: whether to import NumPy and torch at all.
+        frameworks: whether to import NumPy and torch as well as `rung.core`.
     """
-    names = ("numpy", "torch", *_RUNG) if frameworks else ()
+    names = _WARM if frameworks else _LEAN
     found = []
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read when NumPy is loaded; no threads before a fork
     for name in names:
