@@ -34,7 +34,7 @@ class FollowUp:
         self._id = experiment_id
         self._experiment = experiment
         self._phase = phase
-        self._tally = dict(experiment.tally)
+        self._tally = experiment.tally
         self._living = experiment.living
         self._created = len(experiment.trials)
         self.decisions: list[Payload] = []
@@ -83,7 +83,7 @@ class FollowUp:
 
     def _close(self, trial: Trial, fate: Fate) -> None:
         self._living -= 1
-        self._tally[fate.state] = self._tally.get(fate.state, 0) + 1
+        self._tally = {**self._tally, fate.state: self._tally.get(fate.state, 0) + 1}
         self.decisions.append(
             TrialClosed(
                 experiment_id=self._id,

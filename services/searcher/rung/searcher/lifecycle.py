@@ -49,7 +49,7 @@ def report(experiment: Experiment, event: TrialValidated) -> None:
 def _time_of(event: TrialValidated, time_metric: str) -> tuple[float, bool]:
     """Return a report's time, and whether it is in units of the time metric for certain."""
     time = event.metrics.get(time_metric)
-    if isinstance(time, int | float) and math.isfinite(time):
+    if time is not None and not isinstance(time, str) and math.isfinite(time):
         return float(time), True
     return float(event.steps_completed), time_metric == "batches"
 

@@ -227,6 +227,12 @@ def _close(experiment: Experiment, event: TrialClosed) -> None:
 
 def _decide(state: State, experiment: Experiment, fact: Payload) -> list[Payload]:
     """Return what follows; facts that are not named change nothing that anybody waits for."""
+    if isinstance(fact, TrialValidated):  # by far the most: asked first
+        follow_up = FollowUp(state.experiment_id, experiment, state.phase)
+        trial = experiment.current(fact.trial_id, fact.run)
+        if trial is not None:
+            follow_up.curb(trial)
+        return follow_up.conclude()
     phase = _phase_after(state, fact)
     follow_up = FollowUp(state.experiment_id, experiment, phase)
     match fact:
@@ -241,10 +247,6 @@ def _decide(state: State, experiment: Experiment, fact: Payload) -> list[Payload
             follow_up.withdraw("preempt", "the experiment was canceled")
         case KillRequested():
             follow_up.withdraw("kill", "the experiment was killed")
-        case TrialValidated():
-            trial = experiment.current(fact.trial_id, fact.run)
-            if trial is not None:
-                follow_up.curb(trial)
         case TrialExited() | RunEnded():
             pass
         case _:

@@ -100,10 +100,10 @@ class Trial(Struct):
         """
         if time <= self.time:
             return False
-        if self.reached and timed:
+        if timed and self.reached:
             self.overrun += 1
         self.time, self.cost = time, cost
-        if self.reached and self.due_steps is None:
+        if self.due_steps is None and self.reached:
             self.due_steps = steps
         while len(self.results) < len(lengths) and time >= lengths[len(self.results)]:
             self.results.append(cost)
