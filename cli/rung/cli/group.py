@@ -33,6 +33,7 @@ COMMANDS: Final = {
     "download": _Entry("rung.cli.checkpoints:download", "Fetch a checkpoint's files."),
     "audit": _Entry("rung.cli.audit:audit", "Decide every decision again, and compare."),
     "ledger": _Entry("rung.cli.ledger:ledger", "Read, export and import the ledger."),
+    "metrics": _Entry("rung.cli.metrics:metrics", "Look after the tables of metrics and logs."),
     "preview": _Entry("rung.cli.preview:preview", "Show what a search would do and cost."),
     "schema": _Entry("rung.cli.about:schema", "Print the JSON Schema of the experiment file."),
     "version": _Entry("rung.cli.about:version", "Print the version."),

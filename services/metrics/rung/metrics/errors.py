@@ -77,7 +77,7 @@ def explain(where: Place, text: str, code: int | None = None) -> SeriesError:
         text: what ClickHouse says.
         code: its number, if it came apart from the text.
     """
-    said = _first_line(text)
+    said = first_line(text)
     codes = [code] if code is not None else [int(found) for found in _CODE.findall(text)]
     for number in codes:
         if number in _PASSING:
@@ -89,5 +89,7 @@ def explain(where: Place, text: str, code: int | None = None) -> SeriesError:
     return SeriesError(f"{where.place}: {said}")
 
 
-def _first_line(text: str) -> str:
-    return text.strip().split("\n", 1)[0][:500]
+def first_line(text: str) -> str:
+    """Return what ClickHouse says without the trace that follows."""
+    line = text.strip().split("\n", 1)[0].removeprefix("DB::Exception: ")
+    return line.removesuffix(" Stack trace:")[:500]

@@ -7,6 +7,7 @@ from pathlib import Path
 from rung.metrics.address import is_address, read_address
 from rung.metrics.embedded import Embedded
 from rung.metrics.engine import Engine
+from rung.metrics.errors import SeriesError
 from rung.metrics.retention import retain
 from rung.metrics.schema import Plan, migrate, plan
 from rung.metrics.server import Server
@@ -48,6 +49,8 @@ async def migrate_series(
         SeriesError: it cannot be opened, or a newer version made its tables.
     """
     engine = _engine(place, read_only=dry_run)
+    if isinstance(engine, Embedded) and not engine.folder.is_dir():
+        raise SeriesError(f"{engine.folder}: there is no such folder")
     try:
         if dry_run:
             return await engine.run(plan)

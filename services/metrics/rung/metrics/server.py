@@ -17,7 +17,7 @@ import msgspec
 
 from rung.metrics.address import PASSWORD, Address
 from rung.metrics.engine import Parameter, Tables
-from rung.metrics.errors import SeriesError, SeriesUnavailable, explain
+from rung.metrics.errors import SeriesError, SeriesUnavailable, explain, first_line
 from rung.metrics.literal import fill
 from rung.metrics.native import Column
 
@@ -177,19 +177,20 @@ class _Connection:
             )
         except errors.ServerException as error:
             raise self._explained(error.code, error.message) from error
-        except errors.Error as error:
-            raise SeriesUnavailable(f"{self.place}: {_reason(error)}") from error
-        except (OSError, EOFError) as error:
+        except (TimeoutError, errors.SocketTimeoutError) as error:
             raise SeriesUnavailable(
-                f"{self.place}: the connection broke ({error or 'it was closed'})"
+                f"{self.place}: no answer in {self._address.timeout_s:g} s; is it this port where "
+                "ClickHouse speaks its own protocol (9000, or 9440 with TLS)?"
             ) from error
+        except (OSError, EOFError, errors.Error) as error:
+            raise SeriesUnavailable(f"{self.place}: {_reason(error)}") from error
         return answer
 
     def _explained(self, code: int, text: str) -> SeriesError:
         if code in _REFUSED_USER:
             return SeriesError(
                 f"{self.place}: the server refuses the user or the password: give the user in "
-                f"--series and the password in {PASSWORD} ({text.splitlines()[0]})"
+                f"--series and the password in {PASSWORD} ({first_line(text)})"
             )
         if code == _UNKNOWN_DATABASE:
             return SeriesError(
@@ -198,8 +199,7 @@ class _Connection:
             )
         if code in _REFUSED_RIGHT:
             return SeriesError(
-                f"{self.place}: the user {self._address.user} lacks a right "
-                f"({text.splitlines()[0]})"
+                f"{self.place}: the user {self._address.user} lacks a right ({first_line(text)})"
             )
         return explain(self, text, code)
 
@@ -239,4 +239,5 @@ def _remedy(address: Address) -> str:
 
 
 def _reason(error: Exception) -> str:
-    return str(error).split(". ", 1)[-1].strip().split("\n", 1)[0][:500] or type(error).__name__
+    text = first_line(str(error)).removeprefix("Code: 210.").strip()
+    return text or "the server closed the connection"
