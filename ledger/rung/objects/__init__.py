@@ -11,12 +11,14 @@ from rung.objects.manifest import (
     Provenance,
     StoredCheckpoint,
     checkpoint_prefix,
+    copy_checkpoint,
     delete_checkpoint,
     load_checkpoint,
     read_manifest,
     store_checkpoint,
 )
 from rung.objects.port import ObjectInfo, ObjectStore
+from rung.objects.preparation import inspect, prepare
 
 __all__ = [
     "FileEntry",
@@ -31,9 +33,12 @@ __all__ = [
     "Provenance",
     "StoredCheckpoint",
     "checkpoint_prefix",
+    "copy_checkpoint",
     "delete_checkpoint",
+    "inspect",
     "load_checkpoint",
     "open_store",
+    "prepare",
     "read_manifest",
     "store_checkpoint",
 ]

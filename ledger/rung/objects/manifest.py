@@ -9,18 +9,24 @@ noticed and named.
 import hashlib
 import os
 import stat
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from rung.events.errors import ObjectDamaged, ObjectError, ObjectMissing
+from rung.objects.folder import FolderStore
 from rung.objects.name import check_name
 from rung.objects.port import ObjectStore
 
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = 1
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class FileEntry(Struct, frozen=True, kw_only=True):
@@ -110,10 +116,14 @@ def store_checkpoint(  # noqa: PLR0913 - the parts of a checkpoint
         ObjectError: the folder holds what is no file, or the store refused.
     """
     prefix = checkpoint_prefix(provenance.experiment_id, checkpoint_id)
-    files: dict[str, FileEntry] = {}
-    for name, path in _files_of(folder):
-        files[name] = _measure(path)
+
+    def put(file: tuple[str, Path]) -> tuple[str, FileEntry]:
+        name, path = file
+        entry = _measure(path)
         store.put(prefix + name, path)
+        return name, entry
+
+    files = dict(side_by_side(store.parallel, put, _files_of(folder)))
     manifest = Manifest(
         checkpoint_id=checkpoint_id,
         steps_completed=steps_completed,
@@ -161,13 +171,45 @@ def load_checkpoint(
     """
     stored = read_manifest(store, experiment_id, checkpoint_id)
     prefix = checkpoint_prefix(experiment_id, checkpoint_id)
-    for name, expected in stored.manifest.files.items():
+
+    def get(file: tuple[str, FileEntry]) -> None:
+        name, expected = file
         target = folder / check_name(name)
         try:
             store.get(prefix + name, target)
         except ObjectMissing as error:
             raise ObjectDamaged(f"checkpoint {checkpoint_id}: {name} is missing") from error
         _compare(checkpoint_id, name, expected, _measure(target))
+
+    side_by_side(store.parallel, get, list(stored.manifest.files.items()))
+    return stored
+
+
+def copy_checkpoint(
+    source: FolderStore, target: ObjectStore, experiment_id: str, checkpoint_id: str
+) -> StoredCheckpoint:
+    """Copy a whole checkpoint from a folder to another store, its manifest last.
+
+    Cut in the middle, it may be called again; large files go on where they were.
+
+    Raises:
+        ObjectMissing: the source has no such checkpoint.
+        ObjectDamaged: it is not whole there; the message names the file and the difference.
+        ObjectUnavailable: the target did not answer; it may later.
+    """
+    stored = read_manifest(source, experiment_id, checkpoint_id)
+    prefix = checkpoint_prefix(experiment_id, checkpoint_id)
+
+    def put(file: tuple[str, FileEntry]) -> None:
+        name, expected = file
+        path = source.root / prefix / check_name(name)
+        if not path.is_file():
+            raise ObjectDamaged(f"checkpoint {checkpoint_id}: {name} is missing")
+        _compare(checkpoint_id, name, expected, _measure(path))
+        target.put(prefix + name, path)
+
+    side_by_side(target.parallel, put, list(stored.manifest.files.items()))
+    target.put_bytes(prefix + MANIFEST, source.read(prefix + MANIFEST))
     return stored
 
 
@@ -178,6 +220,19 @@ def delete_checkpoint(store: ObjectStore, experiment_id: str, checkpoint_id: str
     """
     prefix = checkpoint_prefix(experiment_id, checkpoint_id)
     return store.delete(prefix + MANIFEST) + store.delete(prefix)
+
+
+def side_by_side(width: int, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """Return what the work makes of each item, in order; so many at once, the first error ends."""
+    if width == 1 or len(items) <= 1:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(min(width, len(items)), "objects") as threads:
+        futures = [threads.submit(work, item) for item in items]
+        try:
+            return [future.result() for future in futures]
+        finally:
+            for future in futures:
+                future.cancel()
 
 
 def _compare(checkpoint_id: str, name: str, expected: FileEntry, found: FileEntry) -> None:

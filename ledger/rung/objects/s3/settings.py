@@ -153,7 +153,8 @@ def from_environment(environment: Mapping[str, str] | None = None) -> S3Settings
     Raises:
         ObjectError: one is missing, unknown, or says what is not possible.
     """
-    env = {k: v for k, v in (environment or os.environ).items() if v}
+    given = os.environ if environment is None else environment
+    env = {name: value for name, value in given.items() if value}
     for name in sorted(env):
         if name.startswith("RUNG_S3_") and name not in _KNOWN:
             known = ", ".join(sorted(_KNOWN))

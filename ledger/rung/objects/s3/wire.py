@@ -22,6 +22,7 @@ from minio import Minio
 from minio.credentials.credentials import Credentials
 from minio.credentials.providers import Provider
 from minio.datatypes import Part
+from minio.error import S3Error
 from minio.sse import Sse, SseCustomerKey, SseKMS, SseS3
 
 from rung.events.errors import ObjectUnavailable
@@ -133,6 +134,16 @@ class Wire:
         headers = {"Content-MD5": digest.header} | self.encryption()
         written = self._client._put_object(self.bucket, key, data, {**headers})  # noqa: SLF001 - the public one sends no MD5
         return written.etag or ""
+
+    def etag(self, key: str) -> str:
+        """Return an object's ETag; empty if there is no such object."""
+        try:
+            found = self._client.stat_object(self.bucket, key, ssec=self.customer_key())
+        except S3Error as error:
+            if error.code == "NoSuchKey":
+                return ""
+            raise
+        return found.etag or ""
 
     def begin_upload(self, key: str) -> str:
         """Begin an upload in parts; return its id."""
