@@ -30,15 +30,30 @@ def test_status(server: Scripted, rung: Rung) -> None:
     }
     server.on("/status", json_answer(facts))
     server.on("/agents", json_answer({"items": [agent]}))
+    letter = {
+        "at": "2026-01-31T12:00:00Z",
+        "topic": "logs",
+        "partition": 3,
+        "position": 7,
+        "key": "k3v9x2ab.0",
+        "reader": "metrics",
+        "reason": "not an event",
+        "value": "{",
+    }
+    letters = {"items": [letter], "next_cursor": "x", "count": 2}
+    server.on("/deadletters", json_answer(letters))
     server.on("/queue", json_answer({"items": [], "next_cursor": None}))
     result = rung("status")
     assert result.code == 0
     assert "k3v9x2ab.0.1" in result.out
+    assert "logs/3 7" in result.out
+    assert "and 1 older" in result.out
     assert rung("status", "--json").json == {
         "url": server.url,
         **facts,
         "agents": [agent],
         "queue": [],
+        "letters": [letter],
     }
 
 

@@ -1,5 +1,6 @@
 """The command line on a real `rung up`: one search, looked at from every side."""
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -13,9 +14,10 @@ import pytest
 import yaml
 
 from cli.conftest import Rung
-from e2e.installation import CURVE, Installation
+from e2e.installation import CURVE, Installation, wait_for
 from rung.cli.data_folder import read_server
 from rung.cli.ledger import FORWARDERS
+from rung.ledger import Draft, SqliteLedger
 
 CONFIG: dict[str, Any] = {
     "name": "[red]curve",
@@ -174,6 +176,31 @@ def test_what_trials_printed_is_there(
         result = rung(*arguments)
         assert result.code == 0
         assert "left as asked" in result.out
+
+
+def test_what_cannot_be_read_is_a_dead_letter(
+    experiment: str, installation: Installation, rung: Rung
+) -> None:
+    """A broken record in the running ledger is named by the status, and `rung ledger` shows it."""
+
+    async def spoil() -> None:
+        ledger = await SqliteLedger.open(installation.folder / "ledger", create=False)
+        await ledger.append([Draft("logs", f"{experiment}.0", b"{no event")])
+        await ledger.close()
+
+    asyncio.run(spoil())
+    wait_for(lambda: rung("status", "--json").json["dead_letters"], "the dead letter is told")
+    [letter] = rung("status", "--json").json["letters"]
+    assert (letter["topic"], letter["key"]) == ("logs", f"{experiment}.0")
+    assert (letter["reader"], letter["value"]) == ("metrics", "{no event")
+    assert "not an event" in rung("status").out
+    for chosen in ([], [experiment]):
+        arguments = ["ledger", "show", *chosen, "--topic", "deadletter", "--json"]
+        assert json.loads(rung(*arguments).out)["data"]["reader"] == "metrics"
+    assert rung("ledger", "show", "--topic", "heartbeats").out
+    lines = rung("ledger", "show", "--topic", "logs", "--json").out.splitlines()
+    assert "{no event" in [json.loads(line).get("value") for line in lines]
+    assert rung("audit").code == 0
 
 
 def test_control_and_status(installation: Installation, rung: Rung, tmp_path: Path) -> None:

@@ -86,11 +86,12 @@ def _tell(found: "Audit") -> None:
             click.echo(f"  {line}")
     if len(found.differences) > _SHOWN:
         click.echo(f"{len(found.differences) - _SHOWN} more differ; --json lists them")
-    click.echo(
-        f"All {found.decisions:,} decisions are the same."
-        if found.same
-        else "The record differs from what is decided today."
-    )
+    if found.same:
+        click.echo(f"All {found.decisions:,} decisions are the same.")
+    elif found.differences:
+        click.echo("The record differs from what is decided today.")
+    else:
+        click.echo("None differs, but not all of the record can be read.")
 
 
 def _changes(recorded: dict[str, Any] | None, decided: dict[str, Any] | None) -> list[str]:

@@ -12,7 +12,7 @@ import click
 from rung.cli.complete import experiment_ids
 from rung.cli.data_folder import is_running
 from rung.cli.link import Link, asynchronous, ledger_option, linked
-from rung.cli.output import print_facts, print_json, print_table, printable
+from rung.cli.output import print_facts, print_json, print_json_line, print_table, printable
 from rung.events import TOPICS, RungError, UndecodableEvent, decode
 
 if TYPE_CHECKING:
@@ -45,19 +45,17 @@ async def show(
 ) -> None:
     """Show what a ledger holds, or the history of one experiment (ID), in order.
 
-    With --json: a summary, or one event (CloudEvents) a line.
+    With --json: a summary, or one event (CloudEvents) a line; of what is no JSON, where it lies.
     """
-    from rung.cli.records import resolve  # noqa: PLC0415 - only where it is needed
-    from rung.ledger.archive import history  # noqa: PLC0415 - see above
+    from rung.cli.records import history_of, resolve  # noqa: PLC0415 - only where it is needed
 
     async with _opened(link, path) as opened:
         if experiment_id is None and not names:
             await _summarize(opened, link)
             return
         name = None if experiment_id is None else await resolve(opened, experiment_id)
-        async for record in history(opened, experiment_id=name):
-            if not names or record.topic in names:
-                _print(record, link, full=full)
+        async for record in history_of(opened, name, names):
+            _print(record, link, full=full)
 
 
 @ledger.command()
@@ -205,7 +203,7 @@ async def _summarize(opened: "Ledger", link: Link) -> None:
 
 def _print(record: "Record", link: Link, *, full: bool) -> None:
     if link.json:
-        click.echo(record.value.replace(b"\n", b" "))
+        _print_json(record)
         return
     place = f"{record.topic}/{record.partition} {record.position}"
     try:
@@ -218,6 +216,17 @@ def _print(record: "Record", link: Link, *, full: bool) -> None:
         data = f"{data[:_DATA_SHOWN]}…"
     cause = "" if event.cause is None else f" <- {event.causeposition}#{event.causeindex}"
     click.echo(f"{place}{cause} {event.time} {event.data.TYPE} {data}")
+
+
+def _print_json(record: "Record") -> None:
+    import msgspec  # noqa: PLC0415 - a detail of this line
+
+    try:
+        msgspec.json.decode(record.value)
+        click.echo(record.value.replace(b"\n", b" "))
+    except msgspec.DecodeError as error:
+        facts = record._asdict() | {"value": record.value.decode(errors="replace")}
+        print_json_line(facts | {"unreadable": str(error)})
 
 
 def _fields(data: Any) -> str:

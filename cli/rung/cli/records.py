@@ -2,20 +2,23 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from rung.events import RungError, topic
+from rung.events import RungError, UndecodableEvent, decode, topic
+from rung.events.metric import MessageRejected
 from rung.ledger.memory import MemoryLedger
 from rung.ledger.sqlite import SqliteLedger
 
 if TYPE_CHECKING:
-    from rung.ledger import Ledger
+    from rung.ledger import Ledger, Record
 
 FILE: Final = "ledger.db"
 _SQLITE: Final = b"SQLite format 3\0"
 _READ: Final = 2000
+_BESIDE: Final = frozenset({topic.HEARTBEATS, topic.DEADLETTER})
+"""Topics that belong to no history."""
 
 
 @contextlib.asynccontextmanager
@@ -44,13 +47,49 @@ def has_ledger(data: Path) -> bool:
 
 async def experiments_of(ledger: "Ledger") -> list[str]:
     """Return the ids of all experiments on record, the oldest of each partition first."""
-    found: dict[str, None] = {}
-    for partition in range(ledger.partitions(topic.EXPERIMENTS)):
+    return list({record.key: None async for record in records_of(ledger, topic.EXPERIMENTS)})
+
+
+async def records_of(ledger: "Ledger", name: str) -> AsyncIterator["Record"]:
+    """Yield what a topic holds, partition by partition."""
+    for partition in range(ledger.partitions(name)):
         position = 0
-        while records := await ledger.read(topic.EXPERIMENTS, partition, position, _READ):
-            found.update((record.key, None) for record in records)
+        while records := await ledger.read(name, partition, position, _READ):
+            for record in records:
+                yield record
             position = records[-1].position + 1
-    return list(found)
+
+
+async def history_of(
+    ledger: "Ledger", experiment_id: str | None, names: Collection[str]
+) -> AsyncIterator["Record"]:
+    """Yield what some topics hold (all that an export has, if none is named), in order.
+
+    Args:
+        ledger: what to read.
+        experiment_id: only what concerns this experiment.
+        names: of topics.
+    """
+    from rung.ledger.archive import history  # noqa: PLC0415 - only where it is needed
+
+    beside = [name for name in names if name in _BESIDE]
+    if not names or len(beside) < len(names):
+        async for record in history(ledger, experiment_id=experiment_id):
+            if not names or record.topic in names:
+                yield record
+    for name in beside:
+        async for record in records_of(ledger, name):
+            if experiment_id is None or _is_about(record, experiment_id):
+                yield record
+
+
+def _is_about(record: "Record", experiment_id: str) -> bool:
+    """Return whether a record is the dead letter of something that concerns an experiment."""
+    try:
+        data = decode(record.value).data
+    except UndecodableEvent:
+        return False
+    return isinstance(data, MessageRejected) and data.key.split(".")[0] == experiment_id
 
 
 async def resolve(ledger: "Ledger", name: str) -> str:

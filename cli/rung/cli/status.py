@@ -1,14 +1,17 @@
 """`rung status`."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from rung.cli.link import Link, asynchronous, linked
-from rung.cli.output import print_facts, print_json, print_table
+from rung.cli.output import local_time, print_facts, print_json, print_table
 
 if TYPE_CHECKING:
-    from rung.client import Agent, QueueItem, Status
+    from rung.client import Agent, DeadLetter, QueueItem, Status
+
+_LETTERS: Final = 5
+"""How many dead letters are shown."""
 
 
 @click.command()
@@ -17,20 +20,23 @@ if TYPE_CHECKING:
 async def status(link: Link) -> None:
     """Show whether Rung runs, its experiments, slots, and what waits for them.
 
-    With --json: the API's status, with `agents` and `queue` besides. Exit code 3: it does not run.
+    With --json: the API's status, with `agents`, `queue` and the newest dead letters (`letters`)
+    besides. Exit code 3: it does not run.
     """
     async with link.client(patience_s=0.5) as client:
         found = await client.status()
         agents = (await client.agents()).items
         queue = await client.queue()
+        letters = (await client.dead_letters(_LETTERS)).items if found.dead_letters else []
         where = client.url
     if link.json:
         import msgspec  # noqa: PLC0415 - only here
 
         facts = msgspec.structs.asdict(found)
-        print_json({"url": where, **facts, "agents": agents, "queue": queue})
+        print_json({"url": where, **facts, "agents": agents, "queue": queue, "letters": letters})
     else:
         _tell(where, found, agents, queue)
+        _tell_letters(letters, found.dead_letters)
 
 
 def _tell(where: str, found: "Status", agents: "list[Agent]", queue: "list[QueueItem]") -> None:
@@ -40,7 +46,7 @@ def _tell(where: str, found: "Status", agents: "list[Agent]", queue: "list[Queue
             ("rung", f"{found.version} at {where}"),
             ("ledger", found.ledger_id),
             ("experiments", counts or "none"),
-            ("rejected messages", found.dead_letters or None),
+            ("dead letters", found.dead_letters or None),
         ]
     )
     here = [agent for agent in agents if agent.state == "joined"]
@@ -75,3 +81,26 @@ def _tell(where: str, found: "Status", agents: "list[Agent]", queue: "list[Queue
         )
         if len(queue) > 20:
             click.echo(f"and {len(queue) - 20} more")
+
+
+def _tell_letters(letters: "list[DeadLetter]", count: int) -> None:
+    if not letters:
+        return
+    click.echo()
+    print_table(
+        ["dead letter", "of", "at", "not taken in by", "because"],
+        [
+            (
+                f"{item.topic}/{item.partition} {item.position}",
+                item.key,
+                local_time(item.at),
+                item.reader,
+                item.reason,
+            )
+            for item in letters
+        ],
+    )
+    if count > len(letters):
+        click.echo(
+            f"and {count - len(letters)} older; `rung ledger show --topic deadletter` has all"
+        )
