@@ -10,7 +10,9 @@ from rung.events.codec import decode, encode
 from rung.events.envelope import Event, Payload, decision, fact
 from rung.events.errors import (
     Fenced,
+    LedgerDamaged,
     LedgerError,
+    LedgerTrimmed,
     LedgerUnavailable,
     RungError,
     UndecodableEvent,
@@ -21,7 +23,9 @@ __all__ = [
     "TOPICS",
     "Event",
     "Fenced",
+    "LedgerDamaged",
     "LedgerError",
+    "LedgerTrimmed",
     "LedgerUnavailable",
     "Payload",
     "RungError",

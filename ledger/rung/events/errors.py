@@ -4,6 +4,7 @@
     ├── LedgerError               the ledger could not do what was asked
     │   ├── LedgerUnavailable     it may work in a moment (retriable)
     │   ├── LedgerDamaged         it will not work before a person acts
+    │   ├── LedgerTrimmed         what was asked for is no longer kept
     │   ├── Fenced                another writer owns the partition (start again)
     │   └── UndecodableEvent      a message that this version cannot read
     ├── ObjectError               an object store refused
@@ -37,6 +38,18 @@ class LedgerUnavailable(LedgerError):
 
 class LedgerDamaged(LedgerError):
     """The ledger's file is truncated, corrupt, or written by a newer version."""
+
+
+class LedgerTrimmed(LedgerError):
+    """A position that retention took away; reading goes on from a later one.
+
+    Attributes:
+        first: the first position that exists.
+    """
+
+    def __init__(self, message: str, *, first: int) -> None:
+        self.first = first
+        super().__init__(message)
 
 
 class Fenced(LedgerError):

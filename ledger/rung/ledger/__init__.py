@@ -1,7 +1,8 @@
 """The ledger: the port, and one adapter per technology."""
 
 from rung.ledger.memory import MemoryLedger
+from rung.ledger.opening import open_ledger
 from rung.ledger.port import Draft, Ledger, Record
 from rung.ledger.sqlite import SqliteLedger
 
-__all__ = ["Draft", "Ledger", "MemoryLedger", "Record", "SqliteLedger"]
+__all__ = ["Draft", "Ledger", "MemoryLedger", "Record", "SqliteLedger", "open_ledger"]

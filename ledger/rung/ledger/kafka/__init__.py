@@ -1,0 +1,16 @@
+"""The ledger on Kafka; needs the extra `rung[kafka]`."""
+
+from rung.ledger.kafka.ledger import KafkaLedger
+from rung.ledger.kafka.settings import Address, KafkaSettings, parse_address
+from rung.ledger.kafka.topics import Created, Finding, check, create
+
+__all__ = [
+    "Address",
+    "Created",
+    "Finding",
+    "KafkaLedger",
+    "KafkaSettings",
+    "check",
+    "create",
+    "parse_address",
+]

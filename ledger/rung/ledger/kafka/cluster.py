@@ -1,0 +1,312 @@
+"""The brokers of a cluster: who leads which partition, and connections to them.
+
+Kept apart from the clients of aiokafka on purpose, although it speaks through their protocol and
+connections: a paused broker must not hold up requests to others, an error must arrive as what it
+is, and a cluster that came back at other addresses must be found again.
+
+Each purpose has connections of its own, because a broker answers the requests of one connection
+one after the other, and a follower's lie there until something is appended.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import structlog
+from aiokafka import errors
+from aiokafka.conn import CloseReason, create_conn
+from aiokafka.protocol.metadata import MetadataRequest
+
+from rung.events.errors import LedgerDamaged, LedgerError, LedgerUnavailable
+from rung.ledger.kafka.failure import FAILURES, explain, failed, passes, told
+from rung.ledger.kafka.settings import Address, KafkaSettings, Server
+
+_HEDGE_S: Final = 0.5
+"""After this long another broker is asked for the metadata too."""
+_WAIT_S_MIN: Final = 0.05
+_WAIT_S_MAX: Final = 1.0
+_IDLE_MS: Final = 9 * 60 * 1000
+_GONE_S: Final = 3.0
+_GONE_ANSWERS: Final = 3
+_NO_LEADER: Final = -1
+_UNKNOWN_TOPIC: Final = 3
+
+T = TypeVar("T")
+
+_log = structlog.get_logger()
+
+
+class Cluster:
+    """Connections to a cluster, and what it says about some topics."""
+
+    def __init__(self, address: Address, settings: KafkaSettings, topics: Sequence[str]) -> None:
+        """Prepare it; nothing is connected yet.
+
+        Args:
+            address: some of its brokers.
+            settings: how to speak to them.
+            topics: by their names on the cluster.
+        """
+        self.address: Final = address
+        self.settings: Final = settings
+        self._topics: Final = list(topics)
+        self._ssl = settings.ssl_context()
+        self._brokers: dict[int, Server] = {}
+        self._leaders: dict[tuple[str, int], int] = {}
+        self._replicas: dict[tuple[str, int], list[int]] = {}
+        self._missing: dict[str, tuple[float, int]] = {}
+        self._links: dict[tuple[Server, str], Any] = {}
+        self._connecting: dict[tuple[Server, str], asyncio.Task[Any]] = {}
+        self._refreshing: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def brokers(self) -> dict[int, Server]:
+        """Those that take requests, by node id."""
+        return self._brokers
+
+    def partitions(self, name: str) -> int:
+        """Return how many partitions a topic has, 0 if there is no such topic."""
+        return sum(topic == name for topic, _ in self._leaders)
+
+    def replicas(self, name: str) -> list[int]:
+        """Return how many brokers hold each partition of a topic."""
+        return [len(held) for (topic, _), held in sorted(self._replicas.items()) if topic == name]
+
+    def leader(self, name: str, partition: int) -> int:
+        """Return the node that leads a partition.
+
+        Raises:
+            LeaderNotAvailableError: none does at the moment.
+            LedgerDamaged: the topic is gone.
+        """
+        self._check_there(name)
+        node = self._leaders.get((name, partition), _NO_LEADER)
+        if node not in self._brokers:
+            raise errors.LeaderNotAvailableError(f"{name}/{partition}")
+        return node
+
+    async def send(self, node: int, request: Any, purpose: str) -> Any:
+        """Send a request to a node and return its answer.
+
+        Raises:
+            KafkaError, OSError: there is none.
+        """
+        server = self._brokers.get(node)
+        if server is None:
+            raise errors.NodeNotReadyError(f"node {node} is not known")
+        return await self._ask(server, request, purpose)
+
+    async def refresh(self) -> None:
+        """Ask for the metadata anew; callers at the same time share one answer.
+
+        Raises:
+            KafkaError, OSError: no broker answers.
+        """
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._refresh())
+            self._refreshing.add_done_callback(_retrieve)
+        await asyncio.shield(self._refreshing)
+
+    async def persist(
+        self, attempt: Callable[[], Awaitable[T]], what: str, *, within_s: float | None = None
+    ) -> T:
+        """Try until it succeeds, asking who leads now in between.
+
+        Args:
+            attempt: may raise KafkaError or OSError.
+            what: is being done, for the message.
+            within_s: how long to try; as the settings say if not given.
+
+        Raises:
+            LedgerUnavailable: it did not succeed in time.
+            LedgerError: it cannot succeed.
+        """
+        limit_s = self.settings.timeout_s if within_s is None else within_s
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + limit_s
+        wait_s = _WAIT_S_MIN
+        last: Exception = TimeoutError("no answer")
+        try:
+            async with asyncio.timeout_at(deadline):
+                while True:
+                    try:
+                        return await attempt()
+                    except FAILURES as error:
+                        if not passes(error):
+                            raise explain(error, what) from error
+                        last = error
+                    await asyncio.sleep(wait_s * random.uniform(0.5, 1))  # noqa: S311 - no secret
+                    wait_s = min(2 * wait_s, _WAIT_S_MAX)
+                    await self.refresh_quietly()
+        except TimeoutError:
+            raise LedgerUnavailable(
+                f"{what}: {self.address} does not serve it since {limit_s:g} s ({told(last)})"
+            ) from last
+
+    async def refresh_quietly(self) -> None:
+        """Ask for the metadata anew; no answer is one that the next request will notice."""
+        with contextlib.suppress(*FAILURES):
+            await self.refresh()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        self._closed = True
+        tasks = [*self._connecting.values()]
+        if self._refreshing is not None:
+            tasks.append(self._refreshing)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        closing = [link.close(reason=CloseReason.SHUTDOWN) for link in self._links.values()]
+        self._links.clear()
+        await asyncio.gather(*(future for future in closing if future), return_exceptions=True)
+
+    def _check_there(self, name: str) -> None:
+        since, answers = self._missing.get(name, (0.0, 0))
+        waited_s = asyncio.get_running_loop().time() - since
+        if answers >= _GONE_ANSWERS and waited_s > _GONE_S:
+            raise LedgerDamaged(
+                f"the topic {name} is not on {self.address} any more: it was deleted, or the "
+                "cluster lost it. Restore it, or begin a new ledger under another prefix"
+            )
+
+    async def _ask(self, server: Server, request: Any, purpose: str) -> Any:
+        link = await self._link(server, purpose)
+        try:
+            return await link.send(request)
+        except TimeoutError:
+            link.close(reason=CloseReason.CONNECTION_TIMEOUT)
+            raise errors.RequestTimedOutError(
+                f"{server} did not answer within {self.settings.request_timeout_s:g} s"
+            ) from None
+
+    async def _link(self, server: Server, purpose: str) -> Any:
+        key = (server, purpose)
+        link = self._links.get(key)
+        if link is not None and link.connected():
+            return link
+        if self._closed:
+            raise errors.KafkaConnectionError("closed")
+        task = self._connecting.get(key)
+        if task is None:
+            if link is not None:
+                link.close()
+            task = asyncio.create_task(self._connect(key))
+            task.add_done_callback(_retrieve)
+            self._connecting[key] = task
+        return await asyncio.shield(task)
+
+    async def _connect(self, key: tuple[Server, str]) -> Any:
+        server, _ = key
+        settings = self.settings
+        try:
+            async with asyncio.timeout(settings.request_timeout_s):
+                link = await create_conn(
+                    server.host,
+                    server.port,
+                    client_id="rung",
+                    request_timeout_ms=int(settings.request_timeout_s * 1000),
+                    ssl_context=self._ssl,
+                    security_protocol=settings.security_protocol,
+                    max_idle_ms=_IDLE_MS,
+                    sasl_mechanism=settings.sasl_mechanism,
+                    sasl_plain_username=settings.sasl_username,
+                    sasl_plain_password=settings.sasl_password,
+                )
+        except TimeoutError:
+            raise errors.KafkaConnectionError(
+                f"{server} did not greet within {settings.request_timeout_s:g} s"
+            ) from None
+        else:
+            self._links[key] = link
+            return link
+        finally:
+            del self._connecting[key]
+
+    async def _refresh(self) -> None:
+        """Ask brokers in turn, the next one when the last is slow, until one answers."""
+        known = list(self._brokers.values())
+        random.shuffle(known)
+        servers = [*known, *(at for at in self.address.servers if at not in known)]
+        request = MetadataRequest(self._topics, allow_auto_topic_creation=False)
+        asking: set[asyncio.Task[Any]] = set()
+        last: Exception | None = None
+        try:
+            while servers or asking:
+                if servers:
+                    server = servers.pop(0)
+                    asking.add(asyncio.create_task(self._ask(server, request, "metadata")))
+                done, asking = await asyncio.wait(
+                    asking,
+                    timeout=_HEDGE_S if servers else None,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                for task in done:
+                    try:
+                        answer = task.result()
+                    except FAILURES as error:
+                        last = error
+                        continue
+                    if answer.brokers:
+                        self._learn(answer)
+                        return
+                    last = errors.KafkaConnectionError("no broker takes requests yet")
+        finally:
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+        assert last is not None
+        raise last
+
+    def _learn(self, answer: Any) -> None:
+        now = asyncio.get_running_loop().time()
+        self._brokers = {node: Server(host, port) for node, host, port, _ in answer.brokers}
+        self._leaders = {}
+        self._replicas = {}
+        for code, name, _, partitions in answer.topics:
+            if code == _UNKNOWN_TOPIC:
+                since, answers = self._missing.get(name, (now, 0))
+                self._missing[name] = (since, answers + 1)
+                continue
+            self._missing.pop(name, None)
+            if code and not passes(error := failed(code)):
+                raise error
+            for _, partition, leader, replicas, *_ in partitions:
+                self._leaders[name, partition] = leader
+                self._replicas[name, partition] = replicas
+        live = set(self._brokers.values()) | set(self.address.servers)
+        for key in [key for key in self._links if key[0] not in live]:
+            self._links.pop(key).close()
+
+
+async def connect(address: Address, settings: KafkaSettings, topics: Sequence[str]) -> Cluster:
+    """Connect to a cluster.
+
+    Raises:
+        LedgerUnavailable: no broker answers in time.
+        LedgerError: the settings do not fit the cluster.
+    """
+    cluster = Cluster(address, settings, topics)
+    try:
+        await cluster.persist(cluster.refresh, "connecting")
+    except LedgerError as error:
+        await cluster.close()
+        raise type(error)(
+            f"{address}: {error}. Is it the right address, and does "
+            f"RUNG_KAFKA_SECURITY_PROTOCOL ({settings.security_protocol}) fit that port?"
+            if error.retriable
+            else str(error)
+        ) from error.__cause__
+    except BaseException:
+        await cluster.close()
+        raise
+    return cluster
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    """Take note of how a task ended that perhaps nobody waits for any more."""
+    if not task.cancelled():
+        task.exception()

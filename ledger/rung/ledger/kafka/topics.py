@@ -1,0 +1,352 @@
+"""The topics of a ledger on a cluster: made, and checked.
+
+`<prefix>.<topic>` for each topic of the ledger, all with the same number of partitions, and
+`<prefix>.ledger`, which holds who the ledger is. Its records have keys that never repeat, so
+that compaction keeps all of them, and the first one counts: two who make the same ledger at the
+same time agree on it.
+"""
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+from aiokafka import errors
+from aiokafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
+
+from rung.events import TOPICS, topic
+from rung.events.errors import LedgerDamaged, LedgerError
+from rung.ledger.kafka.cluster import Cluster, connect
+from rung.ledger.kafka.failure import FAILURES, failed, passes
+from rung.ledger.kafka.fetch import AT_ONCE_MS, Wanted, answers, fetch_request, unpack
+from rung.ledger.kafka.settings import Address, KafkaSettings, parse_address
+from rung.ledger.kafka.writer import Writer
+
+FOR_EVER: Final = None
+RETENTION: Final[Mapping[str, timedelta | None]] = {
+    **dict.fromkeys(TOPICS, FOR_EVER),
+    topic.METRICS: timedelta(days=30),
+    topic.LOGS: timedelta(days=30),
+    topic.HEARTBEATS: timedelta(days=1),
+}
+"""How long the records of each topic are kept, where nothing else is asked for."""
+PARTITIONS: Final = 16
+REPLICATION: Final = 3
+RECORD_BYTES_MAX: Final = 8 << 20
+IDENTITY: Final = "ledger"
+"""The topic that says who the ledger is."""
+_FORMAT: Final = 1
+_TOPIC_RESOURCE: Final = 2
+_ALREADY_EXISTS: Final = 36
+_READ_BYTES: Final = 1 << 20
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """Who a ledger is."""
+
+    id: str
+    partitions: int
+    """Of each topic; keys find their partitions by it, so it never changes."""
+    version: int = _FORMAT
+    created_ms: int = 0
+
+
+class Created(msgspec.Struct, frozen=True, kw_only=True):
+    """What `create` found and made."""
+
+    id: str
+    partitions: int
+    made: list[str]
+    """Topics that were not there before."""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """Something about a topic that differs from what it should be."""
+
+    topic: str
+    """By its name on the cluster."""
+    setting: str
+    expected: str
+    found: str
+    grave: bool
+    """Whether the ledger cannot be used like this."""
+
+    def __str__(self) -> str:
+        return f"{self.topic}: {self.setting} is {self.found}, should be {self.expected}"
+
+
+_encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder(Identity)
+
+
+def names(address: Address) -> list[str]:
+    """Return what the topics of a ledger are called on the cluster."""
+    return [address.topic(name) for name in (IDENTITY, *TOPICS)]
+
+
+async def create(
+    url: str,
+    settings: KafkaSettings,
+    *,
+    partitions: int | None = None,
+    replication: int | None = None,
+    retention: Mapping[str, timedelta | None] | None = None,
+) -> Created:
+    """Make what is missing of a ledger on a cluster; what is there stays as it is.
+
+    Args:
+        url: `kafka://host:9092/prefix`.
+        settings: how to reach the cluster.
+        partitions: of each topic, 16 if not given; a ledger that is there keeps its number.
+        replication: on how many brokers each record lies; three, or as many as there are.
+        retention: by topic, None for ever; over `RETENTION`.
+
+    Raises:
+        LedgerUnavailable: the cluster does not answer.
+        LedgerError: it refuses, or the ledger is there with another number of partitions.
+    """
+    kept = _retention(retention)
+    address = parse_address(url)
+    cluster = await connect(address, settings, names(address))
+    try:
+        known = await identity(cluster)
+        if known and partitions not in {None, known.partitions}:
+            raise LedgerError(
+                f"{address} has {known.partitions} partitions per topic, not {partitions}: their "
+                "number says where a key lies, and cannot change. Take another prefix, and "
+                "export and import the ledger"
+            )
+        count = known.partitions if known else partitions or PARTITIONS
+        copies = replication or min(REPLICATION, len(cluster.brokers))
+        made = await _make_topics(cluster, count, copies, kept)
+        known = known or await _introduce(cluster, count)
+        return Created(id=known.id, partitions=known.partitions, made=made)
+    finally:
+        await cluster.close()
+
+
+async def check(
+    url: str,
+    settings: KafkaSettings,
+    *,
+    replication: int | None = None,
+    retention: Mapping[str, timedelta | None] | None = None,
+) -> list[Finding]:
+    """Compare a ledger on a cluster with what it should be; nothing is changed.
+
+    Args:
+        url: `kafka://host:9092/prefix`.
+        settings: how to reach the cluster.
+        replication: on how many brokers each record should lie; three, or as many as there are.
+        retention: by topic, None for ever; over `RETENTION`.
+
+    Raises:
+        LedgerUnavailable: the cluster does not answer.
+        LedgerError: it refuses.
+    """
+    kept = _retention(retention)
+    address = parse_address(url)
+    cluster = await connect(address, settings, names(address))
+    try:
+        known = await identity(cluster)
+        copies = replication or min(REPLICATION, len(cluster.brokers))
+        configs = await described(cluster, names(address))
+        findings: list[Finding] = []
+        for name in (IDENTITY, *TOPICS):
+            findings += _compare(cluster, address.topic(name), _partitions(name, known), copies)
+            expected = _config(name, copies, kept)
+            findings += _compare_config(
+                address.topic(name), expected, configs.get(address.topic(name), {})
+            )
+        return findings
+    finally:
+        await cluster.close()
+
+
+async def identity(cluster: Cluster) -> Identity | None:
+    """Return who the ledger on a cluster is, None if it was not made yet.
+
+    Raises:
+        LedgerDamaged: it is of a newer version, or its record is damaged.
+    """
+    name = cluster.address.topic(IDENTITY)
+    if not cluster.partitions(name):
+        return None
+    request = fetch_request(
+        [Wanted(name, 0, 0)], wait_ms=AT_ONCE_MS, bytes_max=_READ_BYTES, bytes_each=_READ_BYTES
+    )
+
+    async def attempt() -> list[bytes]:
+        answer = await cluster.send(cluster.leader(name, 0), request, "read")
+        for found in answers(answer):
+            if found.code:
+                raise failed(found.code)
+            return [record.value for record in unpack(found.raw, name, 0, 0).records]
+        return []
+
+    values = await cluster.persist(attempt, f"reading {name}")
+    if not values:
+        return None
+    try:
+        found = _decoder.decode(values[0])
+    except msgspec.DecodeError as error:
+        raise LedgerDamaged(f"{name} does not say who the ledger is: {error}") from error
+    if found.version != _FORMAT:
+        raise LedgerDamaged(
+            f"{cluster.address} was made by a newer Rung (version {found.version} of the layout; "
+            f"this one knows {_FORMAT}). Upgrade Rung"
+        )
+    return found
+
+
+async def described(cluster: Cluster, wanted: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return the settings of topics; nothing where the cluster does not tell them."""
+    resources = [(_TOPIC_RESOURCE, name, None) for name in wanted if cluster.partitions(name)]
+    if not resources:
+        return {}
+    try:
+        node = next(iter(cluster.brokers))
+        answer = await cluster.send(node, DescribeConfigsRequest(resources), "admin")
+    except (*FAILURES, NotImplementedError):
+        return {}
+    found: dict[str, dict[str, str]] = {}
+    for code, _, _, name, entries in answer.resources:
+        if not code:
+            found[name] = {entry[0]: entry[1] or "" for entry in entries}
+    return found
+
+
+def _retention(asked: Mapping[str, timedelta | None] | None) -> Mapping[str, timedelta | None]:
+    for name in asked or {}:
+        if name not in TOPICS:
+            raise LedgerError(
+                f"retention: there is no topic {name!r}; there are {', '.join(TOPICS)}"
+            )
+    return {**RETENTION, **(asked or {})}
+
+
+def _partitions(name: str, known: Identity | None) -> int | None:
+    if name == IDENTITY:
+        return 1
+    return known.partitions if known else None
+
+
+def _config(name: str, copies: int, kept: Mapping[str, timedelta | None]) -> dict[str, str]:
+    """Return the settings that a topic should have."""
+    shared = {
+        "max.message.bytes": str(RECORD_BYTES_MAX),
+        "message.timestamp.type": "LogAppendTime",
+        "min.insync.replicas": str(max(copies - 1, 1)),
+        "unclean.leader.election.enable": "false",
+    }
+    if name == IDENTITY:
+        return {**shared, "cleanup.policy": "compact"}
+    limit = kept[name]
+    limit_ms = -1 if limit is None else round(limit.total_seconds() * 1000)
+    return {
+        **shared,
+        "cleanup.policy": "delete",
+        "retention.bytes": "-1",
+        "retention.ms": str(limit_ms),
+    }
+
+
+async def _make_topics(
+    cluster: Cluster, count: int, copies: int, kept: Mapping[str, timedelta | None]
+) -> list[str]:
+    address = cluster.address
+    wanted = {address.topic(name): name for name in (IDENTITY, *TOPICS)}
+    missing = [full for full in wanted if not cluster.partitions(full)]
+    requests: list[tuple[object, ...]] = [
+        (
+            full,
+            1 if wanted[full] == IDENTITY else count,
+            copies,
+            [],
+            list(_config(wanted[full], copies, kept).items()),
+        )
+        for full in missing
+    ]
+    if not requests:
+        return []
+    timeout_ms = int(cluster.settings.request_timeout_s * 500)
+
+    async def attempt() -> None:
+        node = next(iter(cluster.brokers))
+        request = CreateTopicsRequest(requests, timeout_ms, validate_only=False)
+        answer = await cluster.send(node, request, "admin")
+        for full, code, *reason in answer.topic_errors:
+            if code in {0, _ALREADY_EXISTS}:
+                continue
+            error = failed(code)
+            if passes(error):
+                raise error
+            why = next((text for text in reason if text), str(error))
+            raise LedgerError(f"{address}: the topic {full} could not be made: {why}") from error
+
+    async def see() -> None:
+        await cluster.refresh()
+        for full in wanted:
+            if not cluster.partitions(full):
+                raise errors.LeaderNotAvailableError(full)
+            for partition in range(cluster.partitions(full)):
+                cluster.leader(full, partition)
+
+    await cluster.persist(attempt, "making topics")
+    await cluster.persist(see, "waiting for the topics")
+    return missing
+
+
+async def _introduce(cluster: Cluster, count: int) -> Identity:
+    """Say who the ledger is, unless somebody else was first."""
+    drawn = Identity(id=str(uuid.uuid4()), partitions=count, created_ms=int(time.time() * 1000))
+    writer = Writer(cluster)
+    place = (cluster.address.topic(IDENTITY), 0)
+    await writer.append({place: [(drawn.id.encode(), _encoder.encode(drawn))]})
+    await writer.close()
+    found = await identity(cluster)
+    if found is None:
+        raise LedgerDamaged(f"{place[0]} is empty after a record was written to it")
+    return found
+
+
+def _compare(cluster: Cluster, full: str, partitions: int | None, copies: int) -> list[Finding]:
+    found = cluster.partitions(full)
+    if not found:
+        return [
+            Finding(topic=full, setting="topic", expected="there", found="missing", grave=True)
+        ]
+    findings = []
+    if partitions not in {None, found}:
+        findings.append(
+            Finding(
+                topic=full,
+                setting="partitions",
+                expected=str(partitions),
+                found=str(found),
+                grave=True,
+            )
+        )
+    fewest = min(cluster.replicas(full))
+    if fewest < copies:
+        findings.append(
+            Finding(
+                topic=full,
+                setting="replication",
+                expected=str(copies),
+                found=str(fewest),
+                grave=False,
+            )
+        )
+    return findings
+
+
+def _compare_config(full: str, expected: dict[str, str], found: dict[str, str]) -> list[Finding]:
+    return [
+        Finding(topic=full, setting=setting, expected=value, found=found[setting], grave=grave)
+        for setting, value in expected.items()
+        if setting in found and found[setting] != value
+        for grave in [setting == "cleanup.policy"]
+    ]

@@ -1,0 +1,281 @@
+"""Appends: what waits for a partition goes out as one batch, and each batch is all or nothing.
+
+Theory of operation. Every partition has a *lane*, in which what was appended lies in its order.
+One request at a time is under way to each broker; it takes along, for each lane whose partition
+that broker leads, as much as fits into one batch from the lane's head. Meanwhile more comes to
+lie in the lanes, so that a hundred writers share a request, and one writer never waits for
+others to come.
+
+What was not acknowledged stays at its lane's head and is sent again, to whoever leads then, so
+nothing overtakes it. An append that is too late (`timeout_s`) or canceled leaves its lane, with
+all of it that was not sent: what lies in the partition of one append is all of it, or its
+beginning. A batch of which the acknowledgement was lost is there twice; readers drop it.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from aiokafka import errors
+from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+from rung.events.errors import LedgerError, LedgerUnavailable
+from rung.ledger.kafka.budget import Budget
+from rung.ledger.kafka.cluster import Cluster
+from rung.ledger.kafka.failure import FAILURES, explain, failed, passes, told
+
+BATCH_BYTES: Final = 1 << 20
+OVERHEAD_BYTES: Final = 100
+"""What a batch and a record weigh beside key and value, at most."""
+_REQUEST_BYTES: Final = 16 << 20
+_BACKOFF_S: Final = 0.1
+_ALL_IN_SYNC: Final = -1
+
+Row = tuple[bytes, bytes]
+"""Key and value."""
+Place = tuple[str, int]
+"""A topic by its name on the cluster, and a partition."""
+
+
+class Part:
+    """What one append has for one partition."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows: Final = rows
+        self.sent = 0
+        self.positions: list[int] = []
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class _Batch(NamedTuple):
+    """What goes from a lane into a request: the bytes, and how many rows of which part."""
+
+    place: Place
+    data: bytes
+    parts: list[tuple[Part, int]]
+
+
+class Writer:
+    """Appends to the partitions of a cluster."""
+
+    def __init__(self, cluster: Cluster, batch_bytes: int = BATCH_BYTES) -> None:
+        self._cluster = cluster
+        self._batch_bytes = batch_bytes
+        self._budget = Budget(cluster.settings.buffer_bytes)
+        self._lanes: dict[Place, deque[Part]] = {}
+        self._flying: set[Place] = set()
+        self._busy: dict[int, asyncio.Task[None]] = {}
+        self._waiting: asyncio.Task[None] | None = None
+        self._scheduled = False
+        self._last: Exception | None = None
+        self._appends = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def append(self, rows: dict[Place, list[Row]]) -> dict[Place, list[int]]:
+        """Append rows to partitions, in order within each; return their positions.
+
+        Raises:
+            LedgerUnavailable: they were not acknowledged in time.
+            LedgerError: the cluster refuses them.
+        """
+        size = sum(
+            len(key) + len(value) + OVERHEAD_BYTES for more in rows.values() for key, value in more
+        )
+        parts: dict[Place, Part] = {}
+        timeout_s = self._cluster.settings.timeout_s
+        self._appends += 1
+        self._idle.clear()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._budget.take(size)
+                try:
+                    parts = {place: self._put(place, more) for place, more in rows.items()}
+                    for part in parts.values():
+                        await part.done
+                finally:
+                    self._budget.give(size)
+        except TimeoutError:
+            first = next(iter(rows))
+            why = told(self._last) if self._last else "no answer"
+            raise LedgerUnavailable(
+                f"appending to {first[0]}/{first[1]}: {self._cluster.address} did not acknowledge "
+                f"it within {timeout_s:g} s ({why}); whether it was written is not known"
+            ) from self._last
+        finally:
+            for part in parts.values():
+                _drop(part)
+            self._appends -= 1
+            if not self._appends:
+                self._idle.set()
+        return {place: part.positions for place, part in parts.items()}
+
+    async def close(self) -> None:
+        """Wait until what was appended is acknowledged or given up."""
+        await self._idle.wait()
+        tasks = [*self._busy.values(), *([self._waiting] if self._waiting else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _put(self, place: Place, rows: Sequence[Row]) -> Part:
+        part = Part(rows)
+        self._lanes.setdefault(place, deque()).append(part)
+        self._schedule()
+        return part
+
+    def _schedule(self) -> None:
+        """Send soon: what is appended in this turn of the loop goes together."""
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        """Give every broker that has nothing to do what waits for it."""
+        self._scheduled = False
+        ready: dict[int, list[Place]] = {}
+        for place in self._pending():
+            if place in self._flying:
+                continue
+            try:
+                node = self._cluster.leader(*place)
+            except errors.KafkaError as error:
+                self._last = error
+                self._look_around()
+            except LedgerError as error:
+                _fail(self._lanes[place], error)
+            else:
+                ready.setdefault(node, []).append(place)
+        for node, places in ready.items():
+            if node not in self._busy:
+                self._busy[node] = asyncio.create_task(self._send(node, places))
+
+    def _pending(self) -> list[Place]:
+        """Return the lanes that hold something, after clearing them of what was given up."""
+        for place in list(self._lanes):
+            lane = self._lanes[place]
+            while lane and lane[0].done.done():
+                lane.popleft()
+            if not lane:
+                del self._lanes[place]
+        return list(self._lanes)
+
+    async def _send(self, node: int, places: list[Place]) -> None:
+        batches: dict[Place, _Batch] = {}
+        try:
+            size = 0
+            for place in places:
+                batch = self._build(place)
+                if not batch.parts:
+                    continue
+                size += len(batch.data)
+                if batches and size > _REQUEST_BYTES:
+                    break
+                batches[place] = batch
+            self._flying.update(batches)
+            if batches and not await self._request(node, batches):
+                await asyncio.sleep(_BACKOFF_S)
+                await self._cluster.refresh_quietly()
+        finally:
+            self._flying.difference_update(batches)
+            for place in batches:  # the next request begins with those that had to wait
+                if place in self._lanes:
+                    self._lanes[place] = self._lanes.pop(place)
+            del self._busy[node]
+            self._schedule()
+
+    async def _request(self, node: int, batches: dict[Place, _Batch]) -> bool:
+        """Send batches; return whether all arrived or were refused for good."""
+        topics: dict[str, list[tuple[int, bytes]]] = {}
+        for (name, partition), batch in batches.items():
+            topics.setdefault(name, []).append((partition, batch.data))
+        timeout_ms = int(self._cluster.settings.request_timeout_s * 500)
+        request = ProduceRequest(None, _ALL_IN_SYNC, timeout_ms, list(topics.items()))
+        try:
+            answer = await self._cluster.send(node, request, "write")
+        except FAILURES as error:
+            self._last = error
+            if not passes(error):
+                for (name, partition), batch in batches.items():
+                    what = f"appending to {name}/{partition}"
+                    _fail([part for part, _ in batch.parts], explain(error, what))
+            return False
+        settled = 0
+        for name, partitions in answer.topics:
+            for partition, code, first, *_ in partitions:
+                settled += self._settle(batches[name, partition], code, first)
+        return settled == len(batches)
+
+    def _settle(self, batch: _Batch, code: int, first: int) -> bool:
+        """Take note of what became of a batch; return whether that is final."""
+        if code:
+            error = failed(code)
+            self._last = error
+            if passes(error):
+                return False
+            _fail([part for part, _ in batch.parts], _refusal(error, batch))
+            return True
+        for part, count in batch.parts:
+            part.positions += range(first, first + count)
+            first += count
+            part.sent += count
+            if part.sent == len(part.rows) and not part.done.done():
+                part.done.set_result(None)
+        return True
+
+    def _build(self, place: Place) -> _Batch:
+        """Make one batch of what lies at the head of a lane."""
+        builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, 0, self._batch_bytes)
+        timestamp = int(time.time() * 1000)
+        taken: list[tuple[Part, int]] = []
+        for number, (part, key, value) in enumerate(self._rows(place)):
+            if builder.append(number, timestamp, key, value, []) is None:
+                break
+            if taken and taken[-1][0] is part:
+                taken[-1] = (part, taken[-1][1] + 1)
+            else:
+                taken.append((part, 1))
+        return _Batch(place, bytes(builder.build()), taken)
+
+    def _rows(self, place: Place) -> Iterator[tuple[Part, bytes, bytes]]:
+        for part in self._lanes[place]:
+            if not part.done.done():
+                for key, value in part.rows[part.sent :]:
+                    yield part, key, value
+
+    def _look_around(self) -> None:
+        """Ask who leads, and send again then."""
+        if self._waiting is None or self._waiting.done():
+            self._waiting = asyncio.create_task(self._wait())
+
+    async def _wait(self) -> None:
+        await asyncio.sleep(_BACKOFF_S)
+        await self._cluster.refresh_quietly()
+        self._schedule()
+
+
+def _drop(part: Part) -> None:
+    """Give up what was not sent of a part, and whatever failed it besides the first."""
+    if not part.done.done():
+        part.done.cancel()
+    elif not part.done.cancelled():
+        part.done.exception()
+
+
+def _fail(parts: Iterable[Part], error: LedgerError) -> None:
+    for part in parts:
+        if not part.done.done():
+            part.done.set_exception(error)
+
+
+def _refusal(error: errors.KafkaError, batch: _Batch) -> LedgerError:
+    name, partition = batch.place
+    if isinstance(error, errors.MessageSizeTooLargeError):
+        return LedgerError(
+            f"the cluster refuses a batch of {len(batch.data)} bytes for {name}: raise the "
+            "topic's max.message.bytes"
+        )
+    return explain(error, f"appending to {name}/{partition}")
