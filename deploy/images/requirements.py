@@ -1,3 +1,4 @@
+# ruff: noqa: INP001 - a script, run by itself while an image is built
 """Prints what a role of Rung needs beside Rung itself, one requirement a line.
 
 pip has no way to install the dependencies of a project without the project, and an image that

@@ -1,0 +1,235 @@
+"""`deploy/helm/rung`: what the chart makes of its values.
+
+By Helm itself, where `helm` is installed; held against Kubernetes' own schemas where
+`kubernetes-validate` is, a package that carries those of each version.
+"""
+
+import importlib
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deploy.place import SERVICES, tool
+from deploy.rendered import CHART, EXAMPLES, KUBERNETES, Objects, containers, of, pods, render
+from rung.objects.s3.settings import from_environment
+
+
+def test_helm_lints(example: str) -> None:
+    """Helm's own checks pass, warnings counted."""
+    values = CHART / f"ci/{example}-values.yaml"
+    done = subprocess.run(
+        [tool("helm"), "lint", "--strict", "--values", values, CHART, "--kube-version=1.31"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_kubernetes_takes_every_object(objects: Objects, version: str) -> None:
+    """Each follows the schema of its kind, with no field that Kubernetes does not know."""
+    pytest.importorskip("kubernetes_validate")
+    validate = importlib.import_module("kubernetes_validate")
+
+    for item in objects:
+        if not item["apiVersion"].startswith("monitoring.coreos.com/"):
+            validate.validate(item, version, strict=True)
+
+
+def test_every_service_is_deployed(objects: Objects, example: str) -> None:
+    """Each as a Deployment that may lose one pod at a time, and agents on their nodes."""
+    deployed = {item["metadata"]["name"] for item in of(objects, "Deployment")}
+    budgets = {item["metadata"]["name"] for item in of(objects, "PodDisruptionBudget")}
+
+    assert deployed == budgets == {f"research-rung-{name}" for name in SERVICES}
+    assert len(of(objects, "DaemonSet")) == EXAMPLES[example]
+
+
+def test_a_selector_selects_its_own_pods_only(objects: Objects) -> None:
+    """Two Deployments whose selectors overlap would fight over pods."""
+    templates = pods(objects)
+    for item in objects:
+        if item["kind"] not in {"Deployment", "DaemonSet"}:
+            continue
+        wanted = item["spec"]["selector"]["matchLabels"].items()
+        selected = [
+            n for n, pod in templates.items() if wanted <= pod["metadata"]["labels"].items()
+        ]
+        assert selected == [item["metadata"]["name"]]
+
+
+def test_a_pod_can_do_little(objects: Objects) -> None:
+    """No root, no token, nothing to write to but its volumes."""
+    for pod in pods(objects).values():
+        assert pod["spec"]["automountServiceAccountToken"] is False
+        assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+        assert pod["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in containers(objects):
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert container["resources"]["requests"]
+
+
+def test_the_one_root_may_only_give_a_folder_away(objects: Objects) -> None:
+    """A kubelet makes the agent's folder for root."""
+    roots = [
+        container
+        for pod in pods(objects).values()
+        for container in pod["spec"].get("initContainers", [])
+    ]
+
+    assert [root["name"] for root in roots] == ["own-folder"]
+    assert roots[0]["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
+    assert roots[0]["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+def test_a_service_is_asked_how_it_is(objects: Objects) -> None:
+    """Alive and ready are asked at the probe port that it is told to open."""
+    for container in containers(objects):
+        if container["name"] in {"cluster-init", "migrate"}:
+            continue
+        assert "--probe=0.0.0.0:9464" in container["args"]
+        paths = {
+            p: container[f"{p}Probe"]["httpGet"] for p in ("startup", "liveness", "readiness")
+        }
+        assert paths == {
+            "startup": {"path": "/healthz", "port": "probe"},
+            "liveness": {"path": "/healthz", "port": "probe"},
+            "readiness": {"path": "/readyz", "port": "probe"},
+        }
+        assert {"name": "probe", "containerPort": 9464} in container["ports"]
+
+
+def test_secrets_are_in_no_argument_and_no_configuration(objects: Objects) -> None:
+    """They come from a Secret, and to the pods that need them only."""
+    secret = {"a-token", "a-password", "a-key", "a-secret"}
+    said = [str(c["args"]) for c in containers(objects)]
+    said += [str(item["data"]) for item in of(objects, "ConfigMap")]
+
+    assert not any(word in text for word in secret for text in said)
+    for container in containers(objects):
+        variables = {v["name"] for v in container.get("env", []) if "valueFrom" in v}
+        arguments = " ".join(container["args"])
+        assert ("RUNG_TOKEN" in variables) == (container["name"] == "gateway")
+        assert ("RUNG_CLICKHOUSE_PASSWORD" in variables) == ("clickhouse://" in arguments)
+        assert ("AWS_SECRET_ACCESS_KEY" in variables) == ("--objects=" in arguments)
+
+
+def test_what_a_pod_refers_to_is_there(objects: Objects) -> None:
+    """A Secret or a ConfigMap that is missing would keep the pod from starting."""
+    named = {(item["kind"], item["metadata"]["name"]) for item in objects}
+    elsewhere = {"rung-secrets", "kafka-client", "objects-ca", "series-ca"}
+    for pod in pods(objects).values():
+        volumes = {volume["name"] for volume in pod["spec"]["volumes"]}
+        for container in pod["spec"]["containers"]:
+            assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+            for source in container["envFrom"]:
+                assert ("ConfigMap", source["configMapRef"]["name"]) in named
+            for variable in container.get("env", []):
+                secret = variable.get("valueFrom", {}).get("secretKeyRef", {}).get("name")
+                assert secret is None or secret in elsewhere or ("Secret", secret) in named
+
+
+def test_set_up_comes_first_and_brings_what_it_needs(objects: Objects) -> None:
+    """Hooks run before the release is there: topics, then the schema."""
+    hooks = [item for item in objects if "annotations" in item["metadata"]]
+    weights = {
+        item["metadata"]["name"]: int(item["metadata"]["annotations"]["helm.sh/hook-weight"])
+        for item in hooks
+        if "helm.sh/hook" in item["metadata"]["annotations"]
+    }
+
+    assert weights == {
+        "research-rung-setup": -10,
+        "research-rung-setup-cluster-init": 0,
+        "research-rung-setup-migrate": 1,
+    }
+
+
+def test_services_understand_the_configuration(objects: Objects, example: str) -> None:
+    """The variables are those that the services read, with values that they take."""
+    [data] = [
+        i["data"] for i in of(objects, "ConfigMap") if i["metadata"]["name"] == "research-rung"
+    ]
+    data = {k: v for k, v in data.items() if k != "RUNG_S3_CA_FILE"}  # a file of the pod's
+    keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+    if example == "full":
+        keys["RUNG_S3_SSE_KEY"] = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
+    settings = from_environment(data | keys)
+
+    assert (settings.sse, settings.endpoint) == {
+        "minimal": ("none", "http://minio:9000"),
+        "full": ("customer", "https://s3.amazonaws.com"),
+    }[example]
+
+
+def test_the_gateway_answers_under_its_names(objects: Objects) -> None:
+    """A request is refused whose Host the gateway was not told."""
+    [gateway] = [c for c in containers(objects) if c["name"] == "gateway"]
+    names = {a.partition("=")[2] for a in gateway["args"] if a.startswith("--host-name=")}
+    hosts = {rule["host"] for item in of(objects, "Ingress") for rule in item["spec"]["rules"]}
+
+    assert {"research-rung-gateway", "research-rung-gateway.lab.svc.cluster.local"} <= names
+    assert hosts <= names
+
+
+def test_an_agent_has_the_gpus_it_is_given() -> None:
+    """Without any it offers slots of the CPU."""
+    done = render("full")
+    agents = {
+        item["metadata"]["labels"]["rung.dev/agents"]: item["spec"]["template"]["spec"]
+        for item in yaml.safe_load_all(done.stdout)
+        if item["kind"] == "DaemonSet"
+    }
+    gpu, cpu = agents["gpu"]["containers"][0], agents["cpu"]["containers"][0]
+
+    assert gpu["resources"]["limits"]["nvidia.com/gpu"] == 8
+    assert not [a for a in gpu["args"] if a.startswith("--slots")]
+    assert "nvidia.com/gpu" not in cpu["resources"]["limits"]
+    assert "--slots=4" in cpu["args"]
+    assert "hostPath" in agents["gpu"]["volumes"][0]
+    assert "emptyDir" in agents["cpu"]["volumes"][0]
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("kafka.brokers=", "kafka.brokers: name the brokers, such as kafka:9092"),
+        ("objects.url=", "objects.url: name the bucket"),
+        ("series.url=", "series.url: name the database"),
+        ("secrets.token=", "secrets.token: give the API a token"),
+        ("kafka.securityProtocol=SASL_SSL", "kafka.saslMechanism: name it"),
+        ("objects.sse=kms", "objects.sseKmsKey: name the key"),
+        ("objects.bucket=x", "'bucket' not allowed"),
+    ],
+)
+def test_what_is_missing_or_unknown_is_named(option: str, message: str) -> None:
+    """Helm refuses, says which value, and what would be right."""
+    done = render("minimal", "--set", option)
+
+    assert done.returncode != 0
+    assert message in done.stderr
+
+
+def test_packing_follows_the_links(tmp_path: Path) -> None:
+    """The chart holds alerts and dashboard wherever it is taken."""
+    subprocess.run(
+        [tool("helm"), "package", CHART, "--destination", tmp_path],
+        check=True,
+        capture_output=True,
+    )
+    [packed] = tmp_path.iterdir()
+    listed = subprocess.run(
+        ["tar", "tzvf", packed], check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+
+    files = {line.split()[-1] for line in listed if line.startswith("-")}
+    assert {"rung/files/alerts.yml", "rung/files/rung.json"} <= files
+    assert not any("/ci/" in name for name in files)
