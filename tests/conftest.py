@@ -1,9 +1,21 @@
 """What holds for all tests."""
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+from servers.seaweed import Seaweed
 
 # How long an example takes depends on what else the machine does: never a reason to fail.
 settings.register_profile(
     "rung", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.load_profile("rung")
+
+
+@pytest.fixture(scope="session")
+def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
+    """Give an S3 server, started for whoever asks first; tests keep to prefixes of their own."""
+    with Seaweed(tmp_path_factory.mktemp("seaweed")) as server:
+        yield server

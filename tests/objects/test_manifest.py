@@ -2,17 +2,21 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from objects.s3.bucket import open_at
 from rung.objects import (
     FolderStore,
     ObjectDamaged,
     ObjectError,
     ObjectMissing,
+    ObjectStore,
     Provenance,
     StoredCheckpoint,
+    copy_checkpoint,
     delete_checkpoint,
     load_checkpoint,
     read_manifest,
@@ -24,10 +28,13 @@ FILES = {"model.pt": b"weights" * 100, "sub/state.json": b"{}", "empty": b""}
 PREFIX = "checkpoints/exp/ckpt/"
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> FolderStore:
-    """An empty store."""
-    return FolderStore(tmp_path / "objects")
+@pytest.fixture(params=["folder", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    """An empty store, of either kind."""
+    if request.param == "folder":
+        return FolderStore(tmp_path / "objects")
+    prefix = hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:16]
+    return open_at(request.getfixturevalue("seaweed"), prefix)
 
 
 @pytest.fixture
@@ -40,7 +47,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def stored(store: FolderStore, folder: Path) -> StoredCheckpoint:
+def stored(store: ObjectStore, folder: Path) -> StoredCheckpoint:
     """Store the folder as `ckpt`."""
     return store_checkpoint(
         store,
@@ -55,7 +62,7 @@ def stored(store: FolderStore, folder: Path) -> StoredCheckpoint:
 
 
 def test_a_checkpoint_comes_back_with_its_manifest(
-    store: FolderStore, folder: Path, tmp_path: Path
+    store: ObjectStore, folder: Path, tmp_path: Path
 ) -> None:
     """The files and all that is known about them return from the store."""
     written = stored(store, folder)
@@ -70,32 +77,41 @@ def test_a_checkpoint_comes_back_with_its_manifest(
         assert (tmp_path / "back" / name).read_bytes() == data
 
 
-def test_the_manifest_is_written_last(store: FolderStore, folder: Path, tmp_path: Path) -> None:
+def test_the_manifest_is_written_last(
+    store: ObjectStore, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without its manifest a checkpoint does not exist, whatever files are there."""
+    there: list[str] = []
+    put_bytes = store.put_bytes
+
+    def watch(name: str, data: bytes) -> None:
+        there.extend(info.name for info in store.list(PREFIX))
+        put_bytes(name, data)
+
+    monkeypatch.setattr(store, "put_bytes", watch)
     stored(store, folder)
-    times = {info.name: (store.root / info.name).stat().st_mtime_ns for info in store.list(PREFIX)}
-    assert max(times, key=lambda name: times[name]) == PREFIX + "manifest.json"
-    (store.root / PREFIX / "manifest.json").unlink()
+    assert there == sorted(PREFIX + name for name in FILES)
+    store.delete(PREFIX + "manifest.json")
     with pytest.raises(ObjectMissing):
         load_checkpoint(store, "exp", "ckpt", tmp_path / "back")
 
 
 def test_a_flipped_bit_anywhere_is_noticed_and_named(
-    store: FolderStore, folder: Path, tmp_path: Path
+    store: ObjectStore, folder: Path, tmp_path: Path
 ) -> None:
     """One bit in a file is found by the file's digest, and the file is named."""
     stored(store, folder)
     for name in ("model.pt", "sub/state.json"):
-        path = store.root / PREFIX / name
-        data = path.read_bytes()
-        path.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+        data = store.read(PREFIX + name)
+        store.put_bytes(PREFIX + name, bytes([data[0] ^ 1]) + data[1:])
         with pytest.raises(ObjectDamaged, match=rf"{name} has the digest"):
             load_checkpoint(store, "exp", "ckpt", tmp_path / "back")
-        path.write_bytes(data)
+        store.put_bytes(PREFIX + name, data)
 
 
-def test_every_flipped_bit_of_the_manifest_is_noticed(store: FolderStore, folder: Path) -> None:
+def test_every_flipped_bit_of_the_manifest_is_noticed(folder: Path, tmp_path: Path) -> None:
     """The manifest seals itself: no single changed bit is read as another truth."""
+    store = FolderStore(tmp_path / "objects")
     stored(store, folder)
     path = store.root / PREFIX / "manifest.json"
     data = path.read_bytes()
@@ -106,42 +122,41 @@ def test_every_flipped_bit_of_the_manifest_is_noticed(store: FolderStore, folder
 
 
 def test_a_truncated_file_is_noticed_and_named(
-    store: FolderStore, folder: Path, tmp_path: Path
+    store: ObjectStore, folder: Path, tmp_path: Path
 ) -> None:
     """The message tells both sizes."""
     stored(store, folder)
-    path = store.root / PREFIX / "model.pt"
-    path.write_bytes(path.read_bytes()[:100])
+    store.put_bytes(PREFIX + "model.pt", FILES["model.pt"][:100])
     with pytest.raises(ObjectDamaged, match=r"model\.pt has 100 bytes instead of 700"):
         load_checkpoint(store, "exp", "ckpt", tmp_path / "back")
 
 
 def test_a_missing_file_is_noticed_and_named(
-    store: FolderStore, folder: Path, tmp_path: Path
+    store: ObjectStore, folder: Path, tmp_path: Path
 ) -> None:
     """A file that the manifest promises and that is gone is damage, not absence."""
     stored(store, folder)
-    (store.root / PREFIX / "empty").unlink()
+    store.delete(PREFIX + "empty")
     with pytest.raises(ObjectDamaged, match="empty is missing"):
         load_checkpoint(store, "exp", "ckpt", tmp_path / "back")
 
 
 def test_a_manifest_of_a_newer_version_is_told_apart_from_damage(
-    store: FolderStore, folder: Path
+    store: ObjectStore, folder: Path
 ) -> None:
     """A newer format is nobody's fault, and the message says what to do."""
     stored(store, folder)
-    path = store.root / PREFIX / "manifest.json"
-    manifest = json.loads(path.read_bytes())["manifest"]
+    manifest = json.loads(store.read(PREFIX + "manifest.json"))["manifest"]
     manifest["format"] = 99
     body = json.dumps(manifest)
     digest = hashlib.sha256(body.encode()).hexdigest()
-    path.write_text(f'{{"sha256":"{digest}","manifest":{body}}}')
+    sealed = f'{{"sha256":"{digest}","manifest":{body}}}'
+    store.put_bytes(PREFIX + "manifest.json", sealed.encode())
     with pytest.raises(ObjectError, match="newer Rung"):
         read_manifest(store, "exp", "ckpt")
 
 
-def test_a_deletion_can_be_repeated(store: FolderStore, folder: Path) -> None:
+def test_a_deletion_can_be_repeated(store: ObjectStore, folder: Path) -> None:
     """A second deletion finds nothing and does no harm."""
     stored(store, folder)
     assert delete_checkpoint(store, "exp", "ckpt") == 4
@@ -149,7 +164,7 @@ def test_a_deletion_can_be_repeated(store: FolderStore, folder: Path) -> None:
     assert store.list("") == []
 
 
-def test_what_is_no_file_is_refused(store: FolderStore, folder: Path, tmp_path: Path) -> None:
+def test_what_is_no_file_is_refused(store: ObjectStore, folder: Path, tmp_path: Path) -> None:
     """A link to a folder would lose what it holds, so it is refused; one to a file is the file."""
     (folder / "linked").symlink_to(folder / "model.pt")
     stored(store, folder)
@@ -159,14 +174,51 @@ def test_what_is_no_file_is_refused(store: FolderStore, folder: Path, tmp_path: 
         stored(store, folder)
 
 
-def test_the_name_of_the_manifest_is_taken(store: FolderStore, folder: Path) -> None:
+def test_the_name_of_the_manifest_is_taken(store: ObjectStore, folder: Path) -> None:
     """A script's own manifest.json would be overwritten, so it is refused."""
     (folder / "manifest.json").write_text("{}")
     with pytest.raises(ObjectError, match="rename it"):
         stored(store, folder)
 
 
-def test_ids_cannot_climb_out(store: FolderStore) -> None:
+def test_a_checkpoint_is_copied_whole_its_manifest_last(
+    store: ObjectStore, folder: Path, tmp_path: Path
+) -> None:
+    """In the other store it is the same, to the bit; a second time changes nothing."""
+    source = FolderStore(tmp_path / "source")
+    written = stored(source, folder)
+    for _ in range(2):
+        assert copy_checkpoint(source, store, "exp", "ckpt") == written
+        assert load_checkpoint(store, "exp", "ckpt", tmp_path / "back") == written
+
+
+def test_what_is_damaged_is_not_copied(store: ObjectStore, folder: Path, tmp_path: Path) -> None:
+    """The file is named, and the other store has no such checkpoint."""
+    source = FolderStore(tmp_path / "source")
+    stored(source, folder)
+    data = source.read(PREFIX + "model.pt")
+    source.put_bytes(PREFIX + "model.pt", b"x" + data[1:])
+    with pytest.raises(ObjectDamaged, match=r"model\.pt has the digest"):
+        copy_checkpoint(source, store, "exp", "ckpt")
+    source.delete(PREFIX + "model.pt")
+    with pytest.raises(ObjectDamaged, match=r"model\.pt is missing"):
+        copy_checkpoint(source, store, "exp", "ckpt")
+    with pytest.raises(ObjectMissing):
+        read_manifest(store, "exp", "ckpt")
+
+
+def test_many_files_come_and_go(store: ObjectStore, tmp_path: Path) -> None:
+    """However many travel at once, each arrives as itself."""
+    names = {f"part-{number}": os.urandom(1000 + number) for number in range(40)}
+    (tmp_path / "folder").mkdir()
+    for name, data in names.items():
+        (tmp_path / "folder" / name).write_bytes(data)
+    stored(store, tmp_path / "folder")
+    load_checkpoint(store, "exp", "ckpt", tmp_path / "back")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "back").iterdir()} == names
+
+
+def test_ids_cannot_climb_out(store: ObjectStore) -> None:
     """Ids that name another place are refused before anything is touched."""
     for experiment, checkpoint in (("..", "x"), ("a/b", "x"), ("a", "../x"), ("a", "")):
         with pytest.raises(ObjectError):

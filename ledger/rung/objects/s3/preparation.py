@@ -10,22 +10,22 @@ from functools import partial
 from typing import Final
 
 from minio.commonconfig import ENABLED, Filter
-from minio.error import S3Error
 from minio.lifecycleconfig import AbortIncompleteMultipartUpload, LifecycleConfig, Rule
 
 from rung.events.errors import ObjectError, ObjectUnavailable
 from rung.objects.s3.store import S3Store
+from rung.objects.s3.trouble import NoBucket
 
 ABANDONED_DAYS: Final = 3
+_PROBES: Final = "probe/"
 _PROBE: Final = b"rung was here"
 
 
 def prepare_bucket(store: S3Store, *, make_bucket: bool) -> list[str]:
     """Make the bucket, set its lifecycle, try whether it can be used; return what was done."""
     done = _make(store) if make_bucket else []
-    differing = _set_lifecycle(store)
     _try(store)
-    return done + differing
+    return done + _set_lifecycle(store)
 
 
 def inspect_bucket(store: S3Store) -> list[str]:
@@ -43,20 +43,17 @@ def inspect_bucket(store: S3Store) -> list[str]:
 
 
 def _make(store: S3Store) -> list[str]:
-    wire = store.wire
-    doing = f"cannot make the bucket {wire.bucket}"
-    if wire.attempt(doing, partial(wire.client.bucket_exists, wire.bucket)):
-        return []
-
-    def make() -> None:
-        try:
-            wire.client.make_bucket(wire.bucket, wire.settings.region)
-        except S3Error as error:
-            if error.code != "BucketAlreadyOwnedByYou":
-                raise
-
-    wire.attempt(doing, make)
-    return [f"made the bucket {wire.bucket}"]
+    """Make the bucket if it is missing."""
+    try:
+        store.list(_PROBES)
+    except NoBucket:
+        wire = store.wire
+        wire.attempt(
+            f"cannot make the bucket {wire.bucket}",
+            partial(wire.client.make_bucket, wire.bucket, wire.settings.region),
+        )
+        return [f"made the bucket {wire.bucket}"]
+    return []
 
 
 def _set_lifecycle(store: S3Store) -> list[str]:
@@ -101,7 +98,8 @@ def _try(store: S3Store) -> None:
     Raises:
         ObjectError: one of them is refused; the message says what to do.
     """
-    name = f"probe/{secrets.token_hex(8)}"
+    store.list(_PROBES)  # first: some servers make a missing bucket when they are written to
+    name = f"{_PROBES}{secrets.token_hex(8)}"
     store.put_bytes(name, _PROBE)
     try:
         if store.read(name) != _PROBE:

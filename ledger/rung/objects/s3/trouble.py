@@ -15,6 +15,10 @@ class UploadGone(ObjectError):
     """An upload in parts is no longer known, or its parts are others': begin a new one."""
 
 
+class NoBucket(ObjectError):
+    """There is no bucket of that name."""
+
+
 class Replaced(ObjectError):
     """The object is another than the one whose beginning was read."""
 
@@ -116,7 +120,8 @@ def _of_answer(error: S3Error, doing: str, endpoint: str) -> ObjectError:
     if code == "RequestTimeTooSkewed":
         return ObjectError(f"{doing}: {_skew(error)}")
     if code in _FIXES:
-        return ObjectError(f"{doing}: {_FIXES[code]} ({code}, {endpoint})")
+        kind = NoBucket if code == "NoSuchBucket" else ObjectError
+        return kind(f"{doing}: {_FIXES[code]} ({code}, {endpoint})")
     text = f"{doing}: {endpoint} answered {code}: {error.message}"
     if code in _PASSING or error.response.status in _STATUS_PASSING:
         return ObjectUnavailable(text)

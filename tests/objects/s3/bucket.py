@@ -1,0 +1,15 @@
+"""Stores on a server of the tests."""
+
+from rung.objects.s3.settings import from_environment
+from rung.objects.s3.store import S3Store
+from servers.seaweed import Seaweed
+
+PART = 5 << 20
+"""The smallest part that S3 takes."""
+
+
+def open_at(server: Seaweed, prefix: str = "", **changes: str) -> S3Store:
+    """Return a store with the smallest parts and little patience."""
+    quick = {"RUNG_S3_PART_MIB": "5", "RUNG_S3_TIMEOUT_S": "2", "RUNG_S3_PATIENCE_S": "2"}
+    settings = from_environment(server.environment | quick | changes)
+    return S3Store(f"{server.url}/{prefix}", settings)

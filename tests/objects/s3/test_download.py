@@ -1,0 +1,21 @@
+"""Downloads from a real server over a line that breaks."""
+
+from pathlib import Path
+
+from objects.s3.bucket import open_at
+from objects.s3.proxy import Proxy
+from servers.seaweed import Seaweed
+
+
+def test_a_download_that_breaks_goes_on_where_it_broke(
+    seaweed: Seaweed, prefix: str, large: Path, tmp_path: Path
+) -> None:
+    """Connections cut in the middle of answers cost no more than what was under way."""
+    open_at(seaweed, prefix).put("large", large)
+    with Proxy(seaweed.endpoint) as proxy:
+        store = open_at(seaweed, prefix, RUNG_S3_ENDPOINT=proxy.endpoint)
+        proxy.cut_answers(3, after=2 << 20)
+        store.get("large", tmp_path / "back")
+        assert proxy.cut == 3
+        assert proxy.answered < large.stat().st_size + (2 << 20)
+    assert (tmp_path / "back").read_bytes() == large.read_bytes()
