@@ -80,6 +80,8 @@ class PartitionFold(Generic[S]):
         self._keys: dict[str, KeyFold[S]] = snapshot.keys if snapshot else {}
         self._recorded: dict[str, deque[Event]] = {}
         self._quarantined: dict[str, str] = {}
+        self.contradicted = False
+        """Whether a decision on record is missing in the snapshot, which is therefore wrong."""
         self.facts = snapshot.facts if snapshot else 0
         self.decisions = snapshot.decisions if snapshot else 0
 
@@ -89,8 +91,12 @@ class PartitionFold(Generic[S]):
         return self._quarantined
 
     def snapshot(self) -> Snapshot[S] | None:
-        """Return the fold as it is; None while a key is quarantined, for it must be retried."""
-        if self._quarantined:
+        """Return the fold as it is.
+
+        None while a key is quarantined, for it must be retried, and while decisions on record
+        wait for their facts, for whoever began from the snapshot would not read them again.
+        """
+        if self._quarantined or self._recorded:
             return None
         return Snapshot(self._process.version, self.facts, self.decisions, self._keys)
 
@@ -112,6 +118,7 @@ class PartitionFold(Generic[S]):
                 rejected.append(Rejected(record, str(error)))
                 continue
             if self._is_later(record.key, event):
+                self.contradicted |= _cause(event)[0] < self.facts
                 self._recorded.setdefault(record.key, deque()).append(event)
         return rejected
 

@@ -1,26 +1,41 @@
 """Carries what one topic says over to another, or does what it asks and records that.
 
 What a process must know from elsewhere is forwarded as a fact onto its own topic, so that the
-order in which it saw the world is itself on record. The forwarded fact's origin is the partition
-that it comes from and its sequence the position there: forwarding one twice, after a crash,
-changes nothing.
+order in which it saw the world is itself on record. Forwarding something twice changes nothing:
+
+* of a fact, the origin is the partition that it comes from, and the sequence its position there;
+* of a decision, the origin is the decision's key in that partition, and the sequence is made of
+  its cause. A decision may lie there twice, if two replicas believed in one partition; then it is
+  forwarded twice under one number, and counts once. Its place says nothing, and causes grow key by
+  key only: a key that could not be decided for a while follows later than its neighbours.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
 from rung.events import Event, Payload, UndecodableEvent, decode, encode, fact
+from rung.host.finish import finish
 from rung.host.fold import Rejected
 from rung.host.loop import dead_letter
+from rung.host.share import Share, Whole
 from rung.host.supervise import supervise
 from rung.host.writer import now
 from rung.ledger import Draft, Ledger, Record
 
 Translate = Callable[[Event], Awaitable[Sequence[Payload]]]
 
+_DECISIONS_MAX: Final = 1 << 20
+"""Of one fact. With 33 bits for the fact's position, a number still fits into 53."""
 
-async def forward(
-    ledger: Ledger, *, name: str, topic: str, source: str, translate: Translate
+
+async def forward(  # noqa: PLR0913 - what it takes
+    ledger: Ledger,
+    *,
+    name: str,
+    topic: str,
+    source: str,
+    translate: Translate,
+    share: Share | None = None,
 ) -> None:
     """Follow a topic from where it was left, and append what `translate` makes of its events.
 
@@ -33,11 +48,26 @@ async def forward(
         source: who signs the forwarded facts.
         translate: from an event to facts, at most one per destination key. It may have effects,
             which must be safe to repeat: it sees an event again after a crash.
+        share: says which partitions are this replica's; all are if not given.
+
+    Raises:
+        LedgerError: one that does not pass by itself.
     """
-    async with asyncio.TaskGroup() as group:
-        for partition in range(ledger.partitions(topic)):
-            forwarder = _Forwarder(ledger, name, topic, partition, source, translate)
-            group.create_task(supervise(forwarder.run, name=f"{name}/{partition}"))
+
+    async def work(partition: int) -> None:
+        forwarder = _Forwarder(ledger, name, topic, partition, source, translate)
+        await supervise(forwarder.run, name=f"{name}/{partition}")
+
+    await (share or Whole(ledger)).hold(topic, work)
+
+
+def number_of(ledger_id: str, record: Record, event: Event) -> tuple[str, int]:
+    """Return the origin and sequence of what is forwarded of a record."""
+    origin = f"{ledger_id}/{record.topic}/{record.partition}"
+    if event.causeposition is None or event.causeindex is None:
+        return origin, record.position
+    assert event.causeindex < _DECISIONS_MAX, event
+    return f"{origin}/{event.key}", event.causeposition * _DECISIONS_MAX + event.causeindex
 
 
 class _Forwarder:
@@ -56,31 +86,33 @@ class _Forwarder:
         self._partition = partition
         self._source = source
         self._translate = translate
-        self._origin = f"{ledger.id}/{topic}/{partition}"
 
     async def run(self) -> None:
         start = await self._ledger.position(self._name, self._topic, self._partition)
         async for records in self._ledger.follow(self._topic, self._partition, start):
-            drafts: list[Draft] = []
-            for record in records:
-                drafts += await self._forward(record)
-            if drafts:
-                await self._ledger.append(drafts)
-            await self._ledger.commit(
-                self._name, self._topic, self._partition, records[-1].position + 1
-            )
+            await finish(self._carry(records))
+
+    async def _carry(self, records: Sequence[Record]) -> None:
+        drafts: list[Draft] = []
+        for record in records:
+            drafts += await self._forward(record)
+        if drafts:
+            await self._ledger.append(drafts)
+        behind = records[-1].position + 1
+        await self._ledger.commit(self._name, self._topic, self._partition, behind)
 
     async def _forward(self, record: Record) -> list[Draft]:
         try:
             event = decode(record.value)
         except UndecodableEvent as error:
             return [dead_letter(self._ledger.id, self._name, Rejected(record, str(error)))]
+        origin, sequence = number_of(self._ledger.id, record, event)
         facts = [
             fact(
                 data,
                 source=self._source,
-                origin=self._origin,
-                sequence=record.position,
+                origin=origin,
+                sequence=sequence,
                 time=now(),
                 cause=event.id,
             )

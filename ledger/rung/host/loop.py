@@ -3,6 +3,9 @@
 Recovery is the only way to start: newest snapshot, the decisions behind it, the facts behind it.
 A crash and a restart differ in nothing. A ledger that does not answer, or another writer in the
 partition, makes the loop forget its state and start again.
+
+A loop that is cancelled, because its service stops or its partition goes to another replica,
+finishes the append that it is at, and saves a snapshot, so that the next one starts quickly.
 """
 
 import asyncio
@@ -12,10 +15,12 @@ from typing import Any, Final, TypeVar
 import msgspec
 import structlog
 
-from rung.events import Event, Fenced, encode, fact
+from rung.events import Event, Fenced, LedgerError, encode, fact
 from rung.events.metric import MessageRejected
+from rung.host.finish import finish
 from rung.host.fold import PartitionFold, Rejected, snapshot_type
 from rung.host.process import Process
+from rung.host.share import Share, Whole
 from rung.host.supervise import supervise
 from rung.host.writer import now
 from rung.ledger import Draft, Ledger, Record
@@ -23,23 +28,38 @@ from rung.ledger import Draft, Ledger, Record
 S = TypeVar("S")
 
 _READ_MAX: Final = 2_000
+_WORTH_SAVING: Final = 500
+"""So many facts behind the last snapshot are worth another one when a loop ends."""
+_SAVES_WITHIN_S: Final = 1.5
 
 _log = structlog.get_logger()
 
 
-async def host(ledger: Ledger, process: Process[S], *, snapshot_every: int = 10_000) -> None:
-    """Run a process on every partition of its facts until cancelled.
+async def host(
+    ledger: Ledger,
+    process: Process[S],
+    *,
+    snapshot_every: int = 10_000,
+    share: Share | None = None,
+) -> None:
+    """Run a process on the partitions of its facts until cancelled.
 
     Args:
         ledger: where its facts lie and its decisions go.
         process: the decider.
         snapshot_every: facts between two snapshots of a partition.
+        share: says which partitions are this replica's; all are if not given.
+
+    Raises:
+        LedgerError: one that does not pass by itself.
     """
     assert ledger.partitions(process.facts) == ledger.partitions(process.decisions)
-    async with asyncio.TaskGroup() as group:
-        for partition in range(ledger.partitions(process.facts)):
-            hosted = _Hosted(ledger, process, partition, snapshot_every)
-            group.create_task(supervise(hosted.run, name=f"{process.name}/{partition}"))
+
+    async def work(partition: int) -> None:
+        hosted = _Hosted(ledger, process, partition, snapshot_every)
+        await supervise(hosted.run, name=f"{process.name}/{partition}")
+
+    await (share or Whole(ledger)).hold(process.facts, work)
 
 
 class _Hosted:
@@ -54,20 +74,52 @@ class _Hosted:
         self._snapshot_every = snapshot_every
         self._fold: PartitionFold[Any] = PartitionFold(process)
         self._snapshotted = 0
+        self._settled = False
+        """All that was decided is on record, so the fold may become a snapshot."""
+        self._place: Final = {"process": process.name, "partition": partition}
 
     async def run(self) -> None:
+        self._settled = False
+        await self._start()
+        self._settled = True
+        try:
+            async for records in self._ledger.follow(
+                self._process.facts, self._partition, self._fold.facts
+            ):
+                await finish(self._take(records))
+                if self._fold.facts - self._snapshotted >= self._snapshot_every:
+                    await self._save_snapshot()
+        except asyncio.CancelledError:
+            await self._leave()
+            raise
+
+    async def _start(self) -> None:
+        """Recover what is on record, and say what of it cannot be read."""
         self._fold = await recover(self._ledger, self._process, self._partition)
+        rejected = await self._read_decisions()
+        if self._fold.contradicted:
+            _log.warning("snapshot ignored: it lacks decisions", **self._place)
+            self._fold = PartitionFold(self._process)
+            rejected = await self._read_decisions()
         self._snapshotted = self._fold.facts
-        await self._reject(
-            await read_decisions(self._ledger, self._process, self._fold, self._partition)
-        )
-        follow = self._ledger.follow(self._process.facts, self._partition, self._fold.facts)
-        async for records in follow:
-            await self._take(records)
-            if self._fold.facts - self._snapshotted >= self._snapshot_every:
+        await self._reject(rejected)
+        _log.info("partition folded", facts=self._fold.facts, **self._place)
+
+    async def _read_decisions(self) -> list[Rejected]:
+        return await read_decisions(self._ledger, self._process, self._fold, self._partition)
+
+    async def _leave(self) -> None:
+        """Spare whoever comes next the folding."""
+        if not self._settled or self._fold.facts - self._snapshotted < _WORTH_SAVING:
+            return
+        try:
+            async with asyncio.timeout(_SAVES_WITHIN_S):
                 await self._save_snapshot()
+        except (LedgerError, TimeoutError) as error:
+            _log.warning("left without a snapshot", reason=str(error), **self._place)
 
     async def _take(self, records: Sequence[Record]) -> None:
+        self._settled = False
         new: list[Event] = []
         rejected: list[Rejected] = []
         for record in records:
@@ -78,6 +130,7 @@ class _Hosted:
         if new:
             await self._append(new)
         await self._reject(rejected)
+        self._settled = True
 
     async def _append(self, new: list[Event]) -> None:
         expected = self._fold.decisions

@@ -1,0 +1,61 @@
+"""How quickly the partitions of a silent replica go to others."""
+
+import os
+from collections.abc import Mapping
+from typing import Final, Self
+
+from msgspec import Struct
+
+from rung.events import LedgerError
+
+_SESSION: Final = "RUNG_KAFKA_SESSION_TIMEOUT_S"
+_REBALANCE: Final = "RUNG_KAFKA_REBALANCE_TIMEOUT_S"
+
+
+class ShareSettings(Struct, frozen=True, kw_only=True):
+    """The timeouts of the group that the replicas of a service are.
+
+    Raises:
+        LedgerError: one is out of range; the message names it and what would be right.
+    """
+
+    session_timeout_s: float = 8.0
+    """A replica that was not heard for so long has lost its partitions. Brokers want 6 or more,
+    unless their `group.min.session.timeout.ms` is lower."""
+    rebalance_timeout_s: float = 6.0
+    """So long has a replica to let go of its partitions when they are dealt anew."""
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            (_SESSION, self.session_timeout_s),
+            (_REBALANCE, self.rebalance_timeout_s),
+        ):
+            if not 1 <= value <= 300:
+                raise LedgerError(f"{name} is {value:g}: give seconds between 1 and 300")
+
+    @property
+    def heartbeat_s(self) -> float:
+        """How often a replica lets itself be heard."""
+        return min(self.session_timeout_s / 5, 2.0)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
+        """Read RUNG_KAFKA_SESSION_TIMEOUT_S and RUNG_KAFKA_REBALANCE_TIMEOUT_S.
+
+        Raises:
+            LedgerError: one is no number, or out of range.
+        """
+        found = os.environ if environment is None else environment
+        default = cls()
+        return cls(
+            session_timeout_s=_seconds(found, _SESSION, default.session_timeout_s),
+            rebalance_timeout_s=_seconds(found, _REBALANCE, default.rebalance_timeout_s),
+        )
+
+
+def _seconds(environment: Mapping[str, str], name: str, default: float) -> float:
+    text = environment.get(name)
+    try:
+        return float(text) if text else default
+    except ValueError:
+        raise LedgerError(f"{name} is {text!r}: give seconds, such as {default:g}") from None
