@@ -7,7 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
 
-from rung.events import LedgerError, LedgerUnavailable, partition_of, topic
+from rung.events import (
+    LedgerDamaged,
+    LedgerError,
+    LedgerUnavailable,
+    partition_of,
+    topic,
+)
 from rung.ledger import Draft, Ledger, Record
 
 Opener = Callable[[], Awaitable[Ledger]]
@@ -116,12 +122,16 @@ class LedgerConformance:
                 assert part == whole[position : position + limit]
 
     async def test_read_at_the_end(self, ledger: Ledger) -> None:
-        """There is nothing at the end and beyond it."""
-        await ledger.append([draft("k")])
+        """There is nothing at the end; whoever was beyond it before learns that it is lost."""
+        await ledger.append([draft("k"), draft("k")])
         at = partition_of("k", 4)
-        assert await ledger.end(topic.EXPERIMENTS, at) == 1
-        assert await ledger.read(topic.EXPERIMENTS, at, 1, 10) == []
-        assert await ledger.read(topic.EXPERIMENTS, at, 1000, 10) == []
+        assert await ledger.start(topic.EXPERIMENTS, at) == 0
+        assert await ledger.end(topic.EXPERIMENTS, at) == 2
+        assert await ledger.read(topic.EXPERIMENTS, at, 2, 10) == []
+        with pytest.raises(LedgerDamaged, match="ends at 2, before position 1000"):
+            await ledger.read(topic.EXPERIMENTS, at, 1000, 10)
+        with pytest.raises(LedgerDamaged, match="ends at 2, before position 3"):
+            await anext(ledger.follow(topic.EXPERIMENTS, at, 3))
 
     async def test_concurrent_writers(self, ledger: Ledger) -> None:
         """128 writers at once leave no gap; each one's records keep their order."""
@@ -182,14 +192,22 @@ class LedgerConformance:
             b"%d" % number for number in range(position, 10)
         ]
 
-    async def test_follow_from_beyond_the_end(self, ledger: Ledger) -> None:
-        """A follower of a position that is not there yet waits for just that."""
+    async def test_follow_in_different_places(self, ledger: Ledger) -> None:
+        """Followers of one partition that begin at different positions do not disturb another."""
         at = partition_of("k", 4)
-        taking = asyncio.create_task(take(ledger.follow(topic.EXPERIMENTS, at, 3), 1))
-        for number in range(4):
-            assert not taking.done()
+        await ledger.append([draft("k", b"%d" % number) for number in range(2500)])
+        followers = [
+            (position, ledger.follow(topic.EXPERIMENTS, at, position))
+            for position in (0, 2500, 1200, 2499, 2500)
+        ]
+        taking = [
+            asyncio.create_task(take(following, 2510 - position))
+            for position, following in followers
+        ]
+        for number in range(2500, 2510):
             await ledger.append([draft("k", b"%d" % number)])
-        assert [record.value for record in await taking] == [b"3"]
+        for (position, _), taken in zip(followers, taking, strict=True):
+            assert [record.position for record in await taken] == list(range(position, 2510))
 
     async def test_many_followers(self, ledger: Ledger) -> None:
         """All followers of all partitions see all of it while it is being written."""
@@ -257,18 +275,6 @@ class LedgerConformance:
         assert await ledger.snapshot("searcher", 0) == bytes(range(256)) * 5000
         assert await ledger.snapshot("scheduler", 0) is None
 
-    async def test_old_heartbeats_go(self, ledger: Ledger) -> None:
-        """About a thousand heartbeats are kept; their positions go on counting."""
-        at = partition_of("agent", 4)
-        for _ in range(30):
-            await ledger.append([draft("agent", name=topic.HEARTBEATS)] * 100)
-        kept = await read_all(ledger, topic.HEARTBEATS, at, limit=300)
-        assert 1000 <= len(kept) <= 1300
-        assert [record.position for record in kept] == list(range(3000 - len(kept), 3000))
-        assert await ledger.end(topic.HEARTBEATS, at) == 3000
-        followed = await take(ledger.follow(topic.HEARTBEATS, at, 5), len(kept))
-        assert followed == kept
-
     async def test_close_finishes_appends(self, ledger: Ledger) -> None:
         """What was being appended at closing is appended; what comes later is refused."""
         pending = [asyncio.create_task(ledger.append([draft("k")])) for _ in range(20)]
@@ -296,6 +302,23 @@ class LedgerConformance:
         canceled.cancel()
         position = (await ledger.append([draft("k")]))[0]
         assert await ledger.append([draft("k")]) == [position + 1]
+
+
+class TrimmingConformance(LedgerConformance):
+    """Holds for a ledger that counts how many heartbeats it keeps."""
+
+    async def test_old_heartbeats_go(self, ledger: Ledger) -> None:
+        """About a thousand heartbeats are kept; their positions go on counting."""
+        at = partition_of("agent", 4)
+        for _ in range(30):
+            await ledger.append([draft("agent", name=topic.HEARTBEATS)] * 100)
+        kept = await read_all(ledger, topic.HEARTBEATS, at, limit=300)
+        assert 1000 <= len(kept) <= 1300
+        assert await ledger.start(topic.HEARTBEATS, at) == 3000 - len(kept)
+        assert [record.position for record in kept] == list(range(3000 - len(kept), 3000))
+        assert await ledger.end(topic.HEARTBEATS, at) == 3000
+        followed = await take(ledger.follow(topic.HEARTBEATS, at, 5), len(kept))
+        assert followed == kept
 
 
 class DurableConformance(LedgerConformance):

@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ledger.conformance import LedgerConformance, draft
+from ledger.conformance import TrimmingConformance, draft
 from rung.ledger import Ledger, MemoryLedger
 
 
-class TestMemoryLedger(LedgerConformance):
+class TestMemoryLedger(TrimmingConformance):
     """Holds the ledger in memory to what all adapters do."""
 
     @pytest.fixture

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.conformance import read_all
-from rung.events import partition_of, topic
+from rung.events import LedgerDamaged, partition_of, topic
 from rung.ledger import Draft, Ledger, MemoryLedger, Record, SqliteLedger
 
 NAMES = (topic.EXPERIMENTS, topic.SEARCHES, topic.LOGS)
@@ -35,9 +35,7 @@ async def play(openers: list[Callable[[], Awaitable[Ledger]]], script: Turns) ->
     model: Model = {(name, part): [] for name in NAMES for part in range(2)}
     for number, turn in enumerate(script):
         if isinstance(turn, tuple):
-            name, part, position, limit = turn
-            expected = model[name, part][position : position + limit]
-            assert await ledgers[number % len(ledgers)].read(*turn) == expected
+            await read_like(model, ledgers[number % len(ledgers)], turn)
             continue
         appends = [ledgers[index % len(ledgers)].append(batch) for index, batch in enumerate(turn)]
         given_positions = await asyncio.gather(*appends)
@@ -55,6 +53,18 @@ async def play(openers: list[Callable[[], Awaitable[Ledger]]], script: Turns) ->
             assert await ledger.end(name, part) == len(records)
     for ledger in ledgers:
         await ledger.close()
+
+
+async def read_like(model: Model, ledger: Ledger, place: tuple[str, int, int, int]) -> None:
+    """Read, and expect what the model has there, or that a place beyond its end is refused."""
+    name, part, position, limit = place
+    there = model[name, part]
+    if position > len(there):
+        with pytest.raises(LedgerDamaged):
+            await ledger.read(name, part, position, limit)
+    else:
+        expected = there[position : position + limit]
+        assert await ledger.read(name, part, position, limit) == expected
 
 
 @given(script=turns)

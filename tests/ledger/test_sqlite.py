@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from ledger.conformance import DurableConformance, Opener
+from ledger.conformance import DurableConformance, Opener, TrimmingConformance
 from rung.events import TOPICS, partition_of
 from rung.ledger import Draft, Ledger, SqliteLedger
 
 
 @pytest.mark.ledger
-class TestSqliteLedger(DurableConformance):
+class TestSqliteLedger(DurableConformance, TrimmingConformance):
     """Holds the SQLite adapter to what all adapters do."""
 
     @pytest.fixture

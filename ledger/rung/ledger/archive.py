@@ -124,7 +124,7 @@ async def _merged(
 
 
 async def _stream(ledger: Ledger, name: str, partition: int, end: int) -> AsyncIterator[Record]:
-    position = 0
+    position = min(await ledger.start(name, partition), end)
     while position < end:
         records = await ledger.read(name, partition, position, min(_BATCH, end - position))
         for record in records:

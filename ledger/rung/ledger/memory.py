@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from rung.events import TOPICS, partition_of, topic
-from rung.events.errors import LedgerError, LedgerUnavailable
+from rung.events.errors import LedgerDamaged, LedgerError, LedgerUnavailable
 from rung.ledger.channel import Channel
 from rung.ledger.port import Draft, Record
 
@@ -26,6 +26,8 @@ class _Stream:
         return self.first + len(self.records)
 
     def read(self, position: int, limit: int) -> list[Record]:
+        if position > self.end:
+            raise LedgerDamaged(f"a partition ends at {self.end}, before position {position}")
         start = max(position - self.first, 0)
         return self.records[start : start + limit]
 
@@ -84,6 +86,11 @@ class MemoryLedger:
         self._check_open()
         return self._stream(topic, partition).read(position, limit)
 
+    async def start(self, topic: str, partition: int) -> int:
+        """Return the first position that exists."""
+        self._check_open()
+        return self._stream(topic, partition).first
+
     async def end(self, topic: str, partition: int) -> int:
         """Return the position that the next record will get."""
         self._check_open()
@@ -95,6 +102,7 @@ class MemoryLedger:
         """Yield batches of records from `position` on, for ever, as they are appended."""
         self._check_open()
         stream = self._stream(topic, partition)
+        stream.read(position, 1)
         while True:
             await stream.channel.wait(position)
             records = stream.read(position, _BATCH)

@@ -1,12 +1,18 @@
 """What every adapter of the ledger can do; `tests/ledger/conformance.py` holds them to it.
 
 The ledger is a set of topics, each cut into partitions, each a growing sequence of records
-numbered from 0 without gaps. A record is never changed. Methods that touch the disk or the
-network are coroutines and never block the event loop.
+numbered from 0 without gaps. A record is never changed; the oldest of a partition may be removed
+where not all is kept. Methods that touch the disk or the network are coroutines and never block
+the event loop.
 """
 
 from collections.abc import AsyncIterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
+
+from rung.events import topic
+
+FLEETING: Final = frozenset({topic.HEARTBEATS})
+"""Topics of which nobody misses what was removed: reading them below their start begins at it."""
 
 
 class Record(NamedTuple):
@@ -41,18 +47,34 @@ class Ledger(Protocol):
         ...
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        """Append in order, all or none of them, and return their positions.
+        """Append in order and return the positions, which are durable then.
 
-        They are durable when this returns.
+        When it fails, what was written is nothing, all, or a beginning in each partition: never
+        a later one of these drafts without the earlier ones of its partition. One adapter may
+        also have written a beginning twice. A file writes all or nothing, once.
+
+        So whoever goes on after a failure repeats the whole append, with the same origins and
+        sequences or the same causes, before anything later of the same origin: then readers drop
+        what they have seen, and miss nothing.
 
         Raises:
-            LedgerUnavailable: the disk is full or the ledger does not answer; nothing of it
-                was written, or whether it was is not known.
+            LedgerUnavailable: the disk is full or the ledger does not answer, and whether all of
+                it was written is not known.
+            LedgerError: a draft is refused; nothing was written.
         """
         ...
 
     async def read(self, topic: str, partition: int, position: int, limit: int) -> list[Record]:
-        """Return up to `limit` records from `position` on; an empty list at the end."""
+        """Return up to `limit` records from `position` on; an empty list at the end.
+
+        Raises:
+            LedgerTrimmed: the position was removed; but for the `FLEETING` topics.
+            LedgerDamaged: the position lies beyond the end, so that records were lost.
+        """
+        ...
+
+    async def start(self, topic: str, partition: int) -> int:
+        """Return the first position that exists: 0 unless old records were removed."""
         ...
 
     async def end(self, topic: str, partition: int) -> int:
@@ -62,7 +84,8 @@ class Ledger(Protocol):
     def follow(self, topic: str, partition: int, position: int) -> AsyncIterator[Sequence[Record]]:
         """Yield batches of records from `position` on, for ever, as they are appended.
 
-        Also sees what other processes append, and waits without polling.
+        Also sees what other processes append, and waits without polling. Ends by the errors of
+        `read`, whether the position is so at first or becomes so later.
         """
         ...
 

@@ -38,6 +38,7 @@ _BATCH: Final = """
 SELECT json_group_array(key), json_group_array(length(value)), group_concat(value, '')
 FROM (SELECT key, value FROM records WHERE id >= ? AND id <= ? ORDER BY id)
 """
+_FIRST: Final = "SELECT min(id) FROM records WHERE id >= ? AND id < ?"
 _LAST: Final = "SELECT max(id) FROM records WHERE id >= ? AND id < ?"
 
 _numbers: Final = msgspec.json.Decoder(list[int])
@@ -93,6 +94,12 @@ def read_end(database: sqlite3.Connection, first: int) -> int:
     return 0 if found[0] is None else found[0] - first + 1
 
 
+def read_start(database: sqlite3.Connection, first: int) -> int:
+    """Return the first position of the stream that exists."""
+    found: tuple[int | None] = database.execute(_FIRST, (first, first + POSITIONS_MAX)).fetchone()
+    return 0 if found[0] is None else found[0] - first
+
+
 def read_ends(database: sqlite3.Connection, firsts: Iterable[int]) -> list[int]:
     """Return the ends of several streams."""
     return [read_end(database, first) for first in firsts]
@@ -116,13 +123,19 @@ def read_records(
         trimmed: whether old records are removed; reading then begins at the oldest that is left.
 
     Raises:
-        LedgerDamaged: records are missing.
+        LedgerDamaged: records are missing, or the position lies beyond the end.
     """
     topic, partition, first = stream
     while True:
         extent = database.execute(_EXTENT, (first + position, first + POSITIONS_MAX, limit))
         count, oldest, newest, size = extent.fetchone()
         if not count:
+            if position > (end := read_end(database, first)):
+                raise LedgerDamaged(
+                    f"{topic}/{partition} ends at {end}, before position {position}: records "
+                    "were lost, perhaps as the folder was restored from a backup of an earlier "
+                    "day. Restore the newest one, and what else was taken with it"
+                )
             return []
         if newest - oldest != count - 1 or (oldest != first + position and not trimmed):
             raise LedgerDamaged(

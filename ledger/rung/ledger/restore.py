@@ -183,7 +183,7 @@ async def _check_new(ledger: Ledger, spool: _Spool) -> None:
         count = ledger.partitions(name)
         for partition in range(count):
             new = {key for key in keys if partition_of(key, count) == partition}
-            position = 0
+            position = await ledger.start(name, partition)
             while new and (records := await ledger.read(name, partition, position, 1000)):
                 for record in records:
                     if record.key in new:

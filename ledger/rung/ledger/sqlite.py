@@ -20,7 +20,7 @@ from rung.events.errors import LedgerDamaged, LedgerError, LedgerUnavailable
 from rung.ledger.doorbell import Ringer, sweep
 from rung.ledger.failure import explain
 from rung.ledger.port import Draft, Record
-from rung.ledger.reader import Reader, read_end, read_records
+from rung.ledger.reader import Reader, read_end, read_records, read_start
 from rung.ledger.schema import (
     PARTITIONS_MAX,
     POSITIONS_MAX,
@@ -129,6 +129,11 @@ class SqliteLedger:
             lambda database: read_records(database, stream, position, limit, trimmed=trimmed)
         )
 
+    async def start(self, topic: str, partition: int) -> int:
+        """Return the first position that exists."""
+        first = self._first(topic, partition)
+        return await self._reader.run(functools.partial(read_start, first=first))
+
     async def end(self, topic: str, partition: int) -> int:
         """Return the position that the next record will get."""
         first = self._first(topic, partition)
@@ -139,6 +144,7 @@ class SqliteLedger:
     ) -> AsyncIterator[Sequence[Record]]:
         """Yield batches of records from `position` on, for ever, as they are appended."""
         channel = await self._watcher.channel(self._first(topic, partition))
+        await self.read(topic, partition, position, 1)
         while True:
             await channel.wait(position)
             records = channel.recent(position, _BATCH)

@@ -41,10 +41,11 @@ async def tail(
         except LedgerError as error:
             await batches.put(error)
 
+    begin = ledger.start if start == "beginning" else ledger.end
     streams = [(name, part) for name in topics for part in range(ledger.partitions(name))]
     pumps = [
-        asyncio.create_task(pump(name, part, 0 if start == "beginning" else end))
-        for name, part, end in [(*stream, await ledger.end(*stream)) for stream in streams]
+        asyncio.create_task(pump(name, part, position))
+        for name, part, position in [(*stream, await begin(*stream)) for stream in streams]
     ]
     try:
         while True:

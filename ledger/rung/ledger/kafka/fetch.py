@@ -12,8 +12,8 @@ from rung.ledger.kafka.cluster import Cluster
 from rung.ledger.kafka.failure import failed
 from rung.ledger.port import Record
 
-EARLIEST: Final = -2
-LATEST: Final = -1
+_EARLIEST: Final = -2
+_LATEST: Final = -1
 _UNCOMMITTED: Final = 0
 _ANY_BYTE: Final = 1
 
@@ -107,12 +107,45 @@ def unpack(raw: bytes, topic: str, partition: int, position: int) -> Fetched:
     return Fetched(records, size, end)
 
 
-async def bound(cluster: Cluster, name: str, partition: int, which: int) -> int:
-    """Return where a partition begins or ends.
+async def start_of(cluster: Cluster, name: str, partition: int) -> int:
+    """Return the first position of a partition that exists.
 
     Raises:
         KafkaError, OSError: no answer.
     """
+    return await _bound(cluster, name, partition, _EARLIEST)
+
+
+async def end_of(cluster: Cluster, name: str, partition: int, *, seen: int | None = None) -> int:
+    """Return the position that a partition's next record will get.
+
+    Two requests say so. The first is refused by a new leader that does not know yet how far the
+    partition reaches; the second is right also where the first counts batches, as Tansu does.
+
+    Args:
+        cluster: to ask.
+        name: of the topic on the cluster.
+        partition: of the topic.
+        seen: an end that a fetch has told already.
+
+    Raises:
+        KafkaError, OSError: no answer.
+    """
+    end = await _bound(cluster, name, partition, _LATEST)
+    if seen is not None and seen >= end:
+        return seen
+    request = fetch_request(
+        [Wanted(name, partition, end)], wait_ms=AT_ONCE_MS, bytes_max=1, bytes_each=1
+    )
+    node = cluster.leader(name, partition)
+    for answer in answers(await cluster.send(node, request, "bounds")):
+        if answer.code:
+            raise failed(answer.code)
+        end = max(end, answer.end)
+    return end
+
+
+async def _bound(cluster: Cluster, name: str, partition: int, which: int) -> int:
     request = OffsetRequest(-1, _UNCOMMITTED, [(name, [(partition, which)])])
     answer = await cluster.send(cluster.leader(name, partition), request, "bounds")
     for _, partitions in answer.topics:

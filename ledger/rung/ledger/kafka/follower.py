@@ -27,7 +27,6 @@ from rung.ledger.kafka.stream import Cursor, Stream
 from rung.ledger.port import Record
 
 _BATCH: Final = 1000
-_WAIT_MS: Final = 2_500
 _FETCH_BYTES: Final = 16 << 20
 _PARTITION_BYTES: Final = 1 << 20
 _LINKS: Final = 8
@@ -56,8 +55,7 @@ class Follower:
         self, topic: str, partition: int, position: int
     ) -> AsyncIterator[Sequence[Record]]:
         """Yield batches of records from `position` on, for ever, as they are appended."""
-        if reason := await self._reader.misplaced(topic, partition, position):
-            raise reason
+        position = await self._reader.place(topic, partition, position)
         stream = self._streams.setdefault((topic, partition), Stream(topic, partition, position))
         cursor = Cursor(position)
         stream.cursors.add(cursor)
@@ -143,7 +141,7 @@ class Follower:
         asked = {(topic(each.topic), each.partition): (each, each.position) for each in streams}
         request = fetch_request(
             [Wanted(*place, position) for place, (_, position) in asked.items()],
-            wait_ms=_WAIT_MS,
+            wait_ms=int(self._cluster.settings.fetch_wait_s * 1000),
             bytes_max=_FETCH_BYTES,
             bytes_each=_PARTITION_BYTES,
         )
@@ -177,10 +175,7 @@ class Follower:
             if isinstance(error, errors.OffsetOutOfRangeError):
                 await self._pause(error)
                 with contextlib.suppress(LedgerUnavailable):
-                    if reason := await self._reader.misplaced(
-                        stream.topic, stream.partition, position
-                    ):
-                        stream.fail(reason)
+                    stream.skip(await self._reader.place(stream.topic, stream.partition, position))
             elif passes(error):
                 await self._pause(error)
             else:

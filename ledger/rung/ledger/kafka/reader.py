@@ -5,21 +5,19 @@ from typing import Final
 
 from aiokafka import errors
 
-from rung.events.errors import LedgerDamaged, LedgerError, LedgerTrimmed
+from rung.events.errors import LedgerDamaged, LedgerTrimmed
 from rung.ledger.kafka.cluster import Cluster
 from rung.ledger.kafka.failure import failed
 from rung.ledger.kafka.fetch import (
     AT_ONCE_MS,
-    EARLIEST,
-    LATEST,
-    Fetched,
     Wanted,
     answers,
-    bound,
+    end_of,
     fetch_request,
+    start_of,
     unpack,
 )
-from rung.ledger.port import Record
+from rung.ledger.port import FLEETING, Record
 
 _RECORD_BYTES: Final = 2048
 """A record is expected to be no larger, on average."""
@@ -62,75 +60,77 @@ class Reader:
 
     async def end(self, topic: str, partition: int) -> int:
         """Return the position that the next record will get."""
-        return await self._bound(topic, partition, LATEST)
+        name = self._cluster.address.topic(topic)
+        return await self._cluster.persist(
+            lambda: end_of(self._cluster, name, partition), f"asking where {name}/{partition} ends"
+        )
 
     async def start(self, topic: str, partition: int) -> int:
         """Return the first position that exists."""
-        return await self._bound(topic, partition, EARLIEST)
+        name = self._cluster.address.topic(topic)
+        return await self._cluster.persist(
+            lambda: start_of(self._cluster, name, partition),
+            f"asking where {name}/{partition} begins",
+        )
 
-    async def misplaced(self, topic: str, partition: int, position: int) -> LedgerError | None:
-        """Return why a position cannot be read, None if it can."""
+    async def place(self, topic: str, partition: int, position: int) -> int:
+        """Return where to read when a position is asked for.
+
+        Raises:
+            LedgerTrimmed: it is no longer there.
+            LedgerDamaged: it is not there yet, so that records were lost.
+        """
+        name = self._cluster.address.topic(topic)
         start = await self.start(topic, partition)
         if position < start:
-            return LedgerTrimmed(
-                f"position {position} of {self._cluster.address.topic(topic)}/{partition} is no "
-                f"longer there, its retention took it away: the first one is {start}",
+            if topic in FLEETING:
+                return start
+            raise LedgerTrimmed(
+                f"position {position} of {name}/{partition} is no longer there, its retention "
+                f"took it away: the first one is {start}",
                 first=start,
             )
         end = await self.end(topic, partition)
         if position > end:
-            return LedgerDamaged(
-                f"{self._cluster.address.topic(topic)}/{partition} ends at {end}, but {position} "
-                "was reached before: the cluster lost records (an unclean leader election, or a "
-                "topic made anew). Restore it, or begin a new ledger under another prefix"
+            raise LedgerDamaged(
+                f"{name}/{partition} ends at {end}, before position {position}: the cluster lost "
+                "records (an unclean leader election, or a topic made anew). Restore them, or "
+                "begin a new ledger under another prefix"
             )
-        return None
-
-    async def _bound(self, topic: str, partition: int, which: int) -> int:
-        name = self._cluster.address.topic(topic)
-        return await self._cluster.persist(
-            lambda: bound(self._cluster, name, partition, which),
-            f"asking where {name}/{partition} begins and ends",
-        )
+        return position
 
     async def _fetch(self, topic: str, partition: int, position: int, size: int) -> list[Record]:
         name = self._cluster.address.topic(topic)
+        at = position
         while True:
-            wanted = [Wanted(name, partition, position)]
+            wanted = [Wanted(name, partition, at)]
             request = fetch_request(wanted, wait_ms=AT_ONCE_MS, bytes_max=size, bytes_each=size)
             node = self._cluster.leader(name, partition)
-            fetched = await self._one(
-                await self._cluster.send(node, request, "read"), topic, partition, position
-            )
+            answer = next(answers(await self._cluster.send(node, request, "read")), None)
+            if answer is None:
+                raise errors.StaleMetadata(f"node {node} says nothing of {name}/{partition}")
+            if answer.code:
+                error = failed(answer.code)
+                if not isinstance(error, errors.OffsetOutOfRangeError):
+                    raise error
+                at = await self._readable(topic, partition, at)
+                continue
+            fetched = unpack(answer.raw, topic, partition, at)
             if fetched.records:
                 return fetched.records
-            # Nothing but markers of somebody's transactions, or the end. A new leader that does
-            # not know yet how far the partition reaches says so when it is asked for that.
-            end = await bound(self._cluster, name, partition, LATEST)
-            if end <= fetched.end:
-                if end < position:
-                    await self._check_place(topic, partition, position)
-                return []
-            position = fetched.end
+            if fetched.end == at:  # otherwise: nothing but markers of somebody's transactions
+                end = await end_of(self._cluster, name, partition, seen=answer.end)
+                if end < at:
+                    await self._readable(topic, partition, at)
+                elif end == at:
+                    return []
+            at = fetched.end
 
-    async def _one(self, answer: object, topic: str, partition: int, position: int) -> Fetched:
-        for found in answers(answer):
-            if not found.code:
-                return unpack(found.raw, topic, partition, position)
-            error = failed(found.code)
-            if isinstance(error, errors.OffsetOutOfRangeError):
-                await self._check_place(topic, partition, position)
-            raise error
-        raise errors.KafkaError("an answer without the partition asked for")
-
-    async def _check_place(self, topic: str, partition: int, position: int) -> None:
-        """Ask whoever leads now whether a position can be read.
+    async def _readable(self, topic: str, partition: int, position: int) -> int:
+        """Ask whoever leads now where to read on, when somebody could not read a position.
 
         Raises:
-            LedgerError: it cannot.
-            StaleMetadata: it can; it was somebody who leads no more that could not.
+            LedgerError: it cannot be read at all.
         """
         await self._cluster.refresh()
-        if reason := await self.misplaced(topic, partition, position):
-            raise reason
-        raise errors.StaleMetadata
+        return await self.place(topic, partition, position)

@@ -20,6 +20,7 @@ _MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _VARIABLES: Final = "RUNG_KAFKA_"
 _TIMEOUT_S: Final = 30.0
 _REQUEST_TIMEOUT_S: Final = 10.0
+_FETCH_WAIT_S: Final = 0.5
 _BUFFER_BYTES: Final = 64 << 20
 
 
@@ -99,6 +100,9 @@ class KafkaSettings:
     """After this long without success an append, a read or a commit fails."""
     request_timeout_s: float = _REQUEST_TIMEOUT_S
     """After this long without an answer a connection is given up."""
+    fetch_wait_s: float = _FETCH_WAIT_S
+    """How long a follower's request waits at a broker that has nothing new; Kafka answers it the
+    moment something comes, Tansu looks twice in this time."""
     buffer_bytes: int = _BUFFER_BYTES
     """What may wait to be sent; more appends wait until there is room."""
 
@@ -121,6 +125,7 @@ class KafkaSettings:
         for name, value in (
             ("TIMEOUT_S", self.timeout_s),
             ("REQUEST_TIMEOUT_S", self.request_timeout_s),
+            ("FETCH_WAIT_S", self.fetch_wait_s),
             ("BUFFER_BYTES", self.buffer_bytes),
         ):
             if value <= 0:
@@ -154,6 +159,7 @@ class KafkaSettings:
             ssl_keyfile=path("SSL_KEYFILE"),
             timeout_s=number("TIMEOUT_S", _TIMEOUT_S),
             request_timeout_s=number("REQUEST_TIMEOUT_S", _REQUEST_TIMEOUT_S),
+            fetch_wait_s=number("FETCH_WAIT_S", _FETCH_WAIT_S),
             buffer_bytes=int(number("BUFFER_BYTES", _BUFFER_BYTES)),
         )
 

