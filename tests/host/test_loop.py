@@ -216,7 +216,7 @@ async def test_forwarding_goes_on_where_it_was() -> None:
         second = await _forwarded(ledger, seen, 4)
 
     assert [event.origin for event in first] == [f"{ledger.id}/searches/0/a"]
-    assert [event.sequence for event in second] == [0, 1 << 20]
+    assert [event.sequence for event in second] == [0, 2 << 20]
     assert len(second) == 2
 
 

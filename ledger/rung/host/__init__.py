@@ -5,15 +5,19 @@ from rung.host.fold import PartitionFold, Rejected
 from rung.host.forward import forward
 from rung.host.loop import dead_letter, host
 from rung.host.process import Process
+from rung.host.share import Portion, Share, Whole
 from rung.host.writer import FactWriter, now
 
 __all__ = [
     "Difference",
     "FactWriter",
     "PartitionFold",
+    "Portion",
     "Process",
     "Rejected",
+    "Share",
     "Verdict",
+    "Whole",
     "audit",
     "dead_letter",
     "forward",

@@ -32,7 +32,7 @@ from rung.events import LedgerUnavailable
 from rung.host.share import ENDS_WITHIN_S, Portion, Work
 from rung.host.share_settings import ShareSettings
 from rung.host.supervise import supervise
-from rung.ledger.kafka import Address, KafkaSettings
+from rung.ledger.kafka import Address, KafkaSettings, parse_address
 
 _STOPS_WITHIN_S: Final = 5.0
 _PATIENCE_S: Final = 30.0
@@ -260,3 +260,23 @@ def _credentials(kafka: KafkaSettings) -> Any:
             mechanism=kafka.sasl_mechanism,
         )
     return None if context is None else faust.SSLCredentials(context)
+
+
+def open_share(url: str, *, service: str, topics: Sequence[str]) -> FaustShare:
+    """Return the share of one more replica of a service, as the environment says.
+
+    Args:
+        url: of the ledger, `kafka://host:9092/prefix`.
+        service: its replicas share.
+        topics: that are shared out.
+
+    Raises:
+        LedgerError: the URL or the environment does not fit.
+    """
+    return FaustShare(
+        parse_address(url),
+        KafkaSettings.from_environment(),
+        service=service,
+        topics=topics,
+        settings=ShareSettings.from_environment(),
+    )

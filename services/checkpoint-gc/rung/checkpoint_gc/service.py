@@ -2,31 +2,44 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Final
 
 from rung.checkpoint_gc.config import Settings
 from rung.checkpoint_gc.deletion import Deletion
 from rung.checkpoint_gc.machine import CheckpointGC
 from rung.events import Event, Payload, topic
 from rung.events.trial import TrialClosed, TrialEnded
-from rung.host import forward, host
+from rung.host import Share, forward, host
 from rung.ledger import Ledger
 from rung.objects import ObjectStore
 
-SOURCE = "/rung/checkpoint-gc"
+NAME: Final = "checkpoint-gc"
+TOPICS: Final = (topic.EXPERIMENTS, topic.SEARCHES, topic.RETIREMENTS)
+"""Those whose partitions replicas share."""
+SOURCE: Final = "/rung/checkpoint-gc"
 
 
-async def serve(ledger: Ledger, store: ObjectStore, settings: Settings | None = None) -> None:
+async def serve(
+    ledger: Ledger,
+    store: ObjectStore,
+    settings: Settings | None = None,
+    *,
+    share: Share | None = None,
+) -> None:
     """Collect the checkpoints of all experiments of a ledger until cancelled.
 
     Args:
         ledger: where checkpoints are announced and retirements go.
         store: where the checkpoints lie.
         settings: how often to try again; their defaults if not given.
+        share: says which partitions are this replica's; all are if not given.
     """
     settings = settings or Settings()
     deletion = Deletion(store, settings)
     async with asyncio.TaskGroup() as group:
-        group.create_task(host(ledger, CheckpointGC(), snapshot_every=settings.snapshot_every))
+        group.create_task(
+            host(ledger, CheckpointGC(), snapshot_every=settings.snapshot_every, share=share)
+        )
         group.create_task(
             forward(
                 ledger,
@@ -34,6 +47,7 @@ async def serve(ledger: Ledger, store: ObjectStore, settings: Settings | None = 
                 topic=topic.SEARCHES,
                 source=SOURCE,
                 translate=intake,
+                share=share,
             )
         )
         group.create_task(
@@ -43,6 +57,7 @@ async def serve(ledger: Ledger, store: ObjectStore, settings: Settings | None = 
                 topic=topic.RETIREMENTS,
                 source=SOURCE,
                 translate=deletion.carry_out,
+                share=share,
             )
         )
 

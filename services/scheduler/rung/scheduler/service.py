@@ -3,22 +3,32 @@
 import asyncio
 import secrets
 from collections.abc import Sequence
+from typing import Final
 
 from rung.events import Event, Payload, topic
 from rung.events.allocation import AllocationRequested, AllocationWithdrawn
 from rung.events.trial import RunRequested, RunWithdrawn, allocation_id_of
-from rung.host import FactWriter, forward, host
+from rung.host import FactWriter, Share, Whole, forward, host
 from rung.host.supervise import supervise
 from rung.ledger import Ledger
 from rung.scheduler.config import Settings
 from rung.scheduler.machine import Scheduler
 from rung.scheduler.watch import Clock, Monotonic, Watch
 
-SOURCE = "/rung/scheduler"
+NAME: Final = "scheduler"
+TOPICS: Final = (topic.POOLS, topic.SEARCHES)
+"""Those whose partitions replicas share."""
+SOURCE: Final = "/rung/scheduler"
+_WATCHED_BY: Final = 0
+"""Whoever has this partition of `pools` watches all agents."""
 
 
 async def serve(
-    ledger: Ledger, settings: Settings | None = None, *, clock: Clock | None = None
+    ledger: Ledger,
+    settings: Settings | None = None,
+    *,
+    clock: Clock | None = None,
+    share: Share | None = None,
 ) -> None:
     """Schedule all pools of a ledger until cancelled.
 
@@ -26,12 +36,22 @@ async def serve(
         ledger: where requests come from and grants go.
         settings: timeouts; their defaults if not given.
         clock: by which agents are watched; the machine's if not given.
+        share: says which partitions are this replica's; all are if not given.
     """
     settings = settings or Settings()
+    share = share or Whole(ledger)
     writer = FactWriter(ledger, source=SOURCE, origin=f"scheduler/{secrets.token_hex(8)}")
-    watch = Watch(ledger, writer, timeout=settings.agent_timeout, clock=clock or Monotonic())
+
+    async def watch(partition: int) -> None:
+        if partition == _WATCHED_BY:
+            timeout = settings.agent_timeout
+            watching = Watch(ledger, writer, timeout=timeout, clock=clock or Monotonic())
+            await supervise(watching.run, name="scheduler-watch")
+
     async with asyncio.TaskGroup() as group:
-        group.create_task(host(ledger, Scheduler(), snapshot_every=settings.snapshot_every))
+        group.create_task(
+            host(ledger, Scheduler(), snapshot_every=settings.snapshot_every, share=share)
+        )
         group.create_task(
             forward(
                 ledger,
@@ -39,9 +59,10 @@ async def serve(
                 topic=topic.SEARCHES,
                 source=SOURCE,
                 translate=intake,
+                share=share,
             )
         )
-        group.create_task(supervise(watch.run, name="scheduler-watch"))
+        group.create_task(share.hold(topic.POOLS, watch))
 
 
 async def intake(event: Event) -> Sequence[Payload]:

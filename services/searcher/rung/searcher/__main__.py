@@ -1,49 +1,27 @@
-"""Runs the searcher as a process of its own: `python -m rung.searcher --ledger FOLDER`."""
-
-import asyncio
-import signal
-from pathlib import Path
+"""Runs a replica of the searcher: `python -m rung.searcher --ledger FOLDER|kafka://…`."""
 
 import click
 
-from rung.events import RungError
-from rung.ledger import SqliteLedger
+from rung.host.launch import Place, checked, launch, placed
 from rung.searcher.config import Settings
-from rung.searcher.service import serve
-
-
-async def _run(folder: Path, settings: Settings) -> None:
-    ledger = await SqliteLedger.open(folder)
-    serving = asyncio.create_task(serve(ledger, settings))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, serving.cancel)
-    try:
-        await asyncio.wait([serving])
-        if not serving.cancelled():
-            serving.result()
-    finally:
-        await ledger.close()
+from rung.searcher.service import NAME, TOPICS, serve
 
 
 @click.command(context_settings={"auto_envvar_prefix": "RUNG_SEARCHER", "show_default": True})
-@click.option(
-    "--ledger",
-    type=click.Path(file_okay=False, path_type=Path),
-    required=True,
-    envvar="RUNG_LEDGER",
-    help="Folder of the ledger.",
-)
+@placed()
 @click.option("--snapshot-every", default=10_000, help="Facts between two snapshots.")
-def main(ledger: Path, snapshot_every: int) -> None:
-    """Run the searches of a ledger until SIGTERM."""
-    try:
-        settings = Settings(snapshot_every=snapshot_every)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-    try:
-        asyncio.run(_run(ledger, settings))
-    except RungError as error:
-        raise click.ClickException(str(error)) from error
+def main(place: Place, snapshot_every: int) -> None:
+    """Run the searches of a ledger until SIGTERM.
+
+    Several replicas of it share the partitions of a ledger on Kafka.
+    """
+    settings = checked(Settings, snapshot_every=snapshot_every)
+    launch(
+        place,
+        lambda opened: serve(opened.ledger, settings, share=opened.share),
+        service=NAME,
+        topics=TOPICS,
+    )
 
 
 if __name__ == "__main__":

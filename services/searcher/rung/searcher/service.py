@@ -8,30 +8,39 @@ from rung.events import Event, Payload
 from rung.events import topic as topics
 from rung.events.allocation import AllocationDropped, AllocationLost
 from rung.events.trial import RunEnded
-from rung.host import forward, host
+from rung.host import Share, forward, host
 from rung.ledger import Ledger
 from rung.searcher.config import Settings
 from rung.searcher.machine import Searcher
 
+NAME: Final = "searcher"
+TOPICS: Final = (topics.EXPERIMENTS, topics.PLACEMENTS)
+"""Those whose partitions replicas share."""
 _SOURCE: Final = "/rung/searcher"
 
 
-async def serve(ledger: Ledger, settings: Settings | None = None) -> None:
+async def serve(
+    ledger: Ledger, settings: Settings | None = None, *, share: Share | None = None
+) -> None:
     """Run the searches of a ledger until cancelled.
 
     Args:
         ledger: where experiments come from and decisions go; the caller closes it.
         settings: their defaults if not given.
+        share: says which partitions are this replica's; all are if not given.
     """
     settings = settings or Settings()
     async with asyncio.TaskGroup() as group:
-        group.create_task(host(ledger, Searcher(), snapshot_every=settings.snapshot_every))
+        group.create_task(
+            host(ledger, Searcher(), snapshot_every=settings.snapshot_every, share=share)
+        )
         intake = forward(
             ledger,
             name="searcher-intake",
             topic=topics.PLACEMENTS,
             source=_SOURCE,
             translate=translate,
+            share=share,
         )
         group.create_task(intake)
 

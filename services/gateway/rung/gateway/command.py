@@ -1,0 +1,69 @@
+"""The gateway's command line, whatever other services add to it."""
+
+import socket
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, NamedTuple
+
+import click
+
+from rung.gateway.config import Settings
+from rung.gateway.context import Audit
+from rung.gateway.series import Series
+from rung.gateway.service import serve
+from rung.host.launch import Opened, Place, checked, launch, placed
+from rung.ledger import Ledger
+
+
+class Parts(NamedTuple):
+    """What other services add to the gateway."""
+
+    series: Series | None = None
+    audit: Audit | None = None
+
+
+Compose = Callable[[Ledger], AbstractAsyncContextManager[Parts]]
+
+CONTEXT: Final = {"auto_envvar_prefix": "RUNG_GATEWAY", "show_default": True}
+
+
+def options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the gateway's own options."""
+    for option in (
+        click.option(
+            "--host-name", multiple=True, help="Name that clients use, besides loopback."
+        ),
+        click.option("--bind", default="127.0.0.1:8080", help="Address and port to listen on."),
+        click.option(
+            "--token", required=True, envvar="RUNG_TOKEN", help="What clients must know."
+        ),
+        placed(objects=True),
+    ):
+        command = option(command)
+    return command
+
+
+def run(place: Place, token: str, bind: str, names: tuple[str, ...], compose: Compose) -> None:
+    """Serve the API and the page of a ledger until SIGTERM."""
+    address, _, port = bind.rpartition(":")
+    if not address or not port.isdigit() or not token:
+        raise click.UsageError("--bind takes ADDRESS:PORT, and --token must not be empty")
+    settings = checked(Settings, host_names=names)
+    try:
+        listener = socket.create_server((address, int(port)))
+    except (OSError, OverflowError) as error:
+        raise click.ClickException(f"--bind {bind}: {error}") from error
+
+    async def work(opened: Opened) -> None:
+        async with compose(opened.ledger) as parts:
+            await serve(
+                opened.ledger,
+                opened.objects,
+                listener=listener,
+                token=token,
+                series=parts.series,
+                audit=parts.audit,
+                settings=settings,
+            )
+
+    launch(place, work, service="gateway")
