@@ -90,6 +90,19 @@ def test_a_service_waits_for_what_it_needs(name: str) -> None:
             assert "healthcheck" in _SERVICES[needed] or _probed(needed), needed
 
 
+def test_whatever_ends_is_waited_for() -> None:
+    """`docker compose up --wait` takes a container that ended for one that failed, otherwise."""
+    ending = {name for name, service in _SERVICES.items() if _ends(service)}
+    waited_for = {
+        needed
+        for service in _SERVICES.values()
+        for needed, how in service.get("depends_on", {}).items()
+        if how["condition"] == "service_completed_successfully"
+    }
+
+    assert ending == waited_for == {"bucket", "cluster-init", "migrate"}
+
+
 @_each_service
 def test_a_service_keeps_its_data(name: str) -> None:
     """A volume is declared; a folder of the repository is there, and not written to."""
