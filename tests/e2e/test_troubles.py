@@ -166,5 +166,6 @@ def test_a_truncated_ledger_is_refused(installation: Installation) -> None:
     refused = installation.rung("up", "--port", "0", check=False)
 
     assert refused.returncode == 1
+    assert refused.stdout == ""
     assert "ledger.db" in refused.stderr
     assert "Traceback" not in refused.stderr

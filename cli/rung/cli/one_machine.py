@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -50,13 +50,20 @@ def listen(port: int) -> socket.socket:
     return listener
 
 
-async def run(folder: DataFolder, listener: socket.socket, slots: int | None) -> None:
+async def run(
+    folder: DataFolder, listener: socket.socket, slots: int | None, started: Callable[[], None]
+) -> None:
     """Run every service and the agent until SIGTERM or SIGINT, then go down in good order.
+
+    Args:
+        folder: held by this process.
+        listener: where the gateway answers.
+        slots: how many the agent offers; as many as the machine has, if not given.
+        started: called once the gateway answers.
 
     Raises:
         RungError: the folder's ledger or series cannot be opened, or a service failed.
     """
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -80,7 +87,7 @@ async def run(folder: DataFolder, listener: socket.socket, slots: int | None) ->
                         token=folder.token,
                         series=series,
                         audit=partial(audit_all, ledger),
-                        started=lambda: folder.announce(url),
+                        started=started,
                     ),
                 )
             ]

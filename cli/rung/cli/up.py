@@ -63,10 +63,14 @@ def _serve(path: Path, port: int, slots: int | None, *, as_json: bool) -> None:
         listener = listen(port)
         _log_to(folder.log / "rung.log")
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        _say(path, Server(url, folder.token, os.getpid()), as_json=as_json)
-        if not as_json:
-            click.echo("Ctrl-C, or `rung down`, stops it; nothing is lost.")
-        asyncio.run(run(folder, listener, slots))
+
+        def started() -> None:
+            folder.announce(url)
+            _say(path, Server(url, folder.token, os.getpid()), as_json=as_json)
+            if not as_json:
+                click.echo("Ctrl-C, or `rung down`, stops it; nothing is lost.")
+
+        asyncio.run(run(folder, listener, slots, started))
     except BaseExceptionGroup as group:
         # A task group collects what its services raised; people want the first reason.
         refused = group.subgroup(RungError)
