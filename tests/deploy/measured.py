@@ -42,6 +42,17 @@ _HISTOGRAMS: Final[Mapping[str, str]] = {
 OF_EVERY_TARGET: Final = frozenset({"job", "instance", "component"})
 """Labels that Prometheus puts on what it scrapes."""
 
+OF_EVERY_PROCESS: Final = frozenset(
+    {
+        "up",
+        "process_cpu_seconds_total",
+        "process_open_fds",
+        "process_resident_memory_bytes",
+        "process_start_time_seconds",
+    }
+)
+"""What Prometheus and its client library measure of each process."""
+
 MEASURED: Final[Mapping[str, frozenset[str]]] = {
     **{name: frozenset(labels.split()) for name, labels in _COUNTERS_AND_GAUGES.items()},
     **{

@@ -4,7 +4,7 @@ import re
 from typing import Final, NamedTuple
 
 _STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
-_SELECTOR: Final = re.compile(r"\b(up|rung_[a-z0-9_]+)\b(?:\{([^}]*)\})?")
+_SELECTOR: Final = re.compile(r"\b(up|(?:rung|process)_[a-z0-9_]+)\b(?:\{([^}]*)\})?")
 _MATCHER: Final = re.compile(r"([a-z_]+)\s*(?:=~|!~|!=|=)")
 _GROUPING: Final = re.compile(r"\b(?:by|on|without)\s*\(([^)]*)\)")
 

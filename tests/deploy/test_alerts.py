@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from deploy.measured import MEASURED, OF_EVERY_TARGET
+from deploy.measured import MEASURED, OF_EVERY_PROCESS, OF_EVERY_TARGET
 from deploy.place import DEPLOY, ROOT, SERVICES, run, tool
 from deploy.promql import named
 
@@ -36,7 +36,7 @@ def test_an_alert_asks_for_what_is_measured(rule: dict[str, Any]) -> None:
     """A name that no service exports would never fire."""
     found = named(rule["expr"])
 
-    assert found.series - {"up"} <= set(MEASURED)
+    assert found.series - OF_EVERY_PROCESS <= set(MEASURED)
     for series, label in found.matched:
         assert label in MEASURED.get(series, frozenset()) | OF_EVERY_TARGET, series
     known = frozenset().union(*(MEASURED.get(series, ()) for series in found.series))

@@ -1,8 +1,7 @@
 """What compose file and chart tell the services: options that there are."""
 
 import importlib
-import importlib.util
-from typing import Any, Final
+from typing import Any
 
 import click
 import pytest
@@ -11,10 +10,6 @@ import yaml
 from deploy.place import DEPLOY, SERVICES
 from deploy.rendered import EXAMPLES, containers, render
 from rung.cli.group import rung
-
-_PROBED: Final = importlib.util.find_spec("rung.host.measures") is not None
-
-pytestmark = pytest.mark.skipif(not _PROBED, reason="services have no probes yet")
 
 
 def _options(command: click.Command) -> set[str]:
@@ -40,6 +35,11 @@ def _known(container: str, arguments: list[str]) -> set[str]:
 
 def _given(arguments: list[str]) -> set[str]:
     return {word.partition("=")[0] for word in arguments if word.startswith("--")}
+
+
+pytestmark = pytest.mark.skipif(
+    "--probe" not in _known("scheduler", []), reason="services have no probes yet"
+)
 
 
 @pytest.mark.parametrize("name", [*SERVICES, "agent", "cluster-init", "migrate"])
