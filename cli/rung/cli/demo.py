@@ -28,15 +28,9 @@ def main() -> None:
     os.environ["RUNG_DATA"] = str(folder)
     for name in ("RUNG_URL", "RUNG_TOKEN"):
         os.environ.pop(name, None)
-    started = time.monotonic()
     try:
         _rung("up", "--detach", "--port", "0")
-        code = _rung("submit", str(_EXAMPLE / "digits.yaml"), str(_EXAMPLE), "-f", check=False)
-        experiment = _json("list")["items"][0]["id"]
-        seconds = time.monotonic() - started
-        _report(experiment, seconds)
-        _console.rule("audit: every decision decided again")
-        code = code or _rung("audit", experiment, check=False)
+        code = search()
     finally:
         _rung("down", check=False)
     _console.print(
@@ -44,6 +38,20 @@ def main() -> None:
         f" `rm -r {folder}` removes it."
     )
     sys.exit(code)
+
+
+def search() -> int:
+    """Run the example's search on the server that the environment names, and tell of it.
+
+    Returns:
+        The exit code of the search, or else that of its audit.
+    """
+    started = time.monotonic()
+    code = _rung("submit", str(_EXAMPLE / "digits.yaml"), str(_EXAMPLE), "-f", check=False)
+    experiment = _json("list")["items"][0]["id"]
+    _report(experiment, time.monotonic() - started)
+    _console.rule("audit: every decision decided again")
+    return code or _rung("audit", experiment, check=False)
 
 
 def _command(*arguments: str) -> list[str]:

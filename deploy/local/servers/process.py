@@ -76,7 +76,7 @@ class ServerProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self, ready: Callable[[], bool] | None = None, *, within_s: float = 60.0) -> None:
-        """Start it and wait until `ready` says so.
+        """Start it and wait until `ready` says so, if it is given.
 
         Raises:
             ServerFailed: it ended, or was not ready in time.
@@ -93,8 +93,17 @@ class ServerProcess:
                 env=os.environ | self._environment,
                 start_new_session=True,
             )
+        if ready is not None:
+            self.wait_until(ready, within_s=within_s)
+
+    def wait_until(self, ready: Callable[[], bool], *, within_s: float = 60.0) -> None:
+        """Wait until `ready` says so; a process that is not in time is killed.
+
+        Raises:
+            ServerFailed: it ended, or was not ready in time.
+        """
         deadline = time.monotonic() + within_s
-        while ready is not None and not ready():
+        while not ready():
             if not self.running:
                 raise ServerFailed(f"{self._command[0]} ended at its start: {self.said()}")
             if time.monotonic() > deadline:

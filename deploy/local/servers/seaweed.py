@@ -20,7 +20,6 @@ from servers.process import ServerFailed, ServerProcess, free_port
 ACCESS_KEY: Final = "rung"
 SECRET_KEY: Final = "rung-local-secret"  # noqa: S105 - of a server on the loopback interface
 REGION: Final = "us-east-1"
-_HOST: Final = "127.0.0.1"
 _PORTS: Final = (
     "s3.port",
     "s3.port.grpc",
@@ -45,13 +44,15 @@ _SWITCHED_OFF: Final = (
 class Seaweed:
     """An S3 server with one pair of keys and one bucket, in a folder of its own."""
 
-    def __init__(self, folder: Path, *, bucket: str = "rung") -> None:
+    def __init__(self, folder: Path, *, bucket: str = "rung", host: str = "127.0.0.1") -> None:
         """Prepare it; nothing is started yet.
 
         Args:
             folder: for its data and its log; what is there from an earlier life is served again.
             bucket: made at the start where it is missing; empty for none.
+            host: where it listens.
         """
+        self._host: Final = host
         self._folder: Final = folder.absolute()
         self._bucket: Final = bucket
         self._ports: Final = _draw_ports()
@@ -60,7 +61,7 @@ class Seaweed:
     @property
     def endpoint(self) -> str:
         """Where it answers: `http://127.0.0.1:…`."""
-        return f"http://{_HOST}:{self._ports['s3.port']}"
+        return f"http://{self._host}:{self._ports['s3.port']}"
 
     @property
     def url(self) -> str:
@@ -133,8 +134,8 @@ class Seaweed:
             "-logtostderr",
             "mini",
             f"-dir={folder / 'data'}",
-            f"-ip={_HOST}",
-            f"-ip.bind={_HOST}",
+            f"-ip={self._host}",
+            f"-ip.bind={self._host}",
             f"-s3.config={folder / 's3.json'}",
             *([f"-bucket={self._bucket}"] if self._bucket else []),
             *(f"-{name}={port}" for name, port in self._ports.items()),
@@ -145,10 +146,10 @@ class Seaweed:
         """Whether it answers, there is a volume server to write to, and the bucket is made."""
         if _get(f"{self.endpoint}/healthz") is None:
             return False
-        status = _get(f"http://{_HOST}:{self._ports['master.port']}/dir/status")
+        status = _get(f"http://{self._host}:{self._ports['master.port']}/dir/status")
         if status is None or not json.loads(status)["Topology"].get("DataCenters"):
             return False
-        bucket = f"http://{_HOST}:{self._ports['filer.port']}/buckets/{self._bucket}/?limit=1"
+        bucket = f"http://{self._host}:{self._ports['filer.port']}/buckets/{self._bucket}/?limit=1"
         return not self._bucket or _get(bucket) is not None
 
 

@@ -1,0 +1,168 @@
+"""A whole cluster of Rung as plain processes of this machine.
+
+Apache Kafka, a ClickHouse server and SeaweedFS (S3), every service in replicas of its own, and
+agents, each in a network namespace where this machine allows that. It is what `make cluster` runs,
+and what the tests break.
+"""
+
+import secrets
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from servers.clickhouse import ClickHouse
+from servers.kafka import KafkaBroker, KafkaCluster
+from servers.network import Network
+from servers.process import free_port
+from servers.seaweed import Seaweed
+from servers.service import Service, run_rung
+
+REPLICAS: Final[Mapping[str, int]] = {
+    "searcher": 2,
+    "scheduler": 2,
+    "checkpoint-gc": 1,
+    "metrics": 1,
+    "gateway": 1,
+}
+_LOOPBACK: Final = "127.0.0.1"
+
+
+class LocalCluster:
+    """Everything, in one folder; what it knows outlives `stop` and `kill`, until `start` again."""
+
+    def __init__(  # noqa: PLR0913 - each has a default
+        self,
+        folder: Path,
+        *,
+        brokers: int = 1,
+        replicas: Mapping[str, int] = REPLICAS,
+        agents: int = 2,
+        slots: int = 2,
+        partitions: int = 8,
+        network: Network | None = None,
+        options: Mapping[str, tuple[str, ...]] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Prepare it; nothing is started yet.
+
+        Args:
+            folder: for data and logs; made if need be.
+            brokers: of Kafka; with three, each record lies on three.
+            replicas: of each service.
+            agents: how many, named `agent-1` and so on.
+            slots: that each agent offers.
+            partitions: of each topic.
+            network: where agents have namespaces of their own; on the loopback interface if None.
+            options: of a service's command line, besides those it has here.
+            environment: of every process of Rung, besides what it has here.
+        """
+        self.folder: Final = folder.resolve()
+        self.network: Final = network
+        self._host: Final = network.host if network else _LOOPBACK
+        self._partitions: Final = partitions
+        self._options: Final = dict(options or {})
+        self.kafka: Final = KafkaCluster(self.folder / "kafka", brokers=brokers, host=self._host)
+        self.clickhouse: Final = ClickHouse(self.folder / "clickhouse")
+        self.objects: Final = Seaweed(self.folder / "objects", host=self._host)
+        self.token: Final = secrets.token_urlsafe(24)
+        self._ports: Final = [free_port() for _ in range(replicas.get("gateway", 1))]
+        self.environment: Final = {
+            **self.objects.environment,
+            "RUNG_CLICKHOUSE_PASSWORD": self.clickhouse.password,
+            "RUNG_LEDGER": self.kafka.url,
+            "RUNG_OBJECTS": self.objects.url,
+            "RUNG_SERIES": self.clickhouse.url,
+            "RUNG_TOKEN": self.token,
+            "RUNG_URL": self.urls[0],
+            **(environment or {}),
+        }
+        self.services: Final = [
+            self._service(name, number)
+            for name, count in replicas.items()
+            for number in range(1, count + 1)
+        ]
+        self.agents: Final = [self._agent(number, slots) for number in range(1, agents + 1)]
+
+    @property
+    def urls(self) -> list[str]:
+        """Where each gateway answers."""
+        return [f"http://{_LOOPBACK}:{port}" for port in self._ports]
+
+    @property
+    def brokers(self) -> list[KafkaBroker]:
+        """Kafka's brokers."""
+        return self.kafka.brokers
+
+    def replicas(self, name: str) -> list[Service]:
+        """Return the replicas of a service."""
+        return [service for service in self.services if service.name == name]
+
+    def start(self) -> None:
+        """Start everything and wait until every process is ready.
+
+        Raises:
+            ServerFailed: something does not start; the message ends with the last it said.
+        """
+        with ThreadPoolExecutor(3) as threads:
+            starts = (self.kafka.start, self.clickhouse.start, self.objects.start)
+            for started in [threads.submit(start) for start in starts]:
+                started.result()
+        self.rung("cluster", "init", "--partitions", str(self._partitions))
+        self.rung("metrics", "migrate")
+        for service in [*self.services, *self.agents]:
+            service.start()
+        for service in [*self.services, *self.agents]:
+            service.until_ready()
+
+    def rung(self, *arguments: str) -> str:
+        """Run a command of `rung` with the cluster's settings and return what it printed.
+
+        Raises:
+            ServerFailed: it failed.
+        """
+        return run_rung(arguments, self.environment, self.folder)
+
+    def stop(self) -> None:
+        """End everything in good order: agents, services, servers."""
+        for processes in (self.agents, self.services):
+            _stop_all(processes)
+        self.objects.stop()
+        self.clickhouse.stop()
+        self.kafka.stop()
+
+    def kill(self) -> None:
+        """End everything at once (SIGKILL)."""
+        for process in (*self.agents, *self.services):
+            process.kill()
+        for server in (self.objects, self.clickhouse, self.kafka):
+            server.kill()
+
+    def _service(self, name: str, number: int) -> Service:
+        options = list(self._options.get(name, ()))
+        if name == "gateway":
+            options += ["--bind", f"{_LOOPBACK}:{self._ports[number - 1]}"]
+        return Service(
+            name,
+            options,
+            log=self.folder / "log" / f"{name}-{number}.log",
+            environment=self.environment,
+        )
+
+    def _agent(self, number: int, slots: int) -> Service:
+        name = f"agent-{number}"
+        folder = self.folder / "agents" / name
+        options = ["--folder", str(folder), "--agent-id", name, "--slots", str(slots)]
+        return Service(
+            "agent",
+            [*options, *self._options.get("agent", ())],
+            log=self.folder / "log" / f"{name}.log",
+            environment=self.environment,
+            prefix=self.network.join(name) if self.network else (),
+        )
+
+
+def _stop_all(processes: list[Service]) -> None:
+    with ThreadPoolExecutor(len(processes) or 1) as threads:
+        for stopped in [threads.submit(process.stop) for process in processes if process.running]:
+            stopped.result()

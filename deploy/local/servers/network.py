@@ -1,0 +1,117 @@
+"""A network of this machine's own: a bridge, and namespaces that are as good as other machines.
+
+Each node has a network namespace and a cable (a veth pair) to the bridge, which the machine itself
+is on as well. A cable can be cut, and mended. Needs root and iproute2; `available` tells.
+
+Nothing of it reaches any other network: no route leads out, and nothing is forwarded.
+"""
+
+import contextlib
+import os
+import secrets
+import shutil
+import subprocess
+from typing import Final
+
+from servers.process import ServerFailed
+
+_PREFIX: Final = "10.213"
+
+
+class Network:
+    """One bridge and its nodes; `close` takes it all down."""
+
+    def __init__(self) -> None:
+        """Make the bridge.
+
+        Raises:
+            ServerFailed: this user, or this machine, may not.
+        """
+        name = secrets.token_hex(3)
+        self._name: Final = f"rung{name}"
+        self._net: Final = f"{_PREFIX}.{int(name[:2], 16)}"
+        self._nodes: Final[list[str]] = []
+        _ip("link", "add", self._name, "type", "bridge")
+        try:
+            _ip("addr", "add", f"{self.host}/24", "dev", self._name)
+            _ip("link", "set", self._name, "up")
+        except ServerFailed:
+            self.close()
+            raise
+
+    @property
+    def host(self) -> str:
+        """The machine's own address in it."""
+        return f"{self._net}.1"
+
+    def join(self, node: str) -> tuple[str, ...]:
+        """Make a namespace for a node; return what its commands are run by."""
+        number = len(self._nodes) + 2
+        self._nodes.append(node)
+        space, ours, theirs = self._space(node), self._cable(node), f"{self._name}p{number}"
+        _ip("netns", "add", space)
+        _ip("link", "add", ours, "type", "veth", "peer", "name", theirs)
+        _ip("link", "set", ours, "master", self._name, "up")
+        _ip("link", "set", theirs, "netns", space)
+        for command in (
+            ("addr", "add", f"{self._net}.{number}/24", "dev", theirs),
+            ("link", "set", theirs, "up"),
+            ("link", "set", "lo", "up"),
+        ):
+            _ip("-n", space, *command)
+        return ("ip", "netns", "exec", space)
+
+    def cut(self, node: str) -> None:
+        """Take a node off the network: what is sent is lost, and nobody is told."""
+        _ip("link", "set", self._cable(node), "down")
+
+    def mend(self, node: str) -> None:
+        """Put it back."""
+        _ip("link", "set", self._cable(node), "up")
+
+    def close(self) -> None:
+        """Remove the namespaces and the bridge."""
+        for node in self._nodes:
+            for command in (
+                ("link", "del", self._cable(node)),
+                ("netns", "del", self._space(node)),
+            ):
+                with contextlib.suppress(ServerFailed):
+                    _ip(*command)
+        with contextlib.suppress(ServerFailed):
+            _ip("link", "del", self._name)
+
+    def _space(self, node: str) -> str:
+        return f"{self._name}-{node}"
+
+    def _cable(self, node: str) -> str:
+        return f"{self._name}n{self._nodes.index(node) + 2}"
+
+
+def available() -> bool:
+    """Whether namespaces can be made here; tries it."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        return False
+    try:
+        network = Network()
+    except ServerFailed:
+        return False
+    try:
+        network.join("probe")
+    except ServerFailed:
+        return False
+    finally:
+        network.close()
+    return True
+
+
+def _ip(*arguments: str) -> None:
+    done = subprocess.run(  # noqa: S603 - our own command
+        ["ip", *arguments],  # noqa: S607 - iproute2's, wherever it is
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip()
+        raise ServerFailed(f"ip {' '.join(arguments)}: {said}")
