@@ -6,13 +6,13 @@ import yaml
 from deploy.rendered import EXAMPLES, Objects, render
 
 
-@pytest.fixture(scope="module", params=EXAMPLES)
+@pytest.fixture(scope="session", params=EXAMPLES)
 def example(request: pytest.FixtureRequest) -> str:
     """Return the name of a file of values."""
     return str(request.param)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def objects(example: str) -> Objects:
     """Return what Helm makes of an example."""
     done = render(example)

@@ -1,4 +1,7 @@
-"""What the services measure: the one place that the tests of dashboard and alerts read."""
+"""What the services measure, by names that last: what dashboard and alerts are held against.
+
+That the code measures just this is tested in `test_measured.py`.
+"""
 
 from collections.abc import Mapping
 from typing import Final

@@ -6,8 +6,8 @@ from typing import Any, Final
 from deploy.place import DEPLOY, tool
 
 CHART: Final = DEPLOY / "helm/rung"
-KUBERNETES: Final = ("1.27", "1.31", "1.37")
-"""Versions whose schemas the objects follow: the oldest that the chart takes, up to the newest."""
+KUBERNETES: Final = ("1.27", "1.37")
+"""Versions whose schemas the objects follow: the oldest that the chart takes, and the newest."""
 EXAMPLES: Final = {"minimal": 1, "full": 2}
 """Files of values, and how many DaemonSets of agents each has."""
 
