@@ -66,6 +66,30 @@ def test_fraction(
     assert progress.units_full == full
 
 
+@pytest.mark.parametrize(
+    ("units", "runs", "left"),
+    [
+        # Nine trials of which three went on to 3 and two to 9 have trained more than expected:
+        # what is left are the runs that were asked for, each to its next rung.
+        ([1, 1, 1, 1, 1, 1, 3, 9, 9], [6], 6),
+        ([1, 1, 1, 1, 1, 1, 3, 9, 9], [0, 6], 2 + 6),
+        ([1, 1, 1, 1, 1, 1, 3, 9], [6], 6 + 1),
+        # Before that, what is expected is more.
+        ([1, 1, 1, 1, 1, 1, 1, 1, 1], [0], 12),
+    ],
+)
+def test_time_left_covers_what_is_asked_for(
+    units: list[float], runs: list[int], left: float
+) -> None:
+    """It does not end up at nothing while trials wait for their turn."""
+    experiment = _experiment(LADDER, [(0, trained, False) for trained in units])
+    experiment.pace = Pace([(0.0, 0.0), (10.0, 10.0)])
+    for trial in experiment.trials:
+        trial.run, trial.over = 1, 0 if trial.index in runs else 1
+
+    assert progress_of(experiment, now=10.0).eta_seconds == pytest.approx(left)
+
+
 @pytest.mark.parametrize("name", ["async_halving", "hyperband", "random", "adaptive_asha"])
 @pytest.mark.parametrize("seed", range(5))
 def test_progress_grows(name: str, seed: int) -> None:

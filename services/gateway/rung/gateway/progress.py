@@ -2,7 +2,8 @@
 
 A bracket whose trials have lengths is expected to train every trial to its first rung and, of n
 trials, n * l[0] / l[k] of them (at least one) on to rung k: that is what successive halving does,
-whatever its divisor. One without lengths is counted in trials.
+whatever its divisor. One without lengths is counted in trials. An asynchronous search may train
+more than that; the time left therefore covers at least the runs that are asked for already.
 """
 
 from typing import NamedTuple
@@ -34,7 +35,7 @@ def progress_of(experiment: Experiment, now: float) -> Progress:
     fraction, expected = _fraction(experiment)
     eta = None
     if expected is not None and not experiment.paused:
-        left = expected * (1.0 - fraction)
+        left = max(expected * (1.0 - fraction), _outstanding(experiment))
         eta = experiment.pace.seconds_for(left, now)
     return Progress(min(fraction, _NEARLY), experiment.units, full, eta)
 
@@ -83,6 +84,19 @@ def _fraction(experiment: Experiment) -> tuple[float, float | None]:
         for plan, units in zip(experiment.plan, expected, strict=True)
     )
     return _ratio(done, sum(expected)), sum(expected)
+
+
+def _outstanding(experiment: Experiment) -> float:
+    """Return the units that are still to be trained if no trial goes beyond its next rung."""
+    units = 0.0
+    for plan in experiment.plan:
+        trials = [trial for trial in experiment.trials if trial.bracket == plan.bracket]
+        units += max(plan.trials - len(trials), 0) * plan.lengths[0]
+        for trial in trials:
+            if trial.closed is None and trial.stopped is None and trial.run > trial.over:
+                ahead = (length for length in plan.lengths if length > trial.time)
+                units += next(ahead, trial.time) - trial.time
+    return units
 
 
 def _bracket_fraction(plan: BracketPlan, trials: list[Trial], expected: float) -> float:
