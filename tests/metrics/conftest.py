@@ -55,6 +55,19 @@ def server_place(clickhouse: ClickHouse, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 @pytest.fixture
+def lone(
+    tmp_path: Path, clickhouse: ClickHouse, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ClickHouse]:
+    """A server of the test's own, to be paused and killed."""
+    server = ClickHouse(tmp_path / "clickhouse")
+    server.start()
+    monkeypatch.setenv(PASSWORD, server.password)
+    yield server
+    server.resume()
+    server.kill()
+
+
+@pytest.fixture
 async def store(place: str) -> AsyncIterator[SeriesStore]:
     """An empty store of the ledger `ledger-1`."""
     opened = open_series(place, ledger_id="ledger-1")

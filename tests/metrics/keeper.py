@@ -1,4 +1,4 @@
-"""A metrics service to be killed: `python keeper.py LEDGER_FOLDER SERIES_FOLDER`.
+"""A metrics service to be killed: `python keeper.py LEDGER_FOLDER SERIES`.
 
 Writes in tiny batches, so that it is nearly always within one.
 """
@@ -8,16 +8,16 @@ import sys
 from pathlib import Path
 
 from rung.ledger.sqlite import SqliteLedger
-from rung.metrics import SeriesStore, Settings, serve
+from rung.metrics import Settings, open_series, serve
 
 
-async def _run(ledger_folder: Path, series_folder: Path) -> None:
+async def _run(ledger_folder: Path, series: str) -> None:
     ledger = await SqliteLedger.open(ledger_folder)
-    store = SeriesStore(series_folder, ledger_id=ledger.id)
+    store = open_series(series, ledger_id=ledger.id)
     await store.open()
     sys.stdout.write("open\n")
     sys.stdout.flush()
-    await serve(ledger, store, Settings(flush_seconds=0.001, flush_bytes=2_000))
+    await serve(ledger, store, Settings(flush_seconds=0.01, flush_bytes=10_000))
 
 
-asyncio.run(_run(Path(sys.argv[1]), Path(sys.argv[2])))
+asyncio.run(_run(Path(sys.argv[1]), sys.argv[2]))

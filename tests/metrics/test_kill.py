@@ -1,4 +1,4 @@
-"""The metrics service killed in the middle of writing: no gap, nothing twice."""
+"""The metrics service or its server killed in the middle of writing: no gap, nothing twice."""
 
 import asyncio
 import random
@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from metrics.report import EXPERIMENT, draft, line, logs, metrics, row
-from rung.ledger import Draft
+from rung.ledger import Draft, Ledger
+from rung.ledger.memory import MemoryLedger
 from rung.ledger.sqlite import SqliteLedger
-from rung.metrics import SeriesStore, Settings, serve
+from rung.metrics import SeriesStore, SeriesUnavailable, Settings, open_series, serve
 from rung.metrics.engine import Tables
+from servers.clickhouse import ClickHouse
 
 _KEEPER = Path(__file__).with_name("keeper.py")
 _EVENTS = 600
@@ -34,20 +36,17 @@ def _drafts() -> list[Draft]:
     return drafts
 
 
-async def _feed(ledger: SqliteLedger, drafts: Iterator[Draft], enough: asyncio.Event) -> None:
+async def _feed(ledger: Ledger, drafts: Iterator[Draft], enough: asyncio.Event) -> None:
     while not enough.is_set() and (item := next(drafts, None)):
         await ledger.append([item])
+        await asyncio.sleep(0)
 
 
 async def _kill_a_keeper(
-    ledger: SqliteLedger, folder: Path, drafts: Iterator[Draft], after_s: float
+    ledger: SqliteLedger, folder: Path, place: str, drafts: Iterator[Draft], after_s: float
 ) -> None:
     keeper = await asyncio.create_subprocess_exec(
-        sys.executable,
-        str(_KEEPER),
-        str(folder / "ledger"),
-        str(folder / "series"),
-        stdout=asyncio.subprocess.PIPE,
+        sys.executable, str(_KEEPER), str(folder), place, stdout=asyncio.subprocess.PIPE
     )
     assert keeper.stdout
     assert await keeper.stdout.readline() == b"open\n"
@@ -60,35 +59,37 @@ async def _kill_a_keeper(
     await feeding
 
 
-def _stored(engine: Tables) -> int:
-    rows = engine.rows("SELECT toInt64(sum(position)) FROM positions FINAL", tuple[int])
+def _sum(tables: Tables) -> int:
+    rows = tables.rows("SELECT toInt64(sum(position)) FROM positions FINAL", tuple[int])
     return rows[0][0]
 
 
-@pytest.mark.e2e
-async def test_kills_while_writing_leave_no_gap_and_nothing_twice(tmp_path: Path) -> None:
-    """After kills at random moments while agents report, every row is there exactly once."""
-    chance = random.Random(7)  # noqa: S311 - a test's own chance
-    ledger = await SqliteLedger.open(tmp_path / "ledger", partitions=2)
-    drafts = iter(_drafts())
-    for _ in range(_KILLS):
-        await _kill_a_keeper(ledger, tmp_path, drafts, chance.uniform(0.01, 0.3))
-    await ledger.append(list(drafts))
+async def _stored(store: SeriesStore) -> int:
+    try:
+        return await store._run(_sum)
+    except SeriesUnavailable:
+        return 0
 
-    store = SeriesStore(tmp_path / "series", ledger_id=ledger.id)
-    before_rest = await store._run(_stored)
+
+async def _catch_up(ledger: Ledger, store: SeriesStore) -> None:
+    """Serve until everything is stored."""
     serving = asyncio.create_task(serve(ledger, store, Settings(flush_seconds=0.01)))
-    async with asyncio.timeout(60):
-        while await store._run(_stored) < 2 * _EVENTS:  # noqa: ASYNC110 - a thread gets there
-            await asyncio.sleep(0.01)
+    await _until_all(store)
     serving.cancel()
     await asyncio.wait([serving])
 
-    assert 0 < before_rest < 2 * _EVENTS, "the kills fell outside of the writing"
+
+async def _until_all(store: SeriesStore) -> None:
+    async with asyncio.timeout(60):
+        while await _stored(store) < 2 * _EVENTS:  # noqa: ASYNC110 - ClickHouse gets there
+            await asyncio.sleep(0.01)
+
+
+async def _assert_everything_once(store: SeriesStore) -> None:
+    """Compare with what was fed: every report and every line, once."""
+    steps = range(_EVENTS * _STEPS // 3)
     assert await store.overlay(EXPERIMENT, "training", "loss", 10_000) == {
-        f"{EXPERIMENT}.{trial}": [
-            (step, trial + 1 / (step + 1), 1_000 + step) for step in range(_EVENTS * _STEPS // 3)
-        ]
+        f"{EXPERIMENT}.{trial}": [(step, trial + 1 / (step + 1), 1_000 + step) for step in steps]
         for trial in range(3)
     }
     lines, _ = await store.logs(
@@ -103,9 +104,64 @@ async def test_kills_while_writing_leave_no_gap_and_nothing_twice(tmp_path: Path
         limit=50_000,
     )
     assert sorted((entry.trial_id, entry.time_ms) for entry in lines) == sorted(
-        (f"{EXPERIMENT}.{trial}", step)
-        for trial in range(3)
-        for step in range(_EVENTS * _STEPS // 3)
+        (f"{EXPERIMENT}.{trial}", step) for trial in range(3) for step in steps
     )
+
+
+@pytest.mark.e2e
+async def test_kills_while_writing_leave_no_gap_and_nothing_twice(
+    tmp_path: Path, place: str
+) -> None:
+    """After kills at random moments while agents report, every row is there exactly once."""
+    chance = random.Random(7)  # noqa: S311 - a test's own chance
+    ledger = await SqliteLedger.open(tmp_path / "ledger", partitions=2)
+    drafts = iter(_drafts())
+    for _ in range(_KILLS):
+        await _kill_a_keeper(ledger, tmp_path / "ledger", place, drafts, chance.uniform(0.01, 0.3))
+    await ledger.append(list(drafts))
+
+    store = open_series(place, ledger_id=ledger.id)
+    before_rest = await _stored(store)
+    await _catch_up(ledger, store)
+
+    assert 0 < before_rest < 2 * _EVENTS, "the kills fell outside of the writing"
+    await _assert_everything_once(store)
     await store.close()
     await ledger.close()
+
+
+@pytest.mark.e2e
+async def test_a_server_killed_while_writing_leaves_no_gap_and_nothing_twice(
+    lone: ClickHouse,
+) -> None:
+    """Killed and started again and again under a service that goes on: every row, once."""
+    chance = random.Random(11)  # noqa: S311 - a test's own chance
+    ledger = MemoryLedger(partitions=2, ledger_id="ledger-1")
+    store = open_series(f"{lone.url}?timeout_s=5", ledger_id=ledger.id)
+    settings = Settings(flush_seconds=0.01, flush_bytes=10_000)
+    serving = asyncio.create_task(serve(ledger, store, settings))
+    drafts, seen = iter(_drafts()), [0]
+    for _ in range(_KILLS):
+        enough = asyncio.Event()
+        feeding = asyncio.create_task(_feed_slowly(ledger, drafts, enough))
+        await asyncio.wait([feeding], timeout=chance.uniform(0.05, 0.3))
+        lone.kill()
+        await asyncio.to_thread(lone.start)
+        seen.append(await _stored(store))
+        enough.set()
+        await feeding
+    await ledger.append(list(drafts))
+    await _until_all(store)
+    serving.cancel()
+    await asyncio.wait([serving])
+
+    assert 0 < max(seen) < 2 * _EVENTS, "the kills fell outside of the writing"
+    await _assert_everything_once(store)
+    await store.close()
+
+
+async def _feed_slowly(ledger: Ledger, drafts: Iterator[Draft], enough: asyncio.Event) -> None:
+    """Append as agents do, with pauses between; so that kills fall into the writing."""
+    while not enough.is_set() and (item := next(drafts, None)):
+        await ledger.append([item])
+        await asyncio.sleep(0.001)

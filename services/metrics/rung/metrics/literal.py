@@ -1,6 +1,5 @@
 """Values written into the text of a query, for servers that know no parameters (before 19.14)."""
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Final
@@ -22,8 +21,8 @@ def fill(sql: str, parameters: Mapping[str, Parameter]) -> str:
 
 
 def literal(value: Parameter) -> str:
-    """Return a value as SQL says it."""
+    """Return a value as SQL says it; of fractions the old parser does not keep every bit."""
     if isinstance(value, str):
         return f"'{value.translate(_ESCAPES)}'"
-    assert math.isfinite(value), value
+    assert isinstance(value, int) or value.is_integer(), value
     return repr(value)

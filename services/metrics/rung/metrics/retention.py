@@ -71,10 +71,11 @@ def _set_ttl(tables: Tables, table: str, days: int) -> None:
     if days == 0:
         tables.execute(f"ALTER TABLE {table} REMOVE TTL")
         return
-    # What lies outside of the years that a DateTime has counts as its first or last moment.
+    # What lies outside of the years that a DateTime has counts as its first or last moment; not
+    # as its zeroth, which for a TTL means never.
     gone = f"intDiv(time_ms, 1000) + {days * _DAY_S}"
     tables.execute(
-        f"ALTER TABLE {table} MODIFY TTL toDateTime(least(greatest({gone}, 0), {_TIME_MAX}))"
+        f"ALTER TABLE {table} MODIFY TTL toDateTime(least(greatest({gone}, 1), {_TIME_MAX}))"
     )
 
 

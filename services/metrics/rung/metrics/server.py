@@ -51,6 +51,7 @@ class Server:
         self._free: Final = asyncio.Semaphore(_CONNECTIONS)
         self._idle: Final[deque[_Connection]] = deque()
         self._busy: Final[set[_Connection]] = set()
+        self._closed = False
 
     @property
     def place(self) -> str:
@@ -75,6 +76,9 @@ class Server:
             raise SeriesUnavailable(
                 f"{self.place}: {_CONNECTIONS} requests wait for the server already"
             ) from error
+        if self._closed:
+            self._free.release()
+            raise SeriesUnavailable(f"{self.place}: closed")
         loop = asyncio.get_running_loop()
         running = loop.run_in_executor(self._threads, self._with_connection, call)
         running.add_done_callback(self._freed)
@@ -88,6 +92,7 @@ class Server:
 
     async def close(self) -> None:
         """Close all connections; a call that still waits for the server ends with an error."""
+        self._closed = True
         for connection in list(self._busy):
             connection.cut()
         await asyncio.to_thread(self._threads.shutdown)
@@ -117,9 +122,9 @@ class _Connection:
     def __init__(self, address: Address, *, read_only: bool) -> None:
         self._address: Final = address
         self._client: Final = _client(address)
-        self._select: Final[dict[str, object]] = {
-            "max_execution_time": max(1, round(address.timeout_s)),
-            **({"readonly": 2} if read_only else {}),
+        self._always: Final[dict[str, object]] = {"readonly": 2} if read_only else {}
+        self._select: Final = self._always | {
+            "max_execution_time": max(1, round(address.timeout_s))
         }
 
     @property
@@ -133,12 +138,12 @@ class _Connection:
     @property
     def version(self) -> tuple[int, int]:
         if not self._client.connection.connected:
-            self._ask("SELECT 1", {})
+            self._ask("SELECT 1", self._always)
         major, minor, _ = self._client.connection.server_info.version_tuple()
         return major, minor
 
     def execute(self, sql: str) -> None:
-        self._ask(sql, {})
+        self._ask(sql, self._always)
 
     def rows(self, sql: str, kind: type[T], /, **parameters: Parameter) -> list[T]:
         answer = self._ask(fill(sql, parameters), self._select)
@@ -147,12 +152,10 @@ class _Connection:
     def insert(self, table: str, columns: Sequence[Column]) -> None:
         names = ", ".join(column.name for column in columns)
         # Acknowledged has to mean stored, whatever the user's profile on the server says.
-        settings: dict[str, object] = (
-            {"async_insert": 0} if self.version >= _SAYS_ASYNC_INSERT else {}
-        )
+        says = {"async_insert": 0} if self.version >= _SAYS_ASYNC_INSERT else {}
         self._ask(
             f"INSERT INTO {table} ({names}) VALUES",
-            settings,
+            self._always | says,
             [column.values for column in columns],
         )
 

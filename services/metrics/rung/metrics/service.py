@@ -14,12 +14,13 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import structlog
 
 from rung.events import LedgerError, topic
 from rung.host import Rejected, dead_letter
+from rung.host.share import Share, Whole
 from rung.host.supervise import supervise
 from rung.ledger import Ledger, Record
 from rung.metrics.config import Settings
@@ -33,17 +34,9 @@ T = TypeVar("T")
 _TOPICS: Final = (topic.METRICS, topic.LOGS)
 _WAIT_S_MIN: Final = 0.1
 _WAIT_S_MAX: Final = 10.0
-_RETAIN_EVERY_S: Final = 3_600.0
+_RETAIN_EVERY_S: Final = 21_600.0
 
 _log = structlog.get_logger()
-
-
-class Share(Protocol):
-    """Which partitions are this replica's."""
-
-    async def hold(self, topic: str, work: Callable[[int], Awaitable[None]]) -> None:
-        """Run `work(partition)` for each partition of a topic while it is this replica's."""
-        ...
 
 
 async def serve(
@@ -77,13 +70,14 @@ async def serve(
             group.create_task(_retain(store, settings))
             for name in _TOPICS:
                 work = partial(_keep, ledger, store, intake, name)
-                if share is not None:
-                    group.create_task(share.hold(name, work))
-                else:
-                    for partition in range(ledger.partitions(name)):
-                        group.create_task(work(partition))
+                group.create_task((share or Whole(ledger)).hold(name, work))
     except ExceptionGroup as failures:
-        raise failures.exceptions[0] from failures
+        raise _first(failures) from failures
+
+
+def _first(error: Exception) -> Exception:
+    """Return the first error of a group, also of one within it: a share may have its own."""
+    return _first(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
 
 
 async def patiently(call: Callable[[], Awaitable[T]]) -> T:
