@@ -12,12 +12,17 @@ DEV    := $(VENV)/.dev
 BROWSER := $(VENV)/.browser
 KAFKA  := $(VENV)/kafka
 CLICKHOUSE := $(VENV)/.clickhouse
+DEPLOYING := $(VENV)/.deploying
 
-.PHONY: demo test check test-fast test-ledger sim test-e2e test-cluster bench docs clean
+.PHONY: demo cluster test check test-fast test-ledger sim test-e2e test-cluster bench docs clean
 
 # Run a real search on this machine and show its result.
 demo: $(SETUP)
 	$(BIN)/python -m rung.cli.demo
+
+# The same on a cluster: Kafka, ClickHouse, S3, every service apart, two agents.
+cluster: $(DEV) $(KAFKA) $(CLICKHOUSE)
+	$(BIN)/python deploy/local/cluster
 
 # Everything that has to hold: lint, types, layers, and all lanes of tests.
 test: check test-fast test-ledger sim test-e2e test-cluster
@@ -30,7 +35,7 @@ check: $(DEV)
 	PYTHONPATH=$(ROOTS) $(BIN)/lint-imports
 
 # Pure parts and single services, in seconds.
-test-fast: $(DEV)
+test-fast: $(DEV) $(DEPLOYING)
 	$(BIN)/pytest -m "not e2e and not ledger and not sim and not cluster" -n 2
 
 # The ledger's adapters against one conformance suite.
@@ -102,4 +107,11 @@ $(CLICKHOUSE): | $(BIN)/python
 	command -v clickhouse-server clickhouse >/dev/null \
 	  || { apt-get update -qq && apt-get install -y -qq --no-install-recommends clickhouse-server >/dev/null; } \
 	  || { echo "The tests of the cluster need a ClickHouse server: install it, then make test again."; exit 1; }
+	touch $@
+
+# What holds the chart and the alerts to their formats; a test that lacks its tool says so.
+$(DEPLOYING): | $(BIN)/python
+	command -v go >/dev/null && GOBIN=$(CURDIR)/$(BIN) go install helm.sh/helm/v3/cmd/helm@v3.22.0 || true
+	command -v promtool >/dev/null || { cd $(VENV) && apt-get download -qq prometheus \
+	  && dpkg-deb -x prometheus_*.deb prom && cp prom/usr/bin/promtool bin/; } || true
 	touch $@
