@@ -7,6 +7,8 @@ from typing import Final
 import structlog
 
 from rung.events import Fenced, LedgerError
+from rung.host import measure
+from rung.host.vital import VITALS
 
 _WAIT_S_MIN: Final = 0.1
 _WAIT_S_MAX: Final = 10.0
@@ -24,15 +26,21 @@ async def supervise(run: Callable[[], Awaitable[None]], *, name: str) -> None:
     """
     clock = asyncio.get_running_loop().time
     wait_s = _WAIT_S_MIN
-    while True:
-        started = clock()
-        try:
-            await run()
-        except LedgerError as error:
-            if not (error.retriable or isinstance(error, Fenced)):
-                raise
-            if clock() - started > _CALM_S:
-                wait_s = _WAIT_S_MIN
-            _log.warning("starting again", loop=name, error=str(error), wait_s=wait_s)
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, _WAIT_S_MAX)
+    with VITALS.pulse(name) as pulse:
+        while True:
+            started = clock()
+            pulse.start()
+            try:
+                await run()
+            except LedgerError as error:
+                if not (error.retriable or isinstance(error, Fenced)):
+                    raise
+                if clock() - started > _CALM_S:
+                    wait_s = _WAIT_S_MIN
+                pulse.rest(str(error))
+                measure.LOOP_RESTARTS.of(pulse.loop).inc()
+                if isinstance(error, Fenced):
+                    measure.LEDGER_ERRORS.of("Fenced").inc()
+                _log.warning("starting again", error=str(error), wait_s=wait_s)
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, _WAIT_S_MAX)

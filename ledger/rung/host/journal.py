@@ -1,0 +1,97 @@
+"""How every process of Rung logs: JSON lines, in one form, set up in one place.
+
+A line says `event`, `level`, `timestamp`, which `service` and which `ledger`; inside a loop its
+`loop`; and, where it is about one, `topic`, `partition`, `position`, `event_id`, `experiment`,
+`trial`, `allocation`, `agent` and `trace`. Libraries that log by Python's own means come out in
+the same form, from warnings on.
+"""
+
+import logging
+import os
+import sys
+from typing import Any, Final, TextIO
+
+import structlog
+from structlog.typing import EventDict, WrappedLogger
+
+from rung.events import RungError
+
+LEVEL: Final = "RUNG_LOG_LEVEL"
+
+_LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+
+class LevelUnknown(RungError):
+    """RUNG_LOG_LEVEL names no level."""
+
+
+def log_to(stream: TextIO | None = None, **bound: str) -> None:
+    """Send what this process logs to a stream, one JSON object a line.
+
+    Args:
+        stream: where to; stderr if not given.
+        bound: what every line says, such as `service="searcher"`.
+
+    Raises:
+        LevelUnknown: RUNG_LOG_LEVEL names none.
+    """
+    stream = stream or sys.stderr
+    level = _level()
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+        structlog.processors.format_exc_info,
+    ]
+    render = structlog.processors.JSONRenderer(default=str)
+    structlog.configure(
+        processors=[*shared, render],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.WriteLoggerFactory(file=stream),
+    )
+    _bridge(stream, [*shared, _name_library], render, max(level, logging.WARNING))
+    structlog.contextvars.bind_contextvars(**bound)
+
+
+def bind(**bound: str) -> None:
+    """Have every line that is logged from here on say something more."""
+    structlog.contextvars.bind_contextvars(**bound)
+
+
+def _level() -> int:
+    name = os.environ.get(LEVEL, "info")
+    level = _LEVELS.get(name.lower())
+    if level is None:
+        raise LevelUnknown(f"{LEVEL} is {name!r}: give one of {', '.join(_LEVELS)}")
+    return level
+
+
+def _bridge(stream: TextIO, shared: list[Any], render: Any, level: int) -> None:
+    """Bring what libraries log by `logging` into the same form."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],
+        )
+    )
+    root = logging.getLogger()
+    for other in list(root.handlers):
+        if isinstance(other.formatter, structlog.stdlib.ProcessorFormatter):
+            root.removeHandler(other)
+    root.addHandler(handler)
+    root.setLevel(level)
+    logging.captureWarnings(True)  # noqa: FBT003 - how the standard library takes it
+
+
+def _name_library(_: WrappedLogger, __: str, line: EventDict) -> EventDict:
+    record = line.get("_record")
+    if isinstance(record, logging.LogRecord):
+        line["library"] = record.name
+    return line
