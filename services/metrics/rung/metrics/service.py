@@ -28,10 +28,11 @@ from rung.metrics.errors import SeriesDamaged, SeriesUnavailable
 from rung.metrics.store import SeriesStore
 
 NAME: Final = "metrics"
+TOPICS: Final = (topic.METRICS, topic.LOGS)
+"""Those whose partitions replicas share."""
 
 T = TypeVar("T")
 
-_TOPICS: Final = (topic.METRICS, topic.LOGS)
 _WAIT_S_MIN: Final = 0.1
 _WAIT_S_MAX: Final = 10.0
 _RETAIN_EVERY_S: Final = 21_600.0
@@ -68,7 +69,7 @@ async def serve(
             group.create_task(intake.cut())
             group.create_task(intake.write())
             group.create_task(_retain(store, settings))
-            for name in _TOPICS:
+            for name in TOPICS:
                 work = partial(_keep, ledger, store, intake, name)
                 group.create_task((share or Whole(ledger)).hold(name, work))
     except ExceptionGroup as failures:
