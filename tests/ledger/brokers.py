@@ -57,6 +57,12 @@ class Ground:
         self._objects = objects
         self._made: asyncio.Task[object] | None = None
 
+    def again(self) -> "Ground":
+        """Return the same place, where the ledger must be made once more."""
+        other = Ground.__new__(Ground)
+        other.__dict__.update(self.__dict__, _made=None)
+        return other
+
     async def open(self, **changes: float) -> KafkaLedger:
         """Open the ledger, after making it the first time."""
         chosen = settings(**changes)

@@ -84,6 +84,11 @@ class KafkaLedger:
         """The ledger's own name, drawn when it was created."""
         return self._identity.id
 
+    @property
+    def buffered_bytes(self) -> int:
+        """How much waits to be acknowledged."""
+        return self._writer.buffered_bytes
+
     def partitions(self, topic: str) -> int:
         """Return how many partitions a topic has."""
         if topic not in TOPICS:

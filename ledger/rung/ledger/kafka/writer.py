@@ -75,6 +75,11 @@ class Writer:
         self._idle = asyncio.Event()
         self._idle.set()
 
+    @property
+    def buffered_bytes(self) -> int:
+        """How much waits to be acknowledged."""
+        return self._budget.taken
+
     async def append(self, rows: dict[Place, list[Row]]) -> dict[Place, list[int]]:
         """Append rows to partitions, in order within each; return their positions.
 

