@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from cli.conftest import Rung
-from e2e.installation import CURVE, Installation, wait_for
+from e2e.installation import Installation
+from e2e.user import CURVE, wait_for
 from rung.cli.data_folder import read_server
 from rung.cli.ledger import FORWARDERS
 from rung.ledger import Draft, SqliteLedger

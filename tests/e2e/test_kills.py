@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from e2e.installation import Installation, config, wait_for
+from e2e.installation import Installation
+from e2e.user import config, wait_for
 
 HYPERBAND = {
     "name": "hyperband",
@@ -32,29 +33,8 @@ ASHA = {
 }
 
 
-def _result(installation: Installation, experiment: str) -> dict[str, Any]:
-    """Return what must not depend on kills: trials, metrics, states, and the best checkpoint."""
-    shown = installation.ended(experiment)
-    best = installation.get(f"/experiments/{experiment}/best")
-    checkpoint = installation.get(f"/checkpoints/{best['checkpoint']['id']}")
-    return {
-        "state": shown["state"],
-        "trials": [
-            (t["index"], t["hparams"], t["seed"], t["state"], t["bracket"], t["validations"])
-            for t in sorted(shown["trials"], key=lambda trial: trial["index"])
-        ],
-        "best": (best["trial"]["index"], best["value"], checkpoint["steps_completed"]),
-        "content": [(f["name"], f["sha256"]) for f in checkpoint["files"]],
-    }
-
-
-def _validations(installation: Installation, experiment: str) -> int:
-    shown = installation.get_or_none(f"/experiments/{experiment}")
-    return sum(len(t["validations"]) for t in shown["trials"]) if shown else 0
-
-
 def _wait_for_validations(installation: Installation, experiment: str, count: int) -> None:
-    wait_for(lambda: _validations(installation, experiment) >= count, f"{count} validations")
+    wait_for(lambda: installation.validations(experiment) >= count, f"{count} validations")
 
 
 def _kill_something(installation: Installation, chance: random.Random) -> str:
@@ -81,17 +61,17 @@ def test_a_search_under_kills_finds_the_same(
     installation: Installation, name: str, searcher: dict[str, Any], kills: int
 ) -> None:
     """Trials, hyperparameters, metrics and best checkpoint are those of the run without kills."""
-    calm = _result(installation, installation.submit(config(f"{name}-calm", searcher)))
+    calm = installation.result(installation.submit(config(f"{name}-calm", searcher)))
     experiment = installation.submit(config(f"{name}-storm", searcher))
     chance = random.Random(kills)  # noqa: S311 - repeatable, not secret
     killed: list[str] = []
     while len(killed) < kills:
-        before = _validations(installation, experiment)
+        before = installation.validations(experiment)
         shown = installation.get_or_none(f"/experiments/{experiment}")
         assert shown is None or not shown["ended_at"], f"ended after {len(killed)} kills: {killed}"
         killed.append(_kill_something(installation, chance))
         _wait_for_validations(installation, experiment, before + chance.randint(0, 1))
-    storm = _result(installation, experiment)
+    storm = installation.result(experiment)
 
     for stormy_trial, calm_trial in zip(storm["trials"], calm["trials"], strict=True):
         assert stormy_trial == calm_trial

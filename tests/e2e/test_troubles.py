@@ -7,7 +7,8 @@ from typing import Any
 import psutil
 import pytest
 
-from e2e.installation import Installation, config, wait_for
+from e2e.installation import Installation
+from e2e.user import config, wait_for
 
 SINGLE = {"name": "single", "max_length": {"batches": 2}}
 
