@@ -21,7 +21,7 @@ from rung.events.allocation import (
 from rung.events.metric import LogsPrinted, MetricsReported
 from rung.events.trial import RunSpec, TrialExited, Withdrawal
 from rung.ledger import Draft, Ledger, MemoryLedger
-from rung.objects import FolderStore
+from rung.objects import FolderStore, ObjectStore
 
 P = TypeVar("P", bound=Payload)
 POOL = "default"
@@ -46,10 +46,12 @@ def report(kind, step, **values):
 class Rig:
     """Grants runs to an agent and waits for what it writes."""
 
-    def __init__(self, folder: Path, ledger: Ledger | None = None) -> None:
+    def __init__(
+        self, folder: Path, ledger: Ledger | None = None, store: ObjectStore | None = None
+    ) -> None:
         self.folder = folder
         self.ledger = ledger or MemoryLedger(partitions=1)
-        self.store = FolderStore(folder / "objects")
+        self.store = store or FolderStore(folder / "objects")
         self._runs = 0
         self._written = 0
         self._stop = asyncio.Event()
@@ -110,29 +112,35 @@ class Rig:
         *,
         code: str | None = None,
         slots: list[int] | None = None,
+        restore: Sequence[str] = (),
         **config: Any,
     ) -> str:
-        """Grant a run of the newest incarnation to the agent; return the allocation's id."""
+        """Grant a run of the newest incarnation to the agent; return the allocation's id.
+
+        With checkpoints to restore it is the second run of the trial that stored the first.
+        """
         joined = (await self.until(AgentJoined))[-1]
-        index = self._runs
-        self._runs += 1
+        if restore:
+            index = int(restore[0].split(".")[1])
+        else:
+            index, self._runs = self._runs, self._runs + 1
         spec = RunSpec(
             experiment_id=EXPERIMENT,
             trial_id=f"{EXPERIMENT}.{index}",
             trial_index=index,
-            run=1,
+            run=2 if restore else 1,
             hparams={"lr": 0.1},
             seed=7,
             length=10,
             time_metric="batches",
-            restore=[],
+            restore=list(restore),
             code_digest=code,
             config={"entrypoint": entrypoint, **config},
         )
         share = Share(
             agent_id=joined.agent_id, incarnation=joined.incarnation, slots=slots or [index % 4]
         )
-        allocation_id = f"{spec.trial_id}.1"
+        allocation_id = f"{spec.trial_id}.{spec.run}"
         granted = AllocationGranted(
             pool=POOL, allocation_id=allocation_id, shares=[share], spec=spec
         )
@@ -237,7 +245,10 @@ class Ended:
         self.payloads = [
             event.data
             for event in events
-            if getattr(event.data, "trial_id", None) == trial_id
+            if (
+                getattr(event.data, "trial_id", None) == trial_id
+                and f"{trial_id}.{getattr(event.data, 'run', None)}" == allocation_id
+            )
             or getattr(event.data, "allocation_id", None) == allocation_id
         ]
 

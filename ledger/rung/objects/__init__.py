@@ -19,6 +19,7 @@ from rung.objects.manifest import (
 )
 from rung.objects.port import ObjectInfo, ObjectStore
 from rung.objects.preparation import inspect, prepare
+from rung.objects.unfinished import sweep_unfinished
 
 __all__ = [
     "FileEntry",
@@ -41,6 +42,7 @@ __all__ = [
     "prepare",
     "read_manifest",
     "store_checkpoint",
+    "sweep_unfinished",
 ]
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 from msgspec import Struct
 
-from rung.events.errors import ObjectDamaged, ObjectError, ObjectMissing
+from rung.events.errors import ObjectDamaged, ObjectError, ObjectMissing, ObjectUnavailable
 from rung.objects.folder import FolderStore
 from rung.objects.name import check_name
 from rung.objects.port import ObjectStore
@@ -209,6 +209,10 @@ def copy_checkpoint(
         target.put(prefix + name, path)
 
     side_by_side(target.parallel, put, list(stored.manifest.files.items()))
+    there = {info.name: info.size_bytes for info in target.list(prefix)}
+    for name, expected in stored.manifest.files.items():
+        if there.get(prefix + name) != expected.size_bytes:
+            raise ObjectUnavailable(f"checkpoint {checkpoint_id}: {name} was deleted meanwhile")
     target.put_bytes(prefix + MANIFEST, source.read(prefix + MANIFEST))
     return stored
 

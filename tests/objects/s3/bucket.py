@@ -10,6 +10,6 @@ PART = 5 << 20
 
 def open_at(server: Seaweed, prefix: str = "", **changes: str) -> S3Store:
     """Return a store with the smallest parts and little patience."""
-    quick = {"RUNG_S3_PART_MIB": "5", "RUNG_S3_TIMEOUT_S": "2", "RUNG_S3_PATIENCE_S": "2"}
+    quick = {"RUNG_S3_PART_MIB": "5", "RUNG_S3_TIMEOUT_S": "20", "RUNG_S3_PATIENCE_S": "2"}
     settings = from_environment(server.environment | quick | changes)
     return S3Store(f"{server.url}/{prefix}", settings)

@@ -25,6 +25,7 @@ from typing import Any, Final, assert_never
 import structlog
 
 from rung.agent.config import Settings
+from rung.agent.depot import Depot
 from rung.agent.drain import Drain
 from rung.agent.endpoint import Endpoint
 from rung.agent.leftovers import kill_marked
@@ -54,6 +55,7 @@ from rung.ledger import Ledger
 from rung.objects import open_store
 
 _DRAIN_S: Final = 5.0
+_BACKLOG_S: Final = 30.0
 
 _log = structlog.get_logger()
 
@@ -74,7 +76,8 @@ class Agent:
         self._spool = Spool(folder / "spool.db")
         self._drain = Drain(self._spool, ledger)
         self._placements = Placements(ledger, settings.pool, self._obey)
-        self._sources = SourceFolder(folder, open_store(settings.objects_url))
+        self._depot = Depot(folder, open_store(settings.objects_url), self._spool)
+        self._sources = SourceFolder(folder, self._depot.store)
         self._socket = SocketFolder(folder)
         self._runs: dict[str, Run] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -84,6 +87,7 @@ class Agent:
             self._spool,
             cuda=any(slot.kind == "cuda" for slot in self._slots),
             cold=settings.cold,
+            hidden=self._depot.hidden_variables(),
             lost=self._renew,
         )
         self._joined = asyncio.Event()
@@ -129,6 +133,7 @@ class Agent:
             self._spool,
             self._starter,
             self._sources,
+            self._depot,
             self._endpoint,
             path,
             self._slots,
@@ -155,11 +160,13 @@ class Agent:
         finally:
             await _end(work, beat, losses, stopped, abandoned, *self._tasks.values())
             await _end(starter)
+            await self._depot.close()
             await _end(drain)
             await self._endpoint.close()
 
     async def _work(self) -> None:
         """Join, then carry out what the placements say, until cancelled."""
+        await self._depot.clear_backlog(_BACKLOG_S)
         await self._drain.empty()
         await self._placements.skip_to_the_end()
         await self._join()

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rung.agent.config import Settings
+from rung.agent.depot import Depot
 from rung.agent.endpoint import Endpoint
 from rung.agent.slots import Device
 from rung.agent.source_folder import SourceFolder
@@ -19,6 +20,7 @@ class Node(NamedTuple):
     spool: Spool
     starter: Starter
     sources: SourceFolder
+    depot: Depot
     endpoint: Endpoint
     socket: Path
     slots: list[Device]

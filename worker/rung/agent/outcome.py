@@ -13,7 +13,8 @@ import signal
 from typing import Final, NamedTuple
 
 from rung.agent.wire import Exited
-from rung.events.trial import ExitOutcome
+from rung.events.allocation import AllocationReleased
+from rung.events.trial import ExitOutcome, RunSpec, TrialExited, allocation_id_of
 
 MESSAGE_CHARACTERS_MAX: Final = 1000
 
@@ -49,6 +50,29 @@ def ending_of(exited: Exited, conduct: Conduct, last_words: str) -> Ending:
     """
     outcome, message = _judge(exited, conduct, last_words)
     return Ending(outcome, exited.code, exited.signal, message[:MESSAGE_CHARACTERS_MAX])
+
+
+def facts_of(
+    ending: Ending, spec: RunSpec, agent_id: str, *, pool: str, incarnation: int
+) -> tuple[TrialExited, AllocationReleased]:
+    """Return what is written about the end of a run: how it ended, and that its slots are free."""
+    exited = TrialExited(
+        experiment_id=spec.experiment_id,
+        trial_id=spec.trial_id,
+        run=spec.run,
+        agent_id=agent_id,
+        outcome=ending.outcome,
+        exit_code=ending.code,
+        signal=ending.signal,
+        message=ending.message,
+    )
+    released = AllocationReleased(
+        pool=pool,
+        allocation_id=allocation_id_of(spec.trial_id, spec.run),
+        agent_id=agent_id,
+        incarnation=incarnation,
+    )
+    return exited, released
 
 
 def _judge(exited: Exited, conduct: Conduct, last_words: str) -> tuple[ExitOutcome, str]:

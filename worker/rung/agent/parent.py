@@ -25,13 +25,14 @@ _log = structlog.get_logger()
 class Parent:
     """One warm parent, from its start to its end."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a process
         self,
         folder: Path,
         spool: Spool,
         *,
         cuda: bool,
         cold: bool,
+        hidden: frozenset[str],
         take: Callable[[FromParent], None],
     ) -> None:
         """Start it.
@@ -41,12 +42,17 @@ class Parent:
             spool: holds back what prints too much.
             cuda: whether its runs will use CUDA devices.
             cold: whether it imports no frameworks.
+            hidden: variables that its runs must not get, besides the platform's own.
             take: is called with what it says.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(0)
         flags = [*(["--cuda"] if cuda else []), *(["--cold"] if cold else [])]
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("RUNG_")}
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("RUNG_") and name not in hidden
+        }
         environment.setdefault("PYTHONHASHSEED", "0")
         environment[MARKER] = str(folder)
         if not cuda:

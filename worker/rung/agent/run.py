@@ -13,16 +13,18 @@ takes a new incarnation), the agent goes down (`AgentLeft`), the agent died.
 
 import asyncio
 import secrets
+from functools import partial
 from typing import Final
 
 from rung.agent.capture import Capture
 from rung.agent.command import InvalidEntrypoint
+from rung.agent.delivery import Delivery
 from rung.agent.departure import Departure
 from rung.agent.endpoint import Connection
 from rung.agent.launching import Identity, launch_of
 from rung.agent.lines import Level
 from rung.agent.node import Node
-from rung.agent.outcome import Ending, ending_of
+from rung.agent.outcome import Ending, ending_of, facts_of
 from rung.agent.reports import Reports
 from rung.agent.saying import fact_of, problem_with
 from rung.agent.source_folder import CodeUnusable
@@ -38,8 +40,8 @@ from rung.core.protocol import (
     Welcome,
 )
 from rung.events import RungError
-from rung.events.allocation import AllocationGranted, AllocationReleased
-from rung.events.trial import ExitOutcome, TrialExited, TrialStarted, Withdrawal
+from rung.events.allocation import AllocationGranted
+from rung.events.trial import ExitOutcome, TrialStarted, Withdrawal
 
 _SETTLE_S: Final = 10.0
 _GRACE_S: Final = 3600.0
@@ -71,6 +73,7 @@ class Run:
         self._asked: Withdrawal | None = None
         self._leaving = False
         self._departure = Departure(node.starter, granted.allocation_id)
+        self._delivery = Delivery(node.depot, granted.spec, self._warn)
 
     @property
     def launched(self) -> bool:
@@ -80,7 +83,7 @@ class Run:
     async def carry_out(self) -> None:
         """Live through the run, to its release."""
         try:
-            ending = await self._live()
+            ending = await self._delivered(await self._live())
         except (CodeUnusable, InvalidEntrypoint, NotStarted, RungError, OSError) as error:
             ending = Ending("failed", None, None, f"the run could not start: {error}")
             self._reports.note("error", ending.message, self._rank)
@@ -101,6 +104,7 @@ class Run:
             if self._preparation is not None:
                 self._preparation.cancel()
         elif how == "kill":
+            self._delivery.hurry()
             self._departure.kill("killed, as asked")
         else:
             self._departure.ask(self._grace_s(), self._connections, spoke=self._spoke)
@@ -109,6 +113,7 @@ class Run:
         """Make the launched run stop because the agent itself goes down."""
         assert self._launched
         self._leaving = True
+        asyncio.get_running_loop().call_later(2 * grace_s, self._delivery.hurry)
         if self._asked != "kill":
             grace_s = min(grace_s, self._grace_s())
             self._departure.ask(grace_s, self._connections, spoke=self._spoke)
@@ -125,8 +130,8 @@ class Run:
         self._silent.clear()
         self._spoke = True
         self._note_start()
-        url = self._node.settings.objects_url
-        connection.say(Welcome(self._spec, self._node.agent_id, url, self._slots))
+        url, staged = self._delivery.url, self._delivery.staged
+        connection.say(Welcome(self._spec, self._node.agent_id, url, self._slots, staged=staged))
         self._departure.remind(connection)
 
     def disconnected(self, connection: Connection) -> None:
@@ -137,7 +142,7 @@ class Run:
 
     def rejected(self, reason: str) -> None:
         """Tell the run's log about something that was no message."""
-        self._reports.note("warning", f"{_IGNORED}: {reason}", self._rank)
+        self._warn(f"{_IGNORED}: {reason}")
 
     def received(self, connection: Connection, message: FromTrial) -> None:
         """Take what a process of the run says."""
@@ -148,6 +153,8 @@ class Run:
                 self._departure.acknowledge()
             case protocol.HparamsRefused():
                 self._departure.refuse(message.reason)
+            case protocol.Fetch():
+                self._delivery.fetch(connection, message)
             case _:
                 self._take(connection, message)
 
@@ -163,6 +170,11 @@ class Run:
         elif isinstance(message, Damaged):
             text = f"checkpoint {message.checkpoint_id} is damaged: {message.reason}"
             self._reports.note("warning", text, connection.rank)
+        elif isinstance(message, Stored) and self._delivery.staged:
+            self._reports.flush()
+            if (problem := self._delivery.stored(connection, message)) is not None:
+                self.rejected(problem)
+            return
         if (fact := fact_of(self._spec, message)) is not None:
             self._reports.put(fact)
 
@@ -192,10 +204,23 @@ class Run:
                 connection.abort()
         return self._judge(exited) if exited else None
 
+    async def _delivered(self, ending: Ending | None) -> Ending | None:
+        """Return how the run ended once its checkpoints have arrived."""
+        leave_s = self._node.settings.leave_s
+        await self._delivery.finish(leave_s if ending is None else None)
+        problem = self._delivery.problem
+        if ending is None or not problem or ending.outcome not in {"finished", "preempted"}:
+            return ending
+        return Ending("failed", ending.code, ending.signal, problem)
+
+    def _warn(self, text: str) -> None:
+        self._reports.note("warning", text, self._rank)
+
     async def _prepare(self) -> Launch:
         node, spec = self._node, self._spec
-        prepare = node.sources.prepare
-        source = await asyncio.to_thread(prepare, self.allocation_id, spec.code_digest)
+        self._delivery.open()
+        prepare = partial(node.sources.prepare, self.allocation_id, spec.code_digest)
+        source = await node.depot.patiently("the code", self._warn, prepare)
         identity = Identity(self.allocation_id, self.token, self._rank, node.socket)
         launch = launch_of(spec, identity, self._slots, node.slots, source.folder)
         self._frameworks = source.frameworks and launch.command.how != "execute"
@@ -265,28 +290,15 @@ class Run:
         return ending
 
     def _report(self, ending: Ending) -> None:
-        spec, node = self._spec, self._node
-        if self._rank == 0:
-            node.spool.put(
-                TrialExited(
-                    experiment_id=spec.experiment_id,
-                    trial_id=spec.trial_id,
-                    run=spec.run,
-                    agent_id=node.agent_id,
-                    outcome=ending.outcome,
-                    exit_code=ending.code,
-                    signal=ending.signal,
-                    message=ending.message,
-                )
-            )
-        node.spool.put(
-            AllocationReleased(
-                pool=node.settings.pool,
-                allocation_id=self.allocation_id,
-                agent_id=node.agent_id,
-                incarnation=self._incarnation,
-            )
+        node = self._node
+        facts = facts_of(
+            ending,
+            self._spec,
+            node.agent_id,
+            pool=node.settings.pool,
+            incarnation=self._incarnation,
         )
+        node.spool.put(*(facts if self._rank == 0 else facts[1:]))
 
     def _grace_s(self) -> float:
         """Return how long the run may take to leave."""

@@ -43,19 +43,21 @@ class NotStarted(Exception):
 class Starter:
     """Keeps the warm parents alive."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of a process
         self,
         folder: Path,
         spool: Spool,
         *,
         cuda: bool,
         cold: bool,
+        hidden: frozenset[str] = frozenset(),
         lost: Callable[[], Awaitable[None]],
     ) -> None:
         self._folder = folder
         self._spool = spool
         self._cuda = cuda
         self._cold = cold
+        self._hidden = hidden
         self._lost = lost
         self._ready = {True: asyncio.Event(), False: asyncio.Event()}
         """With the frameworks, and without."""
@@ -151,7 +153,14 @@ class Starter:
         return [self._lean] if cold else [self._lean, self._warm]
 
     def _new_parent(self, *, cold: bool) -> Parent:
-        return Parent(self._folder, self._spool, cuda=self._cuda, cold=cold, take=self._take)
+        return Parent(
+            self._folder,
+            self._spool,
+            cuda=self._cuda,
+            cold=cold,
+            hidden=self._hidden,
+            take=self._take,
+        )
 
     def _parent(self, *, frameworks: bool) -> Parent:
         parent = self._warm if frameworks else self._lean

@@ -17,6 +17,7 @@ import structlog
 from rung.core.environment import provenance
 from rung.core.link import Link
 from rung.core.protocol import Damaged, Restored, Stored
+from rung.core.staging import StagedStore
 from rung.core.values import step_number
 from rung.events.trial import RunSpec, allocation_id_of
 from rung.objects import (
@@ -24,12 +25,11 @@ from rung.objects import (
     ObjectMissing,
     ObjectStore,
     StoredCheckpoint,
-    checkpoint_prefix,
     load_checkpoint,
     read_manifest,
     store_checkpoint,
+    sweep_unfinished,
 )
-from rung.objects.manifest import MANIFEST
 
 STEPS: Final = "steps_completed"
 
@@ -68,14 +68,16 @@ class CheckpointContext:
         checkpoint_id = self._new_id(steps)
         with self._scratch_folder() as folder:
             yield folder, checkpoint_id
-            stored = store_checkpoint(
-                self._store,
-                folder,
-                checkpoint_id=checkpoint_id,
-                steps_completed=steps,
-                metadata=kept,
-                provenance=provenance(self._spec),
-            )
+            room = self._store.room_for if isinstance(self._store, StagedStore) else _no_limit
+            with room(checkpoint_id):
+                stored = store_checkpoint(
+                    self._store,
+                    folder,
+                    checkpoint_id=checkpoint_id,
+                    steps_completed=steps,
+                    metadata=kept,
+                    provenance=provenance(self._spec),
+                )
         manifest = stored.manifest
         self._link.send(
             Stored(checkpoint_id, steps, manifest.size_bytes, len(manifest.files), stored.digest)
@@ -155,14 +157,12 @@ class CheckpointContext:
         """Delete what earlier runs of this trial were storing when they were killed."""
         if self._spec.run == 1:
             return
-        folder = f"checkpoints/{self._spec.experiment_id}/"
-        names = [info.name for info in self._store.list(f"{folder}{self._spec.trial_id}.")]
-        whole = {name.split("/")[2] for name in names if name.endswith(f"/{MANIFEST}")}
-        found = sorted({name.split("/")[2] for name in names})
-        current = f"{allocation_id_of(self._spec.trial_id, self._spec.run)}."
-        for checkpoint_id in found:
-            if checkpoint_id not in whole and not checkpoint_id.startswith(current):
-                self._store.delete(checkpoint_prefix(self._spec.experiment_id, checkpoint_id))
+        current = allocation_id_of(self._spec.trial_id, self._spec.run)
+        sweep_unfinished(self._store, self._spec.experiment_id, self._spec.trial_id, current)
+
+
+def _no_limit(_checkpoint_id: str) -> contextlib.nullcontext[None]:
+    return contextlib.nullcontext()
 
 
 def experiment_of(checkpoint_id: str) -> str:

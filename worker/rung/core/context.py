@@ -16,9 +16,10 @@ from rung.core.checkpoint import CheckpointContext
 from rung.core.errors import AgentGone, InvalidHP
 from rung.core.goal import Goal
 from rung.core.info import Info, trial_info
-from rung.core.link import Link
+from rung.core.link import AgentLink, Link
 from rung.core.preempt import PreemptContext
 from rung.core.protocol import Hello, HparamsRefused, Welcome
+from rung.core.staging import StagedStore
 from rung.core.train import TrainContext
 from rung.events.trial import RunSpec
 from rung.objects import FolderStore, ObjectStore, open_store
@@ -84,11 +85,11 @@ class _Connection:
     """The process's one link to its agent, made at the first need."""
 
     def __init__(self) -> None:
-        self._made: tuple[Link, Welcome, Info] | None = None
+        self._made: tuple[AgentLink, Welcome, Info] | None = None
         self._info: Info | None = None
         self._pid = 0
 
-    def get(self) -> tuple[Link, Welcome, Info]:
+    def get(self) -> tuple[AgentLink, Welcome, Info]:
         """Return the link; a forked child gets one of its own."""
         if self._made is None or self._pid != os.getpid():
             self._made, self._pid = _connect(), os.getpid()
@@ -131,7 +132,7 @@ def init(
     """
     if managed():
         link, welcome, info = _connection.get()
-        return Context(link, open_store(welcome.objects_url), welcome.spec, info)
+        return Context(link, _store_of(link, welcome), welcome.spec, info)
     spec = local.local_spec(hparams, config, seed, restore)
     return Context(local.LocalLink(), _local_store(storage), spec, _local_info(spec))
 
@@ -146,7 +147,7 @@ def get_info() -> Info | None:
     return _connection.info() if managed() else None
 
 
-def _connect() -> tuple[Link, Welcome, Info]:
+def _connect() -> tuple[AgentLink, Welcome, Info]:
     path = os.environ.get(protocol.SOCKET_VARIABLE)
     if not path:
         raise AgentGone(
@@ -169,6 +170,14 @@ def _connect() -> tuple[Link, Welcome, Info]:
         trial=trial_info(welcome.spec),
     )
     return link, welcome, info
+
+
+def _store_of(link: AgentLink, welcome: Welcome) -> ObjectStore:
+    store = open_store(welcome.objects_url)
+    if not welcome.staged:
+        return store
+    assert isinstance(store, FolderStore), welcome.objects_url
+    return StagedStore(store, link)
 
 
 def _local_store(storage: Path | str | None) -> ObjectStore:

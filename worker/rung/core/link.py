@@ -16,6 +16,7 @@ import socket
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Final, NoReturn, Protocol
 
 import msgspec
@@ -23,7 +24,7 @@ import structlog
 
 from rung.core import protocol
 from rung.core.errors import AgentGone
-from rung.core.protocol import FromTrial, Hello, Preempt, Welcome
+from rung.core.protocol import Fetched, FromTrial, Hello, Preempt, Shipped, Welcome
 
 EXIT_AGENT_GONE: Final = 77
 """Exit code of a trial process whose agent is gone."""
@@ -55,6 +56,8 @@ class AgentLink:
 
     def __init__(self, connection: socket.socket, unread: bytes) -> None:
         self.preempted = False
+        self.hear: Callable[[Fetched | Shipped], None] = _ignore
+        """Is called, in a thread of the link's, with what the agent says of objects."""
         self._socket = connection
         self._lock = threading.Lock()
         self._wakeup = threading.Condition(self._lock)
@@ -180,8 +183,17 @@ class AgentLink:
         except msgspec.DecodeError as error:
             _log.warning("the agent said what this version does not know", error=str(error))
             return
-        if isinstance(message, Preempt):
-            self.preempted = True
+        match message:
+            case Preempt():
+                self.preempted = True
+            case Fetched() | Shipped():
+                self.hear(message)
+            case Welcome():
+                _log.warning("the agent welcomed this process twice")
+
+
+def _ignore(_message: Fetched | Shipped) -> None:
+    """Hear of objects that nobody asked for."""
 
 
 def connect(path: str, hello: Hello) -> tuple[AgentLink, Welcome]:

@@ -75,6 +75,14 @@ class HparamsRefused(Struct, frozen=True, tag="hparams_refused"):
     reason: str
 
 
+class Fetch(Struct, frozen=True, tag="fetch"):
+    """Please bring an object of the store onto this machine; the answer is `Fetched`."""
+
+    number: int
+    """Drawn by the process, for the answer."""
+    name: str
+
+
 class Welcome(Struct, frozen=True, tag="welcome"):
     """The agent's answer to `Hello`."""
 
@@ -84,6 +92,9 @@ class Welcome(Struct, frozen=True, tag="welcome"):
     """The object store, for `rung.objects.open_store`."""
     slots: list[int]
     """Ids of the slots that the run holds on this agent."""
+    staged: bool = False
+    """Whether that store is a folder of the agent's for this run: from there the agent carries
+    checkpoints on to the real one, of which only it has the keys, and answers with `Shipped`."""
 
 
 class Preempt(Struct, frozen=True, tag="preempt"):
@@ -92,8 +103,26 @@ class Preempt(Struct, frozen=True, tag="preempt"):
     grace_ms: int
 
 
-FromTrial = Hello | Reported | Stored | Restored | Damaged | Acknowledged | HparamsRefused
-FromAgent = Welcome | Preempt
+class Fetched(Struct, frozen=True, tag="fetched"):
+    """The answer to a `Fetch`."""
+
+    number: int
+    path: str = ""
+    """The object's bytes in a file that is the process's now; empty if there is a problem."""
+    problem: str = ""
+    missing: bool = False
+    """Whether the problem is that there is no such object."""
+
+
+class Shipped(Struct, frozen=True, tag="shipped"):
+    """A checkpoint that was staged is complete in the real store, or will never be."""
+
+    checkpoint_id: str
+    problem: str = ""
+
+
+FromTrial = Hello | Reported | Stored | Restored | Damaged | Acknowledged | HparamsRefused | Fetch
+FromAgent = Welcome | Preempt | Fetched | Shipped
 
 encoder: Final = msgspec.json.Encoder()
 trial_decoder: Final = msgspec.json.Decoder(FromTrial)

@@ -4,7 +4,6 @@ A range that breaks off goes on where it broke. All ranges are of one version of
 should another take its place meanwhile, the server says so and nothing is mixed.
 """
 
-import concurrent.futures
 import contextlib
 import os
 from collections.abc import Callable, Iterator
@@ -135,23 +134,14 @@ class _Download:
             return
         self._open()
         total = taken if first.total is None else first.total
-        rest = range(taken, total, part)
-        running = [
-            self._wire.pool.submit(self._get_rest, offset, min(part, total - offset), first.etag)
-            for offset in rest
-        ]
-        try:
-            for done in concurrent.futures.as_completed(running):
-                done.result()
-        finally:
-            for future in running:
-                future.cancel()
-            concurrent.futures.wait(running)
+
+        def get(offset: int) -> None:
+            rest = _Range(self._wire, self._doing, self._key, self._writer(offset))
+            rest.get(offset, min(part, total - offset), first.etag)
+
+        self._wire.side_by_side(self._doing, get, range(taken, total, part))
         if (found := os.fstat(self._file).st_size) != total:
             raise ObjectError(f"{self._doing}: {found} of {total} bytes arrived")
-
-    def _get_rest(self, offset: int, size: int, etag: str) -> None:
-        _Range(self._wire, self._doing, self._key, self._writer(offset)).get(offset, size, etag)
 
     def _writer(self, offset: int) -> Callable[[bytes], None]:
         at = offset

@@ -12,7 +12,6 @@ answers; the whole by the ETag made of the parts'. Where the keys that encrypt a
 server's own, ETags tell nothing, and a cut upload begins anew.
 """
 
-import concurrent.futures
 import contextlib
 import hashlib
 import os
@@ -99,8 +98,11 @@ class _Parts:
         etag = self._wire.attempt(self._doing, partial(self._wire.etag, self._key))
         if not etag.endswith(f"-{len(self._parts)}"):
             return False
-        own = self._wire.pool.map(lambda part: Digest(self._read(part)).etag, self._parts)
-        return etag == _whole_of(list(own))
+
+        def digest(part: _Part) -> str:
+            return Digest(self._read(part)).etag
+
+        return etag == _whole_of(self._wire.side_by_side(self._doing, digest, self._parts))
 
     def _put_once(self) -> None:
         upload, etags = self._cut_upload()
@@ -144,16 +146,8 @@ class _Parts:
 
     def _send(self, upload: str, parts: list[_Part]) -> dict[int, str]:
         """Send parts, several at once; return their ETags by number."""
-        running = {self._wire.pool.submit(self._send_part, upload, part): part for part in parts}
-        try:
-            return {
-                running[done].number: done.result()
-                for done in concurrent.futures.as_completed(running)
-            }
-        finally:
-            for future in running:
-                future.cancel()
-            concurrent.futures.wait(running)
+        etags = self._wire.side_by_side(self._doing, partial(self._send_part, upload), parts)
+        return {part.number: etag for part, etag in zip(parts, etags, strict=True)}
 
     def _send_part(self, upload: str, part: _Part) -> str:
         data = self._read(part)

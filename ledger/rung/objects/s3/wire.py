@@ -8,11 +8,12 @@ Safe to be used by many threads.
 """
 
 import base64
+import concurrent.futures
 import hashlib
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
@@ -35,6 +36,7 @@ _PAGE: Final = 1000
 _random: Final = random.Random()  # noqa: S311 - spreads retries over time, guards nothing
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Digest:
@@ -56,8 +58,8 @@ class Wire:
         self._client = self._client_at(settings.endpoint)
         self._public = self._client_at(settings.public_endpoint or settings.endpoint)
         self._closing = threading.Event()
-        self.pool = ThreadPoolExecutor(settings.parallel, "s3")
-        """For parts; nothing that runs in it may wait for something else in it."""
+        self._pool = ThreadPoolExecutor(settings.parallel, "s3")
+        """For parts; nothing that runs in it waits for something else in it."""
 
     @property
     def client(self) -> Minio:
@@ -72,7 +74,27 @@ class Wire:
     def close(self) -> None:
         """Give up what is being tried again; no more is begun."""
         self._closing.set()
-        self.pool.shutdown(cancel_futures=True)
+        self._pool.shutdown(cancel_futures=True)
+
+    def side_by_side(self, doing: str, work: Callable[[T], R], parts: Sequence[T]) -> list[R]:
+        """Return what the work makes of each part, in order; several at once.
+
+        The first failure ends it; nothing of it runs any more when that is raised.
+        """
+        try:
+            running = [self._pool.submit(work, part) for part in parts]
+        except RuntimeError as error:  # it is shut down
+            raise ObjectUnavailable(f"{doing}: the store is closed") from error
+        try:
+            for done in concurrent.futures.as_completed(running):
+                done.result()
+        except concurrent.futures.CancelledError as error:
+            raise ObjectUnavailable(f"{doing}: the store is closed") from error
+        finally:
+            for future in running:
+                future.cancel()
+            concurrent.futures.wait(running)
+        return [future.result() for future in running]
 
     def attempt(self, doing: str, call: Callable[[], T]) -> T:
         """Return what the call returns; what may pass is tried again for a while.

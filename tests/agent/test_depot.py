@@ -1,0 +1,236 @@
+"""Runs whose objects lie in S3: they hold no keys, and lose nothing when the store is away."""
+
+import contextlib
+import os
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from agent.process import eventually
+from agent.rig import SPEAK, Rig
+from rung.events.allocation import AgentJoined
+from rung.events.checkpoint import CheckpointDamaged, CheckpointStored
+from rung.events.trial import TrialExited, TrialRestored
+from rung.objects import ObjectMissing, ObjectStore, open_store, read_manifest
+from servers.seaweed import Seaweed
+
+STORE = """
+import os
+from rung import core
+with core.init() as ctx:
+    with ctx.checkpoint.store_path(steps_completed=5) as (path, checkpoint_id):
+        (path / "state").write_bytes(b"s" * 3_000_000)
+        (path / "sub").mkdir()
+        (path / "sub" / "more").write_text("more")
+    print("staged", flush=True)
+"""
+RESTORE = """
+from rung import core
+with core.init() as ctx:
+    latest = ctx.checkpoint.latest
+    print("latest", latest, flush=True)
+    if latest:
+        with ctx.checkpoint.restore_path(latest) as path:
+            print((path / "state").stat().st_size, (path / "sub" / "more").read_text())
+        print(ctx.checkpoint.get_metadata(latest))
+"""
+
+
+def store_at(server: Seaweed, monkeypatch: pytest.MonkeyPatch, **changes: str) -> ObjectStore:
+    """Return an empty store; this process's environment is that of an agent that uses it."""
+    quick = {"RUNG_S3_TIMEOUT_S": "20", "RUNG_S3_PATIENCE_S": "0.5"}
+    for name, value in (server.environment | quick | changes).items():
+        monkeypatch.setenv(name, value)
+    return open_store(f"{server.url}/{secrets.token_hex(8)}")
+
+
+@pytest.fixture
+async def rig(
+    tmp_path: Path, seaweed: Seaweed, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Rig]:
+    """Give a rig whose objects are in S3."""
+    made = Rig(tmp_path, store=store_at(seaweed, monkeypatch))
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+@pytest.fixture
+async def away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Rig, Seaweed]]:
+    """Give a rig whose store the test may take away, with a running agent."""
+    with Seaweed(tmp_path / "server") as server:
+        made = Rig(tmp_path, store=store_at(server, monkeypatch))
+        made.start()
+        await made.until(AgentJoined)
+        try:
+            yield made, server
+        finally:
+            await made.close()
+
+
+async def test_a_checkpoint_goes_by_way_of_the_agent(running: Rig) -> None:
+    """It is told once it is whole in the store, before the end of its run; nothing stays here."""
+    ended = await running.run_script(STORE)
+    (told,) = ended.of(CheckpointStored)
+    found = read_manifest(running.store, "exp00001", told.checkpoint_id)
+    assert (told.digest, told.size_bytes, told.files) == (found.digest, 3_000_004, 2)
+    assert told.steps_completed == 5
+    kinds = [type(payload) for payload in ended.payloads]
+    assert kinds.index(CheckpointStored) < kinds.index(TrialExited)
+    assert ended.exit.outcome == "finished"
+    await eventually(lambda: not list((running.folder / "agent" / "staged").iterdir()))
+
+
+async def test_the_next_run_restores_it(running: Rig) -> None:
+    """The agent brings the files; the run checks them, and reads what was kept with them."""
+    first = await running.run_script(STORE)
+    checkpoint_id = first.of(CheckpointStored)[0].checkpoint_id
+    code = running.code(train=RESTORE)
+    ended = await running.end_of(await running.grant(code=code, restore=[checkpoint_id]))
+    assert ended.printed() == [
+        f"latest {checkpoint_id}",
+        "3000000 more",
+        "{'steps_completed': 5}",
+    ]
+    assert len(ended.of(TrialRestored)) == 1
+
+
+async def test_a_damaged_and_a_missing_one_are_skipped(running: Rig) -> None:
+    """As with a folder, each is reported with the reason."""
+    first = await running.run_script(STORE)
+    checkpoint_id = first.of(CheckpointStored)[0].checkpoint_id
+    running.store.put_bytes(f"checkpoints/exp00001/{checkpoint_id}/sub/more", b"less")
+    code = running.code(train=RESTORE)
+    restore = [checkpoint_id, f"{first.allocation_id}.1"]
+    ended = await running.end_of(await running.grant(code=code, restore=restore))
+    assert ended.printed()[-1] == "latest None"
+    reasons = [damaged.reason for damaged in ended.of(CheckpointDamaged)]
+    assert "sub/more has the digest" in reasons[0]
+    assert "no object" in reasons[1]
+
+
+async def test_a_run_has_no_keys(running: Rig) -> None:
+    """Neither the platform's settings nor its credentials are in the environment of user code."""
+    ended = await running.run_script(
+        "import os\nprint([n for n in os.environ if 'RUNG_S3' in n or '_KEY' in n])"
+    )
+    assert "AWS_ACCESS_KEY_ID" in os.environ
+    assert ended.printed() == ["[]"]
+
+
+async def test_a_run_reads_checkpoints_only(running: Rig) -> None:
+    """What else lies in the store is not brought, and ids of others are not carried on."""
+    script = SPEAK + (
+        "hello()\n"
+        "say(type='fetch', number=1, name='code/secret')\n"
+        "print(channel.makefile().readline(), flush=True)\n"
+        "say(type='stored', checkpoint_id='exp00001.77.1.5', steps_completed=5, size_bytes=1,\n"
+        "    files=1, digest='x')\n"
+    )
+    running.store.put_bytes("code/secret", b"1")
+    ended = await running.run_script(script)
+    assert "a run may read checkpoints, not 'code/secret'" in ended.printed()[0]
+    assert ended.of(CheckpointStored) == []
+    assert any("is not one of this run's" in text for text in ended.printed("platform"))
+
+
+async def test_what_was_left_half_stored_is_swept(running: Rig) -> None:
+    """Files without a manifest of an earlier run of the trial go when the next one starts."""
+    first = await running.run_script(STORE)
+    checkpoint_id = first.of(CheckpointStored)[0].checkpoint_id
+    half = f"checkpoints/exp00001/{first.allocation_id}.3/state"
+    running.store.put_bytes(half, b"half")
+    code = running.code(train=RESTORE)
+    await running.end_of(await running.grant(code=code, restore=[checkpoint_id]))
+
+    def gone() -> bool:
+        with contextlib.suppress(ObjectMissing):
+            return not running.store.read(half)
+        return True
+
+    await eventually(gone)
+    assert read_manifest(running.store, "exp00001", checkpoint_id)
+
+
+async def stage_while_away(rig: Rig, server: Seaweed) -> str:
+    """Have a run stage a checkpoint while the store is away; return its allocation."""
+    go = rig.folder / "go"
+    script = (
+        "import os, time\nprint('ready', flush=True)\n"
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
+    )
+    allocation_id = await rig.grant(code=rig.code(train=script + STORE))
+    await rig.until_printed("ready")
+    server.kill()
+    go.touch()
+    await rig.until_printed("staged")
+    await rig.until_printed("waits for the object store")
+    return allocation_id
+
+
+async def test_the_end_of_a_run_waits_for_a_store_that_is_away(
+    away: tuple[Rig, Seaweed],
+) -> None:
+    """Training is not disturbed; the run is over once its checkpoint has arrived."""
+    rig, server = away
+    allocation_id = await stage_while_away(rig, server)
+    assert not (await rig.ended_run(allocation_id)).of(TrialExited)
+    server.start()
+    ended = await rig.end_of(allocation_id)
+    assert ended.exit.outcome == "finished"
+    assert [told.checkpoint_id for told in ended.of(CheckpointStored)] == [f"{allocation_id}.5"]
+    assert read_manifest(rig.store, "exp00001", f"{allocation_id}.5")
+
+
+async def test_a_run_that_is_killed_does_not_wait(away: tuple[Rig, Seaweed]) -> None:
+    """Its slots are free at once; what it staged is carried on, and told, afterwards."""
+    rig, server = away
+    allocation_id = await stage_while_away(rig, server)
+    await rig.signal(allocation_id, "kill")
+    ended = await rig.end_of(allocation_id)
+    assert ended.of(CheckpointStored) == []
+    server.start()
+    (told,) = await rig.until(CheckpointStored)
+    assert read_manifest(rig.store, "exp00001", told.checkpoint_id).digest == told.digest
+    await eventually(lambda: not list((rig.folder / "agent" / "staged").iterdir()))
+
+
+async def test_an_agent_that_died_carries_on_in_its_next_life(
+    away: tuple[Rig, Seaweed],
+) -> None:
+    """What was staged is told before the agent joins anew, so that it still counts."""
+    rig, server = away
+    allocation_id = await stage_while_away(rig, server)
+    half = rig.folder / "agent" / "staged" / allocation_id / "checkpoints" / "exp00001" / "half"
+    half.mkdir()
+    await rig.abandon()
+    assert len(list(half.parent.iterdir())) == 2
+    server.start()
+    rig.start()
+    await rig.until(AgentJoined, count=2)
+    events = [event.data for event in await rig.events()]
+    (told,) = [data for data in events if isinstance(data, CheckpointStored)]
+    joined = [data for data in events if isinstance(data, AgentJoined)]
+    assert events.index(told) < events.index(joined[1])
+    assert read_manifest(rig.store, "exp00001", f"{allocation_id}.5").digest == told.digest
+    await eventually(lambda: not half.parent.exists())
+
+
+async def test_a_run_that_claims_what_it_did_not_stage_has_failed(running: Rig) -> None:
+    """No checkpoint is told that is not there."""
+    script = SPEAK + (
+        "hello()\n"
+        "say(type='stored', checkpoint_id=os.environ['RUNG_ALLOCATION'] + '.5',\n"
+        "    steps_completed=5, size_bytes=1, files=1, digest='x')\n"
+        "print(channel.makefile().readline(), flush=True)\n"
+    )
+    ended = await running.run_script(script)
+    assert ended.of(CheckpointStored) == []
+    assert ended.exit.outcome == "failed"
+    assert "could not be stored: no object" in ended.exit.message
+    assert "could not be stored" in ended.printed()[0]

@@ -1,0 +1,127 @@
+"""The objects of one run: what it stages is carried on in order, what it asks for is brought.
+
+A run that has ended waits for its checkpoints to arrive before it is reported: who decides what
+follows must know the newest one. It does not wait when it is killed, for long when the agent
+leaves, or for what will never arrive; what is complete by then is carried on all the same.
+"""
+
+import asyncio
+import itertools
+import shutil
+from pathlib import Path
+
+from rung.agent.depot import Depot, Note, Owner, remove_if_empty
+from rung.agent.endpoint import Connection
+from rung.core.protocol import Fetch, Fetched, Shipped, Stored
+from rung.events.trial import RunSpec, allocation_id_of
+from rung.objects import ObjectError, ObjectMissing, ObjectUnavailable, sweep_unfinished
+
+
+class Delivery:
+    """Goes between a run's processes and the depot."""
+
+    def __init__(self, depot: Depot, spec: RunSpec, note: Note) -> None:
+        self._depot = depot
+        self._owner = Owner(spec.experiment_id, spec.trial_id, spec.run)
+        self._allocation_id = allocation_id_of(spec.trial_id, spec.run)
+        self._folder = depot.folder_of(self._allocation_id)
+        self._note = note
+        self._order = asyncio.Lock()
+        self._numbers = itertools.count(1)
+        self._shipments: set[asyncio.Task[None]] = set()
+        self._fetches: set[asyncio.Task[None]] = set()
+        self._hurried = asyncio.Event()
+        self.problem = ""
+        """Why a checkpoint of the run could not be stored, if one could not."""
+
+    @property
+    def staged(self) -> bool:
+        """Whether the run stages its checkpoints, instead of storing them itself."""
+        return self._depot.staged
+
+    @property
+    def url(self) -> str:
+        """The object store that the run is to use."""
+        return self._folder.as_uri() if self.staged else self._depot.store.url
+
+    def open(self) -> None:
+        """Clear away what earlier runs of the trial left half-stored, while this one starts."""
+        if self.staged and self._owner.run > 1:
+            self._depot.background(self._sweep())
+
+    def stored(self, connection: Connection, message: Stored) -> str | None:
+        """Carry on what was staged; return what is wrong with the message, if something is."""
+        if not message.checkpoint_id.startswith(f"{self._allocation_id}."):
+            return f"checkpoint {message.checkpoint_id!r} is not one of this run's"
+        task = self._depot.background(self._ship(connection, message.checkpoint_id))
+        self._shipments.add(task)
+        task.add_done_callback(self._shipments.discard)
+        return None
+
+    def fetch(self, connection: Connection, message: Fetch) -> None:
+        """Bring what the run asks for."""
+        task = self._depot.background(self._fetch(connection, message))
+        self._fetches.add(task)
+        task.add_done_callback(self._fetches.discard)
+
+    def hurry(self) -> None:
+        """Do not let the run wait for its checkpoints any longer."""
+        self._hurried.set()
+
+    async def finish(self, within_s: float | None) -> None:
+        """Return when the run's checkpoints have arrived, it is in a hurry, or time is over."""
+        for task in self._fetches:
+            task.cancel()
+        if self._shipments:
+            hurried = asyncio.create_task(self._hurried.wait())
+            arrived = asyncio.gather(*self._shipments, return_exceptions=True)
+            both: list[asyncio.Future[object]] = [hurried, arrived]  # type: ignore[list-item]
+            await asyncio.wait(both, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+            hurried.cancel()
+        if self.staged:
+            self._depot.background(self._clear_up())
+
+    async def _ship(self, connection: Connection, checkpoint_id: str) -> None:
+        async with self._order:
+            problem = await self._depot.ship(self._owner, checkpoint_id, self._note)
+        if problem:
+            self._note(problem)
+            self.problem = self.problem or problem
+        connection.say(Shipped(checkpoint_id, problem))
+
+    async def _fetch(self, connection: Connection, message: Fetch) -> None:
+        target = self._folder / "fetched" / str(next(self._numbers))
+        try:
+            if not message.name.startswith("checkpoints/"):
+                raise ObjectError(f"a run may read checkpoints, not {message.name!r}")  # noqa: TRY301 - answered below
+            await self._depot.fetch(message.name, target, self._note)
+        except ObjectError as error:
+            missing = isinstance(error, ObjectMissing)
+            connection.say(Fetched(message.number, problem=str(error), missing=missing))
+        else:
+            connection.say(Fetched(message.number, str(target)))
+
+    async def _sweep(self) -> None:
+        owner = self._owner
+        try:
+            await asyncio.to_thread(
+                sweep_unfinished,
+                self._depot.store,
+                owner.experiment_id,
+                owner.trial_id,
+                self._allocation_id,
+            )
+        except ObjectUnavailable:
+            return  # the next run sweeps
+        except ObjectError as error:
+            self._note(f"what earlier runs left half-stored stays: {error}")
+
+    async def _clear_up(self) -> None:
+        """Remove the run's folder once nothing of it is wanted."""
+        await asyncio.gather(*self._shipments, return_exceptions=True)
+        await asyncio.to_thread(_remove, self._folder)
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder / "fetched", ignore_errors=True)
+    remove_if_empty(folder)

@@ -1,0 +1,211 @@
+"""The objects of an agent's runs: carried on to the object store, and brought from there.
+
+A run is user code and holds no keys. Where objects lie in a folder, runs use it themselves. Where
+they lie in S3, each run gets a folder of the agent's to stage its checkpoints in:
+
+    staged/<allocation>/checkpoints/…    complete ones with a manifest, others half-written
+    staged/<allocation>/fetched/…        objects on their way to the run
+
+A complete one is carried on, its manifest last; then, and not before, `CheckpointStored` is
+written, and the staged one deleted. So the folder is the queue: what lies there when an agent
+starts is carried on first. While the store is away everything waits and is tried again.
+"""
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+import structlog
+
+from rung.agent.spool import Spool
+from rung.events.checkpoint import CheckpointStored
+from rung.objects import (
+    FolderStore,
+    ObjectDamaged,
+    ObjectError,
+    ObjectMissing,
+    ObjectStore,
+    ObjectUnavailable,
+    StoredCheckpoint,
+    checkpoint_prefix,
+    copy_checkpoint,
+)
+from rung.objects.manifest import MANIFEST
+
+_SHIPPED_AT_ONCE: Final = 2
+_FETCHED_AT_ONCE: Final = 4
+_WAIT_S: Final = 1.0
+_WAIT_S_MAX: Final = 30.0
+CREDENTIALS: Final = frozenset(
+    f"{name}{suffix}"
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+    for suffix in ("", "_FILE")
+)
+"""Variables with the keys to the store, which no run must get."""
+
+T = TypeVar("T")
+Note = Callable[[str], None]
+"""Tells the log of a run something."""
+
+_log = structlog.get_logger()
+
+
+class Owner(NamedTuple):
+    """The run that a checkpoint comes from."""
+
+    experiment_id: str
+    trial_id: str
+    run: int
+
+    @property
+    def allocation_id(self) -> str:
+        """Its allocation."""
+        return f"{self.trial_id}.{self.run}"
+
+
+class Depot:
+    """Carries objects between the runs of an agent and the object store."""
+
+    def __init__(self, folder: Path, store: ObjectStore, spool: Spool) -> None:
+        self._folder = folder / "staged"
+        self._spool = spool
+        self.store = store
+        self.staged = not isinstance(store, FolderStore)
+        """Whether runs stage their checkpoints here."""
+        self._shippers = ThreadPoolExecutor(_SHIPPED_AT_ONCE, "shipping")
+        self._fetchers = ThreadPoolExecutor(_FETCHED_AT_ONCE, "fetching")
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def folder_of(self, allocation_id: str) -> Path:
+        """Return where a run stages what it stores."""
+        return self._folder / allocation_id
+
+    def hidden_variables(self) -> frozenset[str]:
+        """Return the variables that runs must not get."""
+        return CREDENTIALS if self.staged else frozenset()
+
+    async def clear_backlog(self, within_s: float) -> None:
+        """Carry on what an earlier life of the agent left behind, some time before all else.
+
+        What takes longer goes on beside the rest.
+        """
+        left = await asyncio.to_thread(lambda: list(self._left()))
+        shipping = [self.background(self.ship(owner, found, _log_note)) for owner, found in left]
+        if shipping:
+            _log.info("carrying on checkpoints of an earlier life", count=len(shipping))
+            await asyncio.wait(shipping, timeout=within_s)
+
+    async def ship(self, owner: Owner, checkpoint_id: str, note: Note) -> str:
+        """Carry a staged checkpoint to the store and write that it is there.
+
+        Returns an empty string, or why it will never be there.
+        """
+        staged = FolderStore(self.folder_of(owner.allocation_id))
+
+        def carry() -> StoredCheckpoint:
+            return copy_checkpoint(staged, self.store, owner.experiment_id, checkpoint_id)
+
+        def discard() -> None:
+            staged.delete(checkpoint_prefix(owner.experiment_id, checkpoint_id))
+
+        what = f"checkpoint {checkpoint_id}"
+        try:
+            stored = await self._patiently(self._shippers, what, note, carry)
+        except ObjectError as error:
+            _log.error("a checkpoint cannot be stored", id=checkpoint_id, error=str(error))
+            if isinstance(error, ObjectDamaged | ObjectMissing):
+                await asyncio.to_thread(discard)
+            return f"{what} could not be stored: {error}"
+        await self._spool.durable(self._spool.put(_fact_of(owner, stored)))
+        await asyncio.to_thread(discard)
+        return ""
+
+    async def fetch(self, name: str, target: Path, note: Note) -> None:
+        """Bring an object to a file.
+
+        Raises:
+            ObjectMissing: there is no such object.
+            ObjectError: the store refused.
+        """
+        await self._patiently(self._fetchers, name, note, lambda: self.store.get(name, target))
+
+    async def patiently(self, what: str, note: Note, call: Callable[[], T]) -> T:
+        """Return what a call to the store returns, however long the store is away."""
+        return await self._patiently(self._fetchers, what, note, call)
+
+    def background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Do something that may outlive its run; it ends with the depot."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self) -> None:
+        """Stop; what is staged stays for the next life."""
+        await asyncio.to_thread(self.store.close)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for threads in (self._shippers, self._fetchers):
+            await asyncio.to_thread(threads.shutdown, cancel_futures=True)
+
+    async def _patiently(
+        self, threads: ThreadPoolExecutor, what: str, note: Note, call: Callable[[], T]
+    ) -> T:
+        loop = asyncio.get_running_loop()
+        wait_s = _WAIT_S
+        while True:
+            try:
+                return await loop.run_in_executor(threads, call)
+            except ObjectUnavailable as error:
+                if wait_s == _WAIT_S:
+                    note(f"{what} waits for the object store: {error}")
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _WAIT_S_MAX)
+
+    def _left(self) -> Iterator[tuple[Owner, str]]:
+        """Yield the complete checkpoints that are staged; delete everything else."""
+        if not self._folder.is_dir():
+            return
+        for run in sorted(self._folder.iterdir()):
+            checkpoints = sorted(run.glob("checkpoints/*/*"))
+            whole = [found for found in checkpoints if (found / MANIFEST).is_file()]
+            trial_id, _, number = run.name.rpartition(".")
+            if not whole or not number.isdecimal() or not self.staged:
+                shutil.rmtree(run, ignore_errors=True)
+                continue
+            shutil.rmtree(run / "fetched", ignore_errors=True)
+            for found in checkpoints:
+                if found in whole and found.name.startswith(f"{run.name}."):
+                    yield Owner(found.parent.name, trial_id, int(number)), found.name
+                else:
+                    shutil.rmtree(found, ignore_errors=True)
+
+
+def remove_if_empty(folder: Path) -> None:
+    """Remove a run's folder unless a complete checkpoint is still in it."""
+    with contextlib.suppress(OSError):
+        if not any(folder.glob(f"checkpoints/*/*/{MANIFEST}")):
+            shutil.rmtree(folder)
+
+
+def _fact_of(owner: Owner, stored: StoredCheckpoint) -> CheckpointStored:
+    manifest = stored.manifest
+    return CheckpointStored(
+        experiment_id=owner.experiment_id,
+        trial_id=owner.trial_id,
+        run=owner.run,
+        checkpoint_id=manifest.checkpoint_id,
+        steps_completed=manifest.steps_completed,
+        size_bytes=manifest.size_bytes,
+        files=len(manifest.files),
+        digest=stored.digest,
+    )
+
+
+def _log_note(text: str) -> None:
+    _log.warning(text)

@@ -1,0 +1,144 @@
+"""The object store of a run that has no keys to it.
+
+Where objects lie in S3, only the agent may go there. What the run stores it puts into a folder of
+the agent's on this machine, from which the agent carries it on while training goes on; what it
+reads it has the agent bring. Nothing is written twice: files are linked in and moved out.
+
+So that the disk does not fill while the store is away, a checkpoint waits until at most one other
+is still on its way.
+"""
+
+import contextlib
+import itertools
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from rung.core.link import AgentLink
+from rung.core.protocol import Fetch, Fetched, Shipped
+from rung.objects import FolderStore, ObjectError, ObjectInfo, ObjectMissing
+from rung.objects.name import check_name
+
+_PARALLEL: Final = 4
+_UNDER_WAY_MAX: Final = 1
+
+
+class StagedStore:
+    """An object store, by way of the agent."""
+
+    def __init__(self, staged: FolderStore, link: AgentLink) -> None:
+        self._staged = staged
+        self._link = link
+        self._changed = threading.Condition()
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, Fetched] = {}
+        self._under_way: set[str] = set()
+        self._problem = ""
+        link.hear = self._hear
+
+    @property
+    def url(self) -> str:
+        """Where the staged objects are."""
+        return self._staged.url
+
+    @property
+    def parallel(self) -> int:
+        """How many objects it is good to put or get at once."""
+        return _PARALLEL
+
+    @contextlib.contextmanager
+    def room_for(self, checkpoint_id: str) -> Iterator[None]:
+        """Wait until a checkpoint may be staged; in the block it is.
+
+        Raises:
+            ObjectError: an earlier one could not be carried on.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._problem or len(self._under_way) <= _UNDER_WAY_MAX)
+            if self._problem:
+                raise ObjectError(self._problem)
+            self._under_way.add(checkpoint_id)
+        try:
+            yield
+        except BaseException:
+            self._under_way.discard(checkpoint_id)
+            raise
+
+    def put(self, name: str, source: Path) -> None:
+        """Stage a file, which must not be changed afterwards."""
+        path = self._staged.root / check_name(name)
+        try:
+            if source.is_symlink():
+                raise OSError  # noqa: TRY301 - what it points to is somebody else's
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            os.link(source, path)
+        except OSError:  # another file system, or one without links
+            self._staged.put(name, source)
+
+    def put_bytes(self, name: str, data: bytes) -> None:
+        """Stage bytes."""
+        self._staged.put_bytes(name, data)
+
+    def get(self, name: str, target: Path) -> None:
+        """Write the object's bytes to a file."""
+        try:
+            self._staged.get(name, target)
+        except ObjectMissing:
+            fetched = self._fetch(name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(fetched, target)
+
+    def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
+        """Return the object's bytes, or some of them."""
+        try:
+            return self._staged.read(name, offset, size)
+        except ObjectMissing:
+            fetched = self._fetch(name)
+            with fetched.open("rb") as opened:
+                fetched.unlink()
+                opened.seek(offset)
+                return opened.read(-1 if size is None else size)
+
+    def list(self, prefix: str) -> list[ObjectInfo]:
+        """Return the staged objects whose name begins with the prefix."""
+        return self._staged.list(prefix)
+
+    def delete(self, prefix: str) -> int:
+        """Delete the staged objects whose name begins with the prefix."""
+        return self._staged.delete(prefix)
+
+    def presign(self, name: str, expires_s: float) -> None:  # noqa: ARG002 - the port's
+        """Nobody but this run can read what is staged."""
+        check_name(name)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _fetch(self, name: str) -> Path:
+        """Have the agent bring an object; return the file, which is ours.
+
+        Raises:
+            ObjectMissing: there is no such object.
+            ObjectError: the store refused.
+        """
+        number = next(self._numbers)
+        self._link.send(Fetch(number, name))
+        with self._changed:
+            self._changed.wait_for(lambda: number in self._answers)
+            answer = self._answers.pop(number)
+        if answer.problem:
+            raise (ObjectMissing if answer.missing else ObjectError)(answer.problem)
+        return Path(answer.path)
+
+    def _hear(self, message: Fetched | Shipped) -> None:
+        with self._changed:
+            if isinstance(message, Fetched):
+                self._answers[message.number] = message
+            else:
+                self._under_way.discard(message.checkpoint_id)
+                self._problem = self._problem or message.problem
+            self._changed.notify_all()
