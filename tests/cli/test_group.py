@@ -93,9 +93,14 @@ def test_version_and_schema(rung: Rung) -> None:
 
 
 def test_a_reader_that_leaves() -> None:
-    """`rung schema | head -1` ends without a word."""
-    command = f"{sys.executable} -m rung.cli schema | head -1"
-    result = subprocess.run(
-        ["/bin/sh", "-c", command], check=False, capture_output=True, text=True
-    )
-    assert (result.stdout, result.stderr) == ("{\n", "")
+    """`rung schema | head -1` ends without a word, and is no failure."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "rung.cli", "schema"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0

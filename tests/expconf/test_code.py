@@ -103,6 +103,7 @@ def test_too_much(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(bytes(size))
     with pytest.raises(InvalidCode, match=r"model\.bin \(0\.9 MiB\), data/x\.csv") as refused:
         pack(tmp_path, max_bytes=1024 * 1024)
+    assert "a.py" not in str(refused.value)
     assert ".rungignore" in str(refused.value)
     (tmp_path / ".rungignore").write_text("*.bin\n")
     pack(tmp_path, max_bytes=1024 * 1024)

@@ -30,10 +30,19 @@ def run(arguments: list[str]) -> int:
         say(error)
         return exit_code.of_error(error)
     except BrokenPipeError:
-        # Whoever read our output has gone, as in `rung list | head`.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = exit_code.OK
+        code = _unread()
+    except SystemExit as left:
+        # So click answers a broken pipe, with exit code 1.
+        if not isinstance(left.__context__, BrokenPipeError):
+            raise
+        code = _unread()
     return code if isinstance(code, int) else exit_code.OK
+
+
+def _unread() -> int:
+    """Go on in silence: whoever read our output has gone, as in `rung list | head`."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return exit_code.OK
 
 
 def say(error: RungError) -> None:

@@ -69,7 +69,7 @@ async def _audit_here(path: Path, name: str | None) -> "Audit":
 
 def _tell(found: "Audit") -> None:
     for verdict in found.verdicts:
-        said = f"{verdict.differences:,} differ" if verdict.differences else "none differs"
+        said = _count(verdict.differences)
         later = f", {verdict.pending:,} not yet decided" if verdict.pending else ""
         click.echo(
             f"{verdict.process}: {verdict.decisions:,} decisions on {verdict.facts:,} facts"
@@ -92,6 +92,12 @@ def _tell(found: "Audit") -> None:
         click.echo("The record differs from what is decided today.")
     else:
         click.echo("None differs, but not all of the record can be read.")
+
+
+def _count(differences: int) -> str:
+    if not differences:
+        return "none differs"
+    return "one differs" if differences == 1 else f"{differences:,} differ"
 
 
 def _changes(recorded: dict[str, Any] | None, decided: dict[str, Any] | None) -> list[str]:

@@ -106,7 +106,8 @@ def _check_size(folder: Path, sizes: list[tuple[int, str]], max_bytes: int) -> N
     total = sum(size for size, _ in sizes)
     if total <= max_bytes:
         return
-    largest = sorted(sizes, reverse=True)[:_LARGEST]
+    first, *others = sorted(sizes, reverse=True)[:_LARGEST]
+    largest = [first, *(item for item in others if item[0] >= total / 100)]
     listed = ", ".join(f"{name} ({_mib(size)})" for size, name in largest)
     raise InvalidCode(
         f"{folder} holds {_mib(total)}; at most {_mib(max_bytes)} can be submitted. The largest"

@@ -86,7 +86,7 @@ def find_experiment(request: web.Request, name: str) -> Experiment:
     except Ambiguous as error:
         raise _ambiguous("experiment", name, error) from None
     if found is None:
-        raise not_found("experiment", name, "GET /api/v1/experiments lists them")
+        raise not_found("experiment", name, "`rung list` and GET /api/v1/experiments list them")
     return found
 
 
@@ -120,7 +120,7 @@ def checkpoint_of(request: web.Request) -> tuple[Experiment, Checkpoint]:
     except Ambiguous as error:
         raise _ambiguous("checkpoint", name, error) from None
     if found is None:
-        hint = "GET /api/v1/experiments/ID/checkpoints lists those of an experiment"
+        hint = "`rung checkpoints ID` and GET /api/v1/experiments/ID/checkpoints list those of ID"
         raise not_found("checkpoint", name, hint)
     return found
 
