@@ -83,7 +83,7 @@ def test_unknown_fields_are_ignored() -> None:
     """A reader takes an event to which a newer writer added a field."""
     wire = json.loads(encode(example_of("rung.trial.closed.v1")))
     wire["data"]["mood"] = "sunny"
-    wire["traceparent"] = "00-1-2-01"
+    wire["tracestate"] = "vendor=1"
 
     assert example_of("rung.trial.closed.v1") == decode(json.dumps(wire).encode())
 

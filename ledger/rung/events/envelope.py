@@ -125,6 +125,8 @@ class Event(Struct, frozen=True, gc=False):
         causeposition, causeindex: of a decision, where its fact lies and which of the fact's
             decisions it is, counted from 0.
         origin, sequence: of a fact, its origin and the origin's own strictly growing number.
+        traceparent: the request that it follows from, if that is known; CloudEvents' extension
+            for distributed tracing. For people, never for decisions.
     """
 
     id: str
@@ -138,6 +140,7 @@ class Event(Struct, frozen=True, gc=False):
     causeindex: int | None = None
     origin: str | None = None
     sequence: int | None = None
+    traceparent: str | None = None
 
     @property
     def type(self) -> str:
@@ -161,6 +164,15 @@ def key_of(data: Payload) -> str:
     return key
 
 
+def experiment_of(data: Payload) -> str | None:
+    """Return the id of the experiment that the event is about, None if it is about none."""
+    found: str | None = getattr(data, "experiment_id", None)
+    if found is not None:
+        return found
+    allocation_id: str | None = getattr(data, "allocation_id", None)
+    return None if allocation_id is None else allocation_id.partition(".")[0]
+
+
 def subject_of(data: Payload) -> str:
     """Return the id of the narrowest thing that the event is about."""
     for name in _SUBJECTS:
@@ -179,6 +191,7 @@ def fact(  # noqa: PLR0913 - the attributes of the envelope
     time: str,
     actor: str | None = None,
     cause: str | None = None,
+    traceparent: str | None = None,
 ) -> Event:
     """Wrap a fact; its id follows from its origin and the origin's sequence."""
     return Event(
@@ -191,10 +204,19 @@ def fact(  # noqa: PLR0913 - the attributes of the envelope
         cause=cause,
         origin=origin,
         sequence=sequence,
+        traceparent=traceparent,
     )
 
 
-def decision(data: Payload, *, source: str, cause: Event, position: int, index: int) -> Event:
+def decision(  # noqa: PLR0913 - the attributes of the envelope
+    data: Payload,
+    *,
+    source: str,
+    cause: Event,
+    position: int,
+    index: int,
+    traceparent: str | None = None,
+) -> Event:
     """Wrap a decision; its id follows from the fact that caused it, so it is the same anywhere.
 
     It carries the time of its fact: the process that decides has no clock.
@@ -209,4 +231,5 @@ def decision(data: Payload, *, source: str, cause: Event, position: int, index: 
         cause=cause.id,
         causeposition=position,
         causeindex=index,
+        traceparent=traceparent,
     )

@@ -18,15 +18,19 @@ process starts again. Nothing here knows the ledger; `loop.py` and `audit.py` do
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct, field
 
 from rung.events import Event, Payload, UndecodableEvent, decision, decode
+from rung.events.envelope import experiment_of
 from rung.host.process import Process
 from rung.ledger import Record
 
 S = TypeVar("S")
+
+_TRACES_MAX: Final = 1_000
+"""Of so many experiments is remembered what each follows from; the oldest is forgotten."""
 
 
 class KeyFold(Struct, Generic[S]):
@@ -37,6 +41,30 @@ class KeyFold(Struct, Generic[S]):
     """Origin → the highest sequence folded."""
     cause: tuple[int, int] = (-1, -1)
     """Position and index of the last decision folded."""
+    traces: dict[str, str] = field(default_factory=dict[str, str])
+    """Experiment → the `traceparent` of the first fact about it that had one."""
+
+    def remember(self, fact: Event) -> None:
+        """Remember which request the experiment of a fact follows from."""
+        experiment_id = experiment_of(fact.data)
+        if fact.traceparent is None or experiment_id is None or experiment_id in self.traces:
+            return
+        self.traces[experiment_id] = fact.traceparent
+        if len(self.traces) > _TRACES_MAX:
+            del self.traces[next(iter(self.traces))]
+
+    def trace_of(self, data: Payload, cause: Event) -> str | None:
+        """Return the request that a decision follows from.
+
+        It is that of its cause, unless the cause is about another experiment: a released slot
+        goes to whoever waits for it, and what that one waits for is another request.
+        """
+        if not self.traces and cause.traceparent is None:
+            return None
+        experiment_id = experiment_of(data)
+        if cause.traceparent is not None and experiment_id in {None, experiment_of(cause.data)}:
+            return cause.traceparent
+        return None if experiment_id is None else self.traces.get(experiment_id)
 
 
 class Snapshot(Struct, Generic[S]):
@@ -156,6 +184,8 @@ class PartitionFold(Generic[S]):
             if fact.sequence <= known.marks.get(fact.origin, -1):
                 return _NOTHING
             known.marks[fact.origin] = fact.sequence
+        if fact.traceparent is not None:
+            known.remember(fact)
         self._process.evolve(known.state, fact.data)
         waiting = self._recorded.get(record.key)
         if waiting is None:
@@ -185,6 +215,7 @@ class PartitionFold(Generic[S]):
                 cause=fact,
                 position=record.position,
                 index=index,
+                traceparent=known.trace_of(decided[index], fact),
             )
             for index in range(len(recorded), len(decided))
         ]

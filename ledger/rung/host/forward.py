@@ -115,6 +115,7 @@ class _Forwarder:
                 sequence=sequence,
                 time=now(),
                 cause=event.id,
+                traceparent=event.traceparent,
             )
             for data in await self._translate(event)
         ]

@@ -4,6 +4,7 @@ import time
 from datetime import UTC, datetime
 
 from rung.events import Event, Payload, encode, fact
+from rung.host import trace
 from rung.ledger import Draft, Ledger
 
 
@@ -67,4 +68,5 @@ class FactWriter:
             time=now(),
             actor=actor,
             cause=cause,
+            traceparent=trace.current(),
         )
