@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from host.tally import Tally, kill, pause, resume
-from rung.events import Event, Payload, decode, encode
+from rung.events import Event, LedgerUnavailable, Payload, decode, encode
 from rung.events.experiment import ExperimentEnded, ExperimentPaused
 from rung.events.metric import MessageRejected
 from rung.events.trial import TrialEnded
@@ -97,6 +97,34 @@ async def test_starting_again_decides_nothing_twice() -> None:
         (position, index) for position in range(5) for index in range(2)
     ]
     assert await ledger.snapshot("process/searcher", 0) is not None
+
+
+async def test_a_store_that_takes_no_snapshots_stops_nothing() -> None:
+    """Whether it refuses or never answers, decisions go on; when it is back, snapshots do."""
+
+    class Refusing(MemoryLedger):
+        mood = "refuses"
+
+        async def save_snapshot(self, name: str, partition: int, value: bytes) -> None:
+            if self.mood == "refuses":
+                raise LedgerUnavailable("the object store is away")
+            if self.mood == "hangs":
+                await asyncio.Event().wait()
+            await super().save_snapshot(name, partition, value)
+            saved.set()
+
+    saved = asyncio.Event()
+    ledger = Refusing(partitions=1)
+    async with _running(host(ledger, Tally(), snapshot_every=1)):
+        for number, ledger.mood in enumerate(("refuses", "refuses", "hangs", "hangs"), start=1):
+            await _append(ledger, pause(number))
+            await asyncio.wait_for(_until(ledger, "searches", 2 * number), 5)
+    assert await ledger.snapshot("process/searcher", 0) is None
+    ledger.mood = "takes"
+    async with _running(host(ledger, Tally(), snapshot_every=1)):
+        await _append(ledger, pause(5))
+        await _until(ledger, "searches", 10)
+        await asyncio.wait_for(saved.wait(), 5)
 
 
 async def test_two_hosts_on_one_partition_have_the_effect_of_one() -> None:

@@ -6,9 +6,13 @@ partition, makes the loop forget its state and start again.
 
 A loop that is cancelled, because its service stops or its partition goes to another replica,
 finishes the append that it is at, and saves a snapshot, so that the next one starts quickly.
+
+Snapshots are saved beside the loop, and if they cannot be saved it goes on without: they only
+spare the next start some folding, and where they lie may be away for hours.
 """
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
@@ -17,6 +21,7 @@ import structlog
 
 from rung.events import Event, Fenced, LedgerError, encode, fact
 from rung.events.metric import MessageRejected
+from rung.host import measure
 from rung.host.finish import finish
 from rung.host.fold import PartitionFold, Rejected, snapshot_type
 from rung.host.process import Process
@@ -74,9 +79,14 @@ class _Hosted:
         self._snapshot_every = snapshot_every
         self._fold: PartitionFold[Any] = PartitionFold(process)
         self._snapshotted = 0
+        """Up to which fact a snapshot was saved, or tried to."""
+        self._saving: asyncio.Task[None] | None = None
         self._settled = False
         """All that was decided is on record, so the fold may become a snapshot."""
         self._place: Final = {"process": process.name, "partition": partition}
+        self._facts = measure.FACTS_DECIDED.of(process.name)
+        self._decisions = measure.DECISIONS.of(process.name)
+        self._seconds = measure.DECIDE_SECONDS.of(process.name)
 
     async def run(self) -> None:
         self._settled = False
@@ -88,10 +98,14 @@ class _Hosted:
             ):
                 await finish(self._take(records))
                 if self._fold.facts - self._snapshotted >= self._snapshot_every:
-                    await self._save_snapshot()
+                    self._begin_saving()
         except asyncio.CancelledError:
             await self._leave()
             raise
+        finally:
+            if self._saving is not None:
+                self._saving.cancel()
+                await asyncio.gather(self._saving, return_exceptions=True)
 
     async def _start(self) -> None:
         """Recover what is on record, and say what of it cannot be read."""
@@ -110,23 +124,25 @@ class _Hosted:
 
     async def _leave(self) -> None:
         """Spare whoever comes next the folding."""
-        if not self._settled or self._fold.facts - self._snapshotted < _WORTH_SAVING:
-            return
-        try:
-            async with asyncio.timeout(_SAVES_WITHIN_S):
-                await self._save_snapshot()
-        except (LedgerError, TimeoutError) as error:
-            _log.warning("left without a snapshot", reason=str(error), **self._place)
+        if self._settled and self._fold.facts - self._snapshotted >= _WORTH_SAVING:
+            self._begin_saving()
+        if self._saving is not None:
+            _, late = await asyncio.wait([self._saving], timeout=_SAVES_WITHIN_S)
+            if late:
+                _log.warning("left without a snapshot", **self._place)
 
     async def _take(self, records: Sequence[Record]) -> None:
         self._settled = False
         new: list[Event] = []
         rejected: list[Rejected] = []
+        started = time.perf_counter()
         for record in records:
             folded = self._fold.fold(record)
             new += folded.new
             if folded.rejected:
                 rejected.append(folded.rejected)
+        self._seconds.observe((time.perf_counter() - started) / len(records))
+        self._facts.inc(len(records))
         if new:
             await self._append(new)
         await self._reject(rejected)
@@ -143,6 +159,7 @@ class _Hosted:
                 f"{positions[0]}, expected {expected}"
             )
         self._fold.decisions = expected + len(new)
+        self._decisions.inc(len(new))
 
     async def _reject(self, rejected: list[Rejected]) -> None:
         if not rejected:
@@ -161,18 +178,27 @@ class _Hosted:
             [dead_letter(self._ledger.id, self._process.name, item) for item in rejected]
         )
 
-    async def _save_snapshot(self) -> None:
-        snapshot = self._fold.snapshot()
-        if snapshot is None:
+    def _begin_saving(self) -> None:
+        """Have a snapshot saved, unless the one before is still being saved."""
+        if self._saving is not None and not self._saving.done():
             return
-        value = msgspec.json.encode(snapshot)
-        await self._ledger.save_snapshot(_snapshot_name(self._process), self._partition, value)
-        self._snapshotted = snapshot.facts
+        snapshot = self._fold.snapshot()
+        if snapshot is not None:
+            self._snapshotted = snapshot.facts
+            self._saving = asyncio.create_task(self._save(msgspec.json.encode(snapshot)))
+
+    async def _save(self, value: bytes) -> None:
+        name = _snapshot_name(self._process)
+        try:
+            await self._ledger.save_snapshot(name, self._partition, value)
+        except LedgerError as error:
+            _log.warning("no snapshot saved", reason=str(error), **self._place)
 
 
 def dead_letter(ledger_id: str, reader: str, rejected: Rejected) -> Draft:
     """Return the dead letter about a record; the same however often it is met."""
     record, reason = rejected
+    measure.DEAD_LETTERS.of(reader).inc()
     event = fact(
         MessageRejected(
             topic=record.topic,

@@ -100,14 +100,17 @@ class ObservedLedger:
             await self._ledger.commit(consumer, topic, partition, position)
 
     async def snapshot(self, name: str, partition: int) -> bytes | None:
-        """Return the newest snapshot saved under the name."""
+        """Return the newest snapshot saved under the name.
+
+        Snapshots may lie in an object store, and that one may be away for long.
+        """
         self._vitals.current.saved.setdefault((name, partition), self._vitals.clock())
-        with self._calling(f"snapshot of {name}/{partition}"):
+        with self._calling(f"snapshot of {name}/{partition}", patient=True):
             return await self._ledger.snapshot(name, partition)
 
     async def save_snapshot(self, name: str, partition: int, value: bytes) -> None:
         """Replace the snapshot of that name, and note when."""
-        with self._calling(f"saving the snapshot of {name}/{partition}"):
+        with self._calling(f"saving the snapshot of {name}/{partition}", patient=True):
             await self._ledger.save_snapshot(name, partition, value)
         self._vitals.current.saved[name, partition] = self._vitals.clock()
 
@@ -115,19 +118,20 @@ class ObservedLedger:
         """Let go of the ledger."""
         await self._ledger.close()
 
-    def _calling(self, what: str) -> "_Call":
-        return _Call(self._vitals, what)
+    def _calling(self, what: str, *, patient: bool = False) -> "_Call":
+        return _Call(self._vitals, what, patient=patient)
 
 
 class _Call:
     """One call of the ledger, from beginning to end; cheaper than a generator."""
 
-    def __init__(self, vitals: Vitals, what: str) -> None:
+    def __init__(self, vitals: Vitals, what: str, *, patient: bool) -> None:
         self._pulse = vitals.current
         self._what = what
+        self._patient = patient
 
     def __enter__(self) -> Self:
-        self._number = self._pulse.call(self._what)
+        self._number = self._pulse.call(self._what, patient=self._patient)
         return self
 
     def __exit__(

@@ -7,6 +7,7 @@ follower that sleeps although its partition grows.
 """
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Final
@@ -102,11 +103,16 @@ class Pulse:
         if strand in self.strands:
             self.strands.remove(strand)
 
-    def call(self, what: str) -> int:
-        """Note a call of the ledger; return its number."""
+    def call(self, what: str, *, patient: bool = False) -> int:
+        """Note a call of the ledger; return its number.
+
+        Args:
+            what: names it for people.
+            patient: it may take as long as it likes.
+        """
         self._called = True
         self._last_call += 1
-        self._calls[self._last_call] = (what, self._clock())
+        self._calls[self._last_call] = (what, math.inf if patient else self._clock())
         return self._last_call
 
     def returned(self, number: int) -> None:
