@@ -35,6 +35,8 @@ COMMANDS: Final = {
     "ledger": _Entry("rung.cli.ledger:ledger", "Read, export and import the ledger."),
     "metrics": _Entry("rung.cli.metrics:metrics", "Look after the tables of metrics and logs."),
     "preview": _Entry("rung.cli.preview:preview", "Show what a search would do and cost."),
+    "service": _Entry("rung.cli.service:service", "Run one service by itself, on any machine."),
+    "cluster": _Entry("rung.cli.cluster:cluster", "Make and watch a ledger on Kafka."),
     "schema": _Entry("rung.cli.about:schema", "Print the JSON Schema of the experiment file."),
     "version": _Entry("rung.cli.about:version", "Print the version."),
     "completion": _Entry("rung.cli.about:completion", "Print a shell's completion script."),

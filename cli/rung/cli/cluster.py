@@ -1,0 +1,147 @@
+"""`rung cluster init|status`: a ledger on Kafka, made and watched."""
+
+import asyncio
+import re
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from rung.cli import exit_code
+from rung.cli.link import asynchronous
+from rung.cli.output import print_json
+from rung.events import TOPICS, RungError
+
+if TYPE_CHECKING:
+    from rung.ledger.kafka import Created, Finding
+
+_UNITS: Final = {"d": "days", "h": "hours", "m": "minutes"}
+_SPAN: Final = re.compile(r"(\d+)([dhm])")
+_EVER: Final = "ever"
+
+
+class Retention(click.ParamType):
+    """How long a topic's records are kept: `metrics=30d`, `heartbeats=12h`, `pools=ever`."""
+
+    name = "topic=time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, timedelta | None]:
+        """Return the topic and its time, None for ever."""
+        topic, _, text = str(value).partition("=")
+        if topic not in TOPICS:
+            self.fail(f"there is no topic {topic!r}; there are {', '.join(TOPICS)}", param, ctx)
+        if text == _EVER:
+            return topic, None
+        found = _SPAN.fullmatch(text)
+        if found is None or not int(found[1]):
+            self.fail(f"{text!r} is no time: give {topic}=30d, =12h, =90m or =ever", param, ctx)
+        return topic, timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+_ledger = click.option(
+    "--ledger",
+    "url",
+    required=True,
+    envvar="RUNG_LEDGER",
+    help="kafka://host:9092,other:9092/prefix; RUNG_KAFKA_… say how to log in.",
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group()
+def cluster() -> None:
+    """Make and watch a ledger on Kafka."""
+
+
+@cluster.command()
+@_ledger
+@click.option(
+    "--partitions", type=click.IntRange(1, 10_000), help="Of each topic, for ever.  [default: 16]"
+)
+@click.option(
+    "--replication",
+    type=click.IntRange(1, 100),
+    help="On how many brokers each record lies.  [default: 3, or as many as there are]",
+)
+@click.option(
+    "--retention",
+    "retentions",
+    multiple=True,
+    type=Retention(),
+    help="How long a topic is kept.  [default: metrics=30d logs=30d heartbeats=1d, others ever]",
+)
+@click.option(
+    "--objects", envvar="RUNG_OBJECTS", help="URL of an object store to make ready as well."
+)
+@click.option("--dry-run", is_flag=True, help="Change nothing; exit code 1 if something differs.")
+@_json
+@asynchronous
+async def init(  # noqa: PLR0913 - what can be chosen
+    *,
+    url: str,
+    partitions: int | None,
+    replication: int | None,
+    retentions: tuple[tuple[str, timedelta | None], ...],
+    objects: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Make the topics of a ledger, or what is missing of them, and say what differs.
+
+    What is there is never changed. The exit code is 1 if the ledger cannot be used as it is.
+    """
+    kafka = _kafka()
+    settings = kafka.KafkaSettings.from_environment()
+    kept = dict(retentions)
+    made = None
+    if not dry_run:
+        made = await kafka.create(
+            url, settings, partitions=partitions, replication=replication, retention=kept
+        )
+    findings: list[Finding] = await kafka.check(
+        url, settings, replication=replication, retention=kept
+    )
+    of_objects = [] if objects is None else await _ready(objects, dry_run=dry_run)
+    if as_json:
+        print_json({"ledger": made, "findings": findings, "objects": of_objects})
+    else:
+        _say(made, findings, of_objects)
+    if dry_run:
+        return exit_code.FAILED if findings or of_objects else exit_code.OK
+    return exit_code.FAILED if any(item.grave for item in findings) else exit_code.OK
+
+
+async def _ready(objects: str, *, dry_run: bool) -> list[str]:
+    """Make an object store ready, or say what it lacks."""
+    from rung.objects import inspect, open_store, prepare  # noqa: PLC0415 - not always needed
+
+    return await asyncio.to_thread(inspect if dry_run else prepare, open_store(objects))
+
+
+def _say(made: "Created | None", findings: "list[Finding]", of_objects: list[str]) -> None:
+    if made is not None:
+        click.echo(f"ledger {made.id}, {made.partitions} partitions per topic")
+        click.echo(f"made: {', '.join(made.made) or 'nothing, all topics were there'}")
+    for finding in findings:
+        click.echo(f"{'wrong' if finding.grave else 'differs'}: {finding}")
+    for line in of_objects:
+        click.echo(f"objects: {line}")
+    if not findings:
+        click.echo("all topics are as they should be")
+
+
+def _kafka() -> Any:
+    """Return the package of the ledger on Kafka.
+
+    Raises:
+        RungError: its extra is not installed.
+    """
+    try:
+        from rung.ledger import kafka  # noqa: PLC0415 - an extra, not always there
+    except ModuleNotFoundError as error:
+        raise RungError(
+            f"a ledger on Kafka needs the extra `kafka` ({error}): pip install 'rung[kafka]'"
+        ) from error
+    return kafka
