@@ -1,9 +1,11 @@
 """What a process logs."""
 
+import contextlib
 import io
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,6 +85,16 @@ def test_setting_it_up_again_sends_lines_once() -> None:
     logging.getLogger("faust").warning("once")
 
     assert (len(_lines(first)), len(_lines(second))) == (0, 1)
+
+
+def test_a_full_disk_stops_nobody() -> None:
+    """What cannot be written is lost; the process that wanted to say it goes on."""
+    with Path("/dev/full").open("w", buffering=1) as full:
+        log_to(full)
+        structlog.get_logger().error("not written")
+        logging.getLogger("faust").error("not written")
+        with contextlib.suppress(OSError):
+            full.close()
 
 
 def test_the_level_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:

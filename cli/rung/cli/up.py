@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 import os
 import subprocess
 import sys
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Final
 
 import click
-import structlog
 
 from rung.cli.data_folder import DataFolder, Server, default_path, read_server
 from rung.cli.output import print_json_line
@@ -57,11 +55,12 @@ def _say(path: Path, server: Server, *, as_json: bool) -> None:
 def _serve(path: Path, port: int, slots: int | None, *, as_json: bool) -> None:
     # Imported here, so that `rung --help` does not pay for the services.
     from rung.cli.one_machine import listen, run  # noqa: PLC0415 - see above
+    from rung.host.journal import log_to  # noqa: PLC0415 - see above
 
     folder = DataFolder.open(path)
     try:
         listener = listen(port)
-        _log_to(folder.log / "rung.log")
+        log_to((folder.log / "rung.log").open("a", buffering=1))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
 
         def started() -> None:
@@ -84,21 +83,6 @@ def _serve(path: Path, port: int, slots: int | None, *, as_json: bool) -> None:
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     first = group.exceptions[0]
     return _first(first) if isinstance(first, BaseExceptionGroup) else first
-
-
-def _log_to(path: Path) -> None:
-    handle = path.open("a", buffering=1)
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.WriteLoggerFactory(file=handle),
-    )
 
 
 def _detach(path: Path, port: int, slots: int | None) -> Server:

@@ -6,6 +6,8 @@ A line says `event`, `level`, `timestamp`, which `service` and which `ledger`; i
 the same form, from warnings on.
 """
 
+import contextlib
+import io
 import logging
 import os
 import sys
@@ -26,6 +28,22 @@ _LEVELS: Final = {
 }
 
 
+class _Enduring(io.TextIOBase):
+    """A stream whose failures stop nobody: on a full disk lines are lost, the process goes on."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str, /) -> int:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
+
+
 class LevelUnknown(RungError):
     """RUNG_LOG_LEVEL names no level."""
 
@@ -40,7 +58,7 @@ def log_to(stream: TextIO | None = None, **bound: str) -> None:
     Raises:
         LevelUnknown: RUNG_LOG_LEVEL names none.
     """
-    stream = stream or sys.stderr
+    enduring = _Enduring(stream or sys.stderr)
     level = _level()
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -53,9 +71,9 @@ def log_to(stream: TextIO | None = None, **bound: str) -> None:
     structlog.configure(
         processors=[*shared, render],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(file=stream),
+        logger_factory=structlog.WriteLoggerFactory(file=enduring),
     )
-    _bridge(stream, [*shared, _name_library], render, max(level, logging.WARNING))
+    _bridge(enduring, [*shared, _name_library], render, max(level, logging.WARNING))
     structlog.contextvars.bind_contextvars(**bound)
 
 
@@ -72,7 +90,7 @@ def _level() -> int:
     return level
 
 
-def _bridge(stream: TextIO, shared: list[Any], render: Any, level: int) -> None:
+def _bridge(stream: _Enduring, shared: list[Any], render: Any, level: int) -> None:
     """Bring what libraries log by `logging` into the same form."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
