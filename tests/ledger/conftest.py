@@ -22,7 +22,10 @@ def broker(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Broker]:
     """Give a broker of each kind, the same one to all tests; they leave it running."""
-    yield from started(request.param, tmp_path_factory.mktemp("broker"))
+    if request.param == KAFKA:
+        yield request.getfixturevalue("shared_kafka")
+    else:
+        yield from started(request.param, tmp_path_factory.mktemp("broker"))
 
 
 @pytest.fixture

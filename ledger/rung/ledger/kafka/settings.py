@@ -1,5 +1,7 @@
 """How a Kafka cluster is reached: its address as an URL, and the settings of the environment."""
 
+import contextlib
+import math
 import os
 import re
 import ssl
@@ -236,10 +238,12 @@ def _password(value: str | None, path: Path | None) -> str | None:
 
 
 def _number(name: str, value: str | None, default: float) -> float:
-    try:
-        return default if value is None else float(value)
-    except ValueError:
-        raise _wrong(name, f"is {value!r}; a number such as {default:g} is wanted") from None
+    if value is None:
+        return default
+    with contextlib.suppress(ValueError):
+        if math.isfinite(number := float(value)):
+            return number
+    raise _wrong(name, f"is {value!r}; a number such as {default:g} is wanted")
 
 
 def _among(name: str, value: str, known: tuple[str, ...]) -> None:

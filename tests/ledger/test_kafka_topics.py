@@ -1,0 +1,263 @@
+"""A ledger's topics on a cluster: made, checked, and refused where they do not fit."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, RecordsToDelete
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.structs import TopicPartition
+
+from ledger.brokers import Broker, Ground, settings
+from ledger.conformance import draft, read_all, take
+from rung.events import (
+    TOPICS,
+    LedgerDamaged,
+    LedgerError,
+    LedgerTrimmed,
+    partition_of,
+    topic,
+)
+from rung.ledger import Draft
+from rung.ledger.archive import history
+from rung.ledger.kafka import Finding, KafkaLedger, check, create, parse_address
+from rung.ledger.tail import tail
+from servers.kafka import KafkaBroker
+
+pytestmark = pytest.mark.ledger
+
+AT = partition_of("k", 4)
+
+
+@pytest.fixture
+def place(shared_kafka: KafkaBroker, tmp_path: Path) -> Ground:
+    """Give a new ledger on Apache Kafka."""
+    return Ground(shared_kafka.url, tmp_path / "objects")
+
+
+@asynccontextmanager
+async def administration(broker: KafkaBroker) -> AsyncIterator[AIOKafkaAdminClient]:
+    """Give what an operator's tools can do to the cluster."""
+    client = AIOKafkaAdminClient(bootstrap_servers=broker.address)
+    await client.start()
+    yield client
+    await client.close()
+
+
+async def trim(broker: KafkaBroker, url: str, name: str, partition: int, before: int) -> None:
+    """Remove records as retention does."""
+    place = TopicPartition(parse_address(url).topic(name), partition)
+    async with administration(broker) as client:
+        await client.delete_records({place: RecordsToDelete(before)})
+
+
+async def limit_records(broker: KafkaBroker, url: str, size: int) -> None:
+    """Lower how large a record of `experiments` may be, and wait until that holds."""
+    kind, name = ConfigResourceType.TOPIC, parse_address(url).topic(topic.EXPERIMENTS)
+    async with administration(broker) as client:
+        await client.alter_configs([ConfigResource(kind, name, {"max.message.bytes": str(size)})])
+    await found(url, lambda lines: any(f"max.message.bytes is {size}," in line for line in lines))
+
+
+async def found(url: str, holds: Callable[[list[str]], bool]) -> list[Finding]:
+    """Check a ledger until what is found is as expected: a cluster learns by and by."""
+    while True:
+        findings = await check(
+            url, settings(), replication=3, retention={topic.METRICS: timedelta(days=7)}
+        )
+        if holds([str(finding) for finding in findings]):
+            return findings
+        await asyncio.sleep(0.05)
+
+
+async def test_made_once(broker: Broker, tmp_path: Path) -> None:
+    """Two who make a ledger at the same time agree on it; making it again changes nothing."""
+    url = Ground(broker.url, tmp_path).url
+    first, second = await asyncio.gather(
+        create(url, settings(), partitions=3), create(url, settings(), partitions=3)
+    )
+    assert first.id == second.id
+    assert {*first.made, *second.made} == {
+        parse_address(url).topic(name) for name in (*TOPICS, "ledger")
+    }
+    again = await create(url, settings())
+    assert (again.id, again.partitions, again.made) == (first.id, 3, [])
+    ledger = await KafkaLedger.open(url, settings=settings())
+    assert ledger.id == first.id
+    assert [ledger.partitions(name) for name in TOPICS] == [3] * len(TOPICS)
+    await ledger.close()
+
+
+async def test_ledgers_beside_each_other(broker: Broker, tmp_path: Path) -> None:
+    """Ledgers of different prefixes on one cluster share nothing, snapshots included."""
+    one, two = [await Ground(broker.url, tmp_path).open() for _ in range(2)]
+    assert one.id != two.id
+    await one.append([draft("k")])
+    await one.save_snapshot("searcher", 0, b"one")
+    await one.commit("c", topic.EXPERIMENTS, AT, 1)
+    assert await two.end(topic.EXPERIMENTS, AT) == 0
+    assert await two.snapshot("searcher", 0) is None
+    assert await two.position("c", topic.EXPERIMENTS, AT) == 0
+    await one.close()
+    await two.close()
+
+
+async def test_another_number_of_partitions(place: Ground) -> None:
+    """The number of partitions is the ledger's for ever."""
+    await (await place.open()).close()
+    with pytest.raises(LedgerError, match="has 4 partitions per topic, not 8"):
+        await create(place.url, settings(), partitions=8)
+
+
+async def test_not_made_yet(place: Ground) -> None:
+    """A ledger that nobody made is refused, with the command that makes it."""
+    with pytest.raises(LedgerError, match=f"rung cluster init --ledger {place.url}"):
+        await KafkaLedger.open(place.url, settings=settings())
+    findings = await check(place.url, settings())
+    assert {finding.found for finding in findings} == {"missing"}
+    assert len(findings) == len(TOPICS) + 1
+
+
+async def test_nothing_to_find(place: Ground) -> None:
+    """What was just made is as it should be."""
+    await (await place.open()).close()
+    assert await check(place.url, settings()) == []
+
+
+async def test_what_differs_is_found(place: Ground, shared_kafka: KafkaBroker) -> None:
+    """Retention, cleanup, replication and the number of partitions are compared."""
+    await (await place.open()).close()
+    name = parse_address(place.url).topic
+    async with administration(shared_kafka) as client:
+        await client.alter_configs(
+            [
+                ConfigResource(
+                    ConfigResourceType.TOPIC,
+                    name(topic.EXPERIMENTS),
+                    {"retention.ms": "1000", "cleanup.policy": "compact"},
+                )
+            ]
+        )
+        await client.create_partitions({name(topic.LOGS): NewPartitions(6)})
+    partitions = f"{name(topic.LOGS)}: partitions is 6, should be 4"
+    findings = await found(place.url, lambda lines: partitions in lines)
+    lines = [str(finding) for finding in findings]
+    assert f"{name(topic.EXPERIMENTS)}: retention.ms is 1000, should be -1" in lines
+    assert f"{name(topic.EXPERIMENTS)}: cleanup.policy is compact, should be delete" in lines
+    week, month = 7 * 24 * 3600 * 1000, 30 * 24 * 3600 * 1000
+    assert f"{name(topic.METRICS)}: retention.ms is {month}, should be {week}" in lines
+    assert sum(finding.setting == "replication" for finding in findings) == len(TOPICS) + 1
+    assert sorted(f.setting for f in findings if f.grave) == ["cleanup.policy", "partitions"]
+    with pytest.raises(LedgerError, match="logs has 6 partitions; the ledger was made with 4"):
+        await place.open()
+
+
+async def test_topics_that_are_gone(place: Ground, shared_kafka: KafkaBroker) -> None:
+    """A topic that is deleted under an open ledger is damage, and missing at the next opening."""
+    ledger = await place.open()
+    await ledger.append([draft("k", name=topic.POOLS)])
+    following = ledger.follow(topic.POOLS, AT, 0)
+    await take(following, 1)
+    waiting = asyncio.create_task(take(following, 1))
+    async with administration(shared_kafka) as client:
+        await client.delete_topics([parse_address(place.url).topic(topic.POOLS)])
+    with pytest.raises(LedgerDamaged, match="pools is not on"):
+        await waiting
+    with pytest.raises(LedgerDamaged, match="pools is not on"):
+        await ledger.append([draft("k", name=topic.POOLS)])
+    await ledger.append([draft("k")])
+    await ledger.close()
+    with pytest.raises(LedgerError, match=r"pools is missing.*cluster init"):
+        await place.open()
+
+
+async def test_trimmed(place: Ground, shared_kafka: KafkaBroker) -> None:
+    """Below where retention took records away, reading names the first that exists."""
+    ledger = await place.open()
+    await ledger.append([draft("k", b"%d" % number, topic.METRICS) for number in range(10)])
+    following = ledger.follow(topic.METRICS, AT, 2)
+    await trim(shared_kafka, place.url, topic.METRICS, AT, before=7)
+    assert await ledger.start(topic.METRICS, AT) == 7
+    for reading in (
+        ledger.read(topic.METRICS, AT, 6, 10),
+        anext(ledger.follow(topic.METRICS, AT, 0)),
+        anext(following),
+    ):
+        with pytest.raises(LedgerTrimmed, match="the first one is 7") as raised:
+            await reading
+        assert raised.value.first == 7
+    records = await ledger.read(topic.METRICS, AT, 7, 10)
+    assert [record.value for record in records] == [b"7", b"8", b"9"]
+    assert await ledger.append([draft("k", name=topic.METRICS)]) == [10]
+    await ledger.close()
+
+
+async def test_trimmed_before_a_follower(place: Ground, shared_kafka: KafkaBroker) -> None:
+    """All that goes on from the start of a topic goes on where it starts now."""
+    ledger = await place.open()
+    await ledger.append([draft("k", b"{}", name) for name in (topic.METRICS, topic.LOGS)] * 5)
+    await trim(shared_kafka, place.url, topic.METRICS, AT, before=3)
+    kept = [record.position async for record in history(ledger) if record.topic == topic.METRICS]
+    assert kept == [3, 4]
+    tailed = tail(ledger, [topic.METRICS], start="beginning")
+    assert (await anext(tailed)).position == 3
+    await tailed.aclose()
+    await ledger.close()
+
+
+async def test_old_heartbeats_are_passed_over(place: Ground, shared_kafka: KafkaBroker) -> None:
+    """Nobody misses a heartbeat: reading and following begin at the oldest that is there."""
+    ledger = await place.open()
+    drafts = [Draft(topic.HEARTBEATS, "k", b"%d" % number) for number in range(10)]
+    await ledger.append(drafts)
+    following = ledger.follow(topic.HEARTBEATS, AT, 4)
+    await trim(shared_kafka, place.url, topic.HEARTBEATS, AT, before=8)
+    assert [r.position for r in await ledger.read(topic.HEARTBEATS, AT, 0, 10)] == [8, 9]
+    assert [record.position for record in await take(following, 2)] == [8, 9]
+    await ledger.close()
+
+
+async def test_too_large(place: Ground, shared_kafka: KafkaBroker) -> None:
+    """A record that the topic does not take is refused with its size, the limit and the fix."""
+    await (await place.open()).close()
+    await limit_records(shared_kafka, place.url, 5000)
+    ledger = await place.open()
+    said = r"6001 bytes.*5000 bytes.*max\.message\.bytes"
+    with pytest.raises(LedgerError, match=said) as raised:
+        await ledger.append([draft("k", b"small"), draft("k", bytes(6000))])
+    assert not raised.value.retriable
+    assert await ledger.end(topic.EXPERIMENTS, AT) == 0
+    many = [draft("k", bytes([number]) * 4000) for number in range(20)]
+    assert await ledger.append(many) == list(range(20))
+    assert [r.value for r in await read_all(ledger, topic.EXPERIMENTS, AT)] == [
+        value for _, _, value in many
+    ]
+    await ledger.close()
+
+
+async def test_a_limit_that_shrank(place: Ground, shared_kafka: KafkaBroker) -> None:
+    """A limit lowered under an open ledger is the cluster's refusal, and harms nothing else."""
+    ledger = await place.open()
+    await limit_records(shared_kafka, place.url, 5000)
+    with pytest.raises(LedgerError, match=r"refuses a batch.*max\.message\.bytes"):
+        await ledger.append([draft("k", bytes(6000))])
+    assert await ledger.append([draft("k", bytes(1000))]) == [0]
+    await ledger.close()
+
+
+async def test_snapshots_want_a_store(place: Ground) -> None:
+    """Without an object store a service learns at its start that it needs one."""
+    await (await place.open()).close()
+    ledger = await KafkaLedger.open(place.url, settings=settings())
+    with pytest.raises(LedgerError, match="--objects"):
+        await ledger.snapshot("process/searcher", 0)
+    await ledger.close()
+
+
+async def test_a_retention_of_nothing(place: Ground) -> None:
+    """A topic that does not exist is refused by name."""
+    with pytest.raises(LedgerError, match="weather"):
+        await create(place.url, settings(), retention={"weather": None})
