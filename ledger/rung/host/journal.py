@@ -11,7 +11,7 @@ import io
 import logging
 import os
 import sys
-from typing import Any, Final, TextIO
+from typing import Any, Final, TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, WrappedLogger
@@ -58,7 +58,7 @@ def log_to(stream: TextIO | None = None, **bound: str) -> None:
     Raises:
         LevelUnknown: RUNG_LOG_LEVEL names none.
     """
-    enduring = _Enduring(stream or sys.stderr)
+    stream = cast("TextIO", _Enduring(stream or sys.stderr))
     level = _level()
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -71,9 +71,9 @@ def log_to(stream: TextIO | None = None, **bound: str) -> None:
     structlog.configure(
         processors=[*shared, render],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(file=enduring),
+        logger_factory=structlog.WriteLoggerFactory(file=stream),
     )
-    _bridge(enduring, [*shared, _name_library], render, max(level, logging.WARNING))
+    _bridge(stream, [*shared, _name_library], render, max(level, logging.WARNING))
     structlog.contextvars.bind_contextvars(**bound)
 
 
@@ -90,7 +90,7 @@ def _level() -> int:
     return level
 
 
-def _bridge(stream: _Enduring, shared: list[Any], render: Any, level: int) -> None:
+def _bridge(stream: TextIO, shared: list[Any], render: Any, level: int) -> None:
     """Bring what libraries log by `logging` into the same form."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
