@@ -59,6 +59,8 @@ class Scripted:
         self.answers: dict[str, deque[Answer]] = {}
         self.requests: list[Request] = []
         self.url = ""
+        self.token: str | None = TOKEN
+        """What a request must bring; None: nothing."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         for path, found in (answers or {}).items():
@@ -104,7 +106,7 @@ class Scripted:
                 await request.read(),
             )
         )
-        if request.headers.get("Authorization") != f"Bearer {TOKEN}":
+        if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
             return _respond(problem(401, "a token is needed"))
         known = self.answers.get(f"{request.method} {path}") or self.answers.get(path)
         if not known:

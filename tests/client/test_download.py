@@ -2,8 +2,7 @@
 
 import asyncio
 import hashlib
-import io
-import tarfile
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +10,10 @@ import pytest
 
 from client import recorded
 from client.scripted import TOKEN, Answer, Scripted, json_answer
-from rung.client import AsyncClient, ClientError
+from rung.client import AsyncClient, ClientError, Unreachable
 
-TAR = {"Content-Type": "application/x-tar"}
-FILES = {"model.pt": b"weights", "sub/optimizer.pt": b"moments"}
-
-
-def archive(files: dict[str, bytes], top: str = "c1/") -> bytes:
-    """Return a tar as the gateway sends it."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as target:
-        for name, data in files.items():
-            info = tarfile.TarInfo(top + name)
-            info.size = len(data)
-            target.addfile(info, io.BytesIO(data))
-    return buffer.getvalue()
+FILES = {"model.pt": b"weights", "sub/optimizer.pt": b"moments", "empty": b""}
+FILE = "/checkpoints/c1/file"
 
 
 def detail(files: dict[str, bytes]) -> dict[str, Any]:
@@ -43,51 +31,135 @@ async def fetched(server: Scripted, folder: Path) -> None:
         await client.download("c1", folder)
 
 
+def names(folder: Path) -> list[str]:
+    """Return what is in a folder."""
+    return sorted(path.name for path in folder.iterdir())
+
+
+def only(name: str) -> dict[str, Any]:
+    """Return the checkpoint with one of the files."""
+    return detail({name: FILES[name]})
+
+
+def in_parts(data: bytes, *cuts: int) -> list[Answer]:
+    """Return answers that each break off, so far into the file, until the last."""
+    answers = []
+    for begin, end in itertools.pairwise([0, *cuts, len(data)]):
+        length = {"Content-Length": str(len(data) - begin)}
+        status = 206 if begin else 200
+        answers.append(Answer(status, data[begin:end], length, drop=end < len(data)))
+    return answers
+
+
 async def test_it_arrives(server: Scripted, tmp_path: Path) -> None:
     """The files lie in the folder itself, and nothing is left beside it."""
-    server.on("/checkpoints/c1", json_answer(detail(FILES)))
-    server.on("/checkpoints/c1/archive", Answer(200, archive(FILES), TAR))
-    await fetched(server, tmp_path / "deep" / "best")
-    found = {
-        str(path.relative_to(tmp_path / "deep" / "best")): path.read_bytes()
-        for path in (tmp_path / "deep" / "best").rglob("*")
-        if path.is_file()
-    }
-    assert found == FILES
-    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["best"]
+    for name, data in (("model.pt", b"weights"), ("sub/optimizer.pt", b"moments")):
+        folder = tmp_path / name.replace("/", "_")
+        server.on("/checkpoints/c1", json_answer(only(name)))
+        server.on(FILE, Answer(200, data))
+        await fetched(server, folder)
+        assert (folder / name).read_bytes() == data
+    assert names(tmp_path) == ["model.pt", "sub_optimizer.pt"]
+    assert [request.query["name"] for request in server.requested(FILE)] == [
+        "model.pt",
+        "sub/optimizer.pt",
+    ]
 
 
-async def test_a_broken_connection_is_tried_again(server: Scripted, tmp_path: Path) -> None:
-    """Half of an archive is thrown away and fetched again, into an empty folder as well."""
-    whole = archive(FILES)
-    server.on("/checkpoints/c1", json_answer(detail(FILES)))
-    length = {**TAR, "Content-Length": str(len(whole))}
-    server.on(
-        "/checkpoints/c1/archive",
-        Answer(200, whole[:1000], length, drop=True),
-        Answer(200, whole, TAR),
-    )
+async def test_an_empty_file_is_not_asked_for(server: Scripted, tmp_path: Path) -> None:
+    """There is nothing to send, but the file is there."""
+    server.on("/checkpoints/c1", json_answer(only("empty")))
+    await fetched(server, tmp_path / "best")
+    assert (tmp_path / "best" / "empty").read_bytes() == b""
+    assert server.requested(FILE) == []
+
+
+async def test_a_cut_transfer_goes_on_where_it_was(server: Scripted, tmp_path: Path) -> None:
+    """Only what is missing is asked for again, into an empty folder as well."""
+    server.on("/checkpoints/c1", json_answer(only("model.pt")))
+    server.on(FILE, *in_parts(b"weights", 2, 3, 5))
     (tmp_path / "best").mkdir()
+    await fetched(server, tmp_path / "best")
+    assert (tmp_path / "best" / "model.pt").read_bytes() == b"weights"
+    ranges = [request.headers.get("Range") for request in server.requested(FILE)]
+    assert ranges == [None, "bytes=2-", "bytes=3-", "bytes=5-"]
+
+
+async def test_an_answer_without_ranges_begins_anew(server: Scripted, tmp_path: Path) -> None:
+    """A server that sends everything again is taken at its word."""
+    server.on("/checkpoints/c1", json_answer(only("model.pt")))
+    server.on(FILE, in_parts(b"weights", 3)[0], Answer(200, b"weights"))
     await fetched(server, tmp_path / "best")
     assert (tmp_path / "best" / "model.pt").read_bytes() == b"weights"
 
 
+async def test_what_came_is_of_use_to_the_next_attempt(server: Scripted, tmp_path: Path) -> None:
+    """A connection that stays away ends the command; the same command goes on from there."""
+    server.on("/checkpoints/c1", json_answer(only("model.pt")))
+    cut = in_parts(b"weights", 4)
+    server.on(FILE, cut[0], Answer(206, b""))
+    with pytest.raises(Unreachable, match=r"broke 4 times in the middle of model\.pt"):
+        await fetched(server, tmp_path / "best")
+    server.on(FILE, cut[1])
+    await fetched(server, tmp_path / "best")
+    assert (tmp_path / "best" / "model.pt").read_bytes() == b"weights"
+    assert server.requested(FILE)[-1].headers["Range"] == "bytes=4-"
+    assert names(tmp_path) == ["best"]
+
+
+async def test_the_object_store_is_followed_without_the_token(
+    server: Scripted, tmp_path: Path
+) -> None:
+    """A redirection is followed, with the range; who answers there does not learn the token."""
+    server.on("/checkpoints/c1", json_answer(only("model.pt")))
+    with Scripted() as elsewhere:
+        server.on(FILE, Answer(307, b"", {"Location": f"{elsewhere.url}/bucket/x%20y?s=a%2Fb"}))
+        elsewhere.token = None
+        elsewhere.on("/bucket/x y", *in_parts(b"weights", 4))
+        await fetched(server, tmp_path / "best")
+        first, second = elsewhere.requests
+    assert (tmp_path / "best" / "model.pt").read_bytes() == b"weights"
+    assert "Authorization" not in first.headers
+    assert first.query == {"s": "a/b"}
+    assert second.headers["Range"] == "bytes=4-"
+
+
+@pytest.mark.parametrize("status", [None, 403, 500])
+async def test_an_object_store_that_does_not_answer_is_gone_around(
+    server: Scripted, tmp_path: Path, status: int | None
+) -> None:
+    """Then the gateway is asked for the bytes themselves."""
+    server.on("/checkpoints/c1", json_answer(only("model.pt")))
+    with Scripted() as elsewhere:
+        elsewhere.token = None
+        elsewhere.on("/x", Answer(status or 200, b"no"))
+        there = elsewhere.url if status else "http://127.0.0.1:1"
+        server.on(FILE, Answer(307, b"", {"Location": f"{there}/x"}), Answer(200, b"weights"))
+        await fetched(server, tmp_path / "best")
+    assert (tmp_path / "best" / "model.pt").read_bytes() == b"weights"
+    asked = [request.query["redirect"] for request in server.requested(FILE)]
+    assert asked == ["true", "false"]
+
+
 @pytest.mark.parametrize(
     ("sent", "words"),
-    [
-        (archive({"model.pt": b"weights"}), "sub/optimizer.pt is missing"),
-        (archive(FILES | {"model.pt": b"wEights"}), r"model\.pt is damaged"),
-        (archive({"../../x": b"1"}, top=""), "did not arrive whole"),
-        (b"no tar at all", "did not arrive whole"),
-    ],
+    [(b"wEights", r"model\.pt is damaged"), (b"weights and more", r"model\.pt is damaged")],
 )
 def test_what_is_refused(server: Scripted, tmp_path: Path, sent: bytes, words: str) -> None:
     """Damage is named; nothing of it stays."""
-    server.on("/checkpoints/c1", json_answer(detail(FILES)))
-    server.on("/checkpoints/c1/archive", Answer(200, sent, TAR))
+    server.on("/checkpoints/c1", json_answer(only("model.pt")))
+    server.on(FILE, Answer(200, sent))
     with pytest.raises(ClientError, match=words):
         asyncio.run(fetched(server, tmp_path / "best"))
-    assert list(tmp_path.iterdir()) == []
+    assert names(tmp_path) == []
+
+
+def test_a_name_that_climbs_out_is_refused(server: Scripted, tmp_path: Path) -> None:
+    """A server cannot write beside the folder."""
+    server.on("/checkpoints/c1", json_answer(detail({"../../x": b"1"})))
+    with pytest.raises(ClientError, match="is no file's name"):
+        asyncio.run(fetched(server, tmp_path / "best"))
+    assert names(tmp_path) == []
 
 
 async def test_a_folder_in_use(server: Scripted, tmp_path: Path) -> None:

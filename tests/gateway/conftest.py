@@ -19,7 +19,7 @@ from rung.gateway.context import Audit
 from rung.gateway.series import Series
 from rung.host import FactWriter, host
 from rung.ledger import Ledger, MemoryLedger
-from rung.objects import FolderStore
+from rung.objects import FolderStore, ObjectStore
 from rung.searcher.machine import Searcher
 
 EXPERIMENT_FILE = """\
@@ -39,7 +39,7 @@ hyperparameters:
 class World:
     """A ledger, a store, and as many gateways on them as a test starts."""
 
-    def __init__(self, ledger: Ledger, store: FolderStore) -> None:
+    def __init__(self, ledger: Ledger, store: ObjectStore) -> None:
         self.ledger = ledger
         self.store = store
         self.series: Series | None = None

@@ -7,64 +7,17 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from gateway.checkpoint import FILES, TRIAL, store_files
 from gateway.client import TOKEN, Client
 from gateway.conftest import World
 from gateway.scenario import EXPERIMENT, History, stored, submitted
-from rung.events.checkpoint import CheckpointDamaged, CheckpointDeleted, CheckpointStored
-from rung.events.trial import TrialValidated
-from rung.objects import Provenance, load_checkpoint, store_checkpoint
-
-TRIAL = f"{EXPERIMENT}.0"
-
-
-async def _store(world: World, tmp_path: Path, files: dict[str, bytes]) -> None:
-    """Store a checkpoint `c1` and put it on record."""
-    folder = tmp_path / "checkpoint"
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    done = store_checkpoint(
-        world.store,
-        folder,
-        checkpoint_id="c1",
-        steps_completed=30,
-        metadata={"steps_completed": 30},
-        provenance=Provenance(experiment_id=EXPERIMENT, trial_id=TRIAL, run=1),
-    )
-    history = History()
-    history.write(submitted(max_trials=1), origin="client/x")
-    history.decide()
-    history.write(
-        TrialValidated(
-            experiment_id=EXPERIMENT,
-            trial_id=TRIAL,
-            run=1,
-            steps_completed=30,
-            metrics={"error": 0.5},
-        )
-    )
-    history.write(
-        CheckpointStored(
-            experiment_id=EXPERIMENT,
-            trial_id=TRIAL,
-            run=1,
-            checkpoint_id="c1",
-            steps_completed=30,
-            size_bytes=done.manifest.size_bytes,
-            files=len(files),
-            digest=done.digest,
-        )
-    )
-    await world.play(history)
-
-
-FILES = {"model.pt": b"m" * 100_000, "deep/ümlaut.bin": b"x" * 512, "empty": b""}
+from rung.events.checkpoint import CheckpointDamaged, CheckpointDeleted
+from rung.objects import load_checkpoint
 
 
 async def test_checkpoint_is_shown_with_its_files(world: World, tmp_path: Path) -> None:
     """State, step, the validation of that step, and the manifest's files."""
-    await _store(world, tmp_path, FILES)
+    await store_files(world, tmp_path, FILES)
     async with world.gateway() as client:
         shown = await client.get("/checkpoints/c1")
         listed = await client.get(f"/experiments/{EXPERIMENT}/checkpoints")
@@ -81,7 +34,7 @@ async def test_checkpoint_is_shown_with_its_files(world: World, tmp_path: Path) 
 
 async def test_archive_is_the_checkpoint(world: World, tmp_path: Path) -> None:
     """The tar holds the files and the manifest; unpacked into a store, the checkpoint loads."""
-    await _store(world, tmp_path, FILES)
+    await store_files(world, tmp_path, FILES)
     async with world.gateway() as client:
         answer = await client.call("GET", "/checkpoints/c1/archive")
     target = tmp_path / "target"
@@ -101,7 +54,7 @@ async def test_archive_is_the_checkpoint(world: World, tmp_path: Path) -> None:
 
 async def test_deleted_checkpoint_is_gone(world: World, tmp_path: Path) -> None:
     """410, with the reason; its facts are still shown."""
-    await _store(world, tmp_path, FILES)
+    await store_files(world, tmp_path, FILES)
     await world.write(
         CheckpointDeleted(experiment_id=EXPERIMENT, trial_id=TRIAL, checkpoint_id="c1")
     )
@@ -132,13 +85,12 @@ async def test_lost_files_are_gone(world: World) -> None:
 @pytest.mark.parametrize("damage", ["manifest.json", "model.pt", "missing"])
 async def test_damaged_checkpoint_conflicts(world: World, tmp_path: Path, damage: str) -> None:
     """What differs from the manifest in size is refused before anything is sent."""
-    await _store(world, tmp_path, FILES)
-    folder = world.store.root / "checkpoints" / EXPERIMENT / "c1"
+    await store_files(world, tmp_path, FILES)
+    prefix = f"checkpoints/{EXPERIMENT}/c1/"
     if damage == "missing":
-        (folder / "empty").unlink()
+        world.store.delete(f"{prefix}empty")
     else:
-        path = folder / damage
-        path.write_bytes(path.read_bytes()[:-1])
+        world.store.put_bytes(prefix + damage, world.store.read(prefix + damage)[:-1])
     async with world.gateway() as client:
         answer = await client.call("GET", "/checkpoints/c1/archive")
 
@@ -147,9 +99,9 @@ async def test_damaged_checkpoint_conflicts(world: World, tmp_path: Path, damage
 
 async def test_flipped_bit_cuts_the_archive(world: World, tmp_path: Path) -> None:
     """A file of the right size with other bytes is never sent: the transfer breaks off."""
-    await _store(world, tmp_path, FILES)
-    path = world.store.root / "checkpoints" / EXPERIMENT / "c1" / "model.pt"
-    path.write_bytes(b"n" + path.read_bytes()[1:])
+    await store_files(world, tmp_path, FILES)
+    name = f"checkpoints/{EXPERIMENT}/c1/model.pt"
+    world.store.put_bytes(name, b"n" + world.store.read(name)[1:])
     async with world.gateway() as client:
         with pytest.raises(aiohttp.ClientError):
             await _read(client, "/api/v1/checkpoints/c1/archive")
@@ -163,7 +115,7 @@ async def _read(client: Client, path: str) -> bytes:
 
 async def test_damage_on_record_is_shown(world: World, tmp_path: Path) -> None:
     """A checkpoint that a run found damaged is shown so, and is no longer the best one's."""
-    await _store(world, tmp_path, FILES)
+    await store_files(world, tmp_path, FILES)
     await world.write(
         CheckpointDamaged(
             experiment_id=EXPERIMENT, trial_id=TRIAL, run=2, checkpoint_id="c1", reason="short"

@@ -1,11 +1,17 @@
-"""Brings a checkpoint's files into a folder: all of them, verified, or none."""
+"""Brings a checkpoint's files into a folder: all of them, verified, or none.
+
+Each file is asked for at the gateway, which sends it or says where in the object store it lies.
+Several come at once; one that is cut goes on where it was. Until all are there they lie in a
+folder beside the one that is wanted; if the connection stays away, that folder stays too, and the
+next attempt goes on with it.
+"""
 
 import asyncio
+import contextlib
 import hashlib
-import secrets
+import os
 import shutil
-import tarfile
-from functools import partial
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import IO, Final
 
@@ -17,8 +23,10 @@ from rung.client._transport import Transport
 
 _CHUNK: Final = 1024 * 1024
 _SILENCE_S: Final = 60.0
-_TRIES: Final = 3
-_ARCHIVE: Final = "archive.tar"
+_TRIES: Final = 4
+"""How often in a row a file is asked for without a byte of it coming."""
+_WAIT_S: Final = 0.2
+_AT_ONCE: Final = 4
 
 
 async def download(transport: Transport, checkpoint: CheckpointDetail, folder: Path) -> None:
@@ -27,76 +35,133 @@ async def download(transport: Transport, checkpoint: CheckpointDetail, folder: P
     Raises:
         ClientError: the folder is in use, the connection broke, or a file is damaged.
     """
-    draft = await asyncio.to_thread(_make_draft, folder)
+    draft = await asyncio.to_thread(_make_draft, folder, checkpoint.id)
     try:
-        await _fetch(transport, checkpoint.id, draft / _ARCHIVE)
-        await asyncio.to_thread(_unpack, draft, folder, checkpoint)
-    finally:
+        await _Download(transport, checkpoint, draft).run()
+        await asyncio.to_thread(_place, draft, folder)
+    except Unreachable:
+        raise  # what has come is of use to the next attempt
+    except BaseException:
         await asyncio.to_thread(shutil.rmtree, draft, ignore_errors=True)
+        raise
 
 
-def _make_draft(folder: Path) -> Path:
-    """Return a new folder beside the one that is wanted."""
+class _Download:
+    """One checkpoint on its way."""
+
+    def __init__(self, transport: Transport, checkpoint: CheckpointDetail, draft: Path) -> None:
+        self._transport = transport
+        self._checkpoint = checkpoint
+        self._draft = draft
+        self._places = asyncio.Semaphore(_AT_ONCE)
+        self._redirect = True
+        """Whether the object store is asked itself; not any more once it did not answer."""
+
+    async def run(self) -> None:
+        """Return when all files are there, each as it was stored."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for file in self._checkpoint.files:
+                    group.create_task(self._bring(file))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    async def _bring(self, file: CheckpointFile) -> None:
+        target = self._draft / file.name
+        if not target.resolve().is_relative_to(self._draft.resolve()):
+            raise ClientError(f"checkpoint {self._checkpoint.id}: {file.name!r} is no file's name")
+        async with self._places:
+            await asyncio.to_thread(target.parent.mkdir, parents=True, exist_ok=True)
+            with target.open("ab") as opened:
+                await self._fill(file, opened)
+            await asyncio.to_thread(self._check, target, file)
+
+    async def _fill(self, file: CheckpointFile, target: IO[bytes]) -> None:
+        """Append what of a file is not there yet; try again while something comes."""
+        tries = 0
+        while (there := target.tell()) < file.size_bytes:
+            trouble = ""
+            try:
+                trouble = await self._go_on(file, target)
+            except (aiohttp.ClientError, TimeoutError) as error:
+                trouble = str(error) or type(error).__name__
+            finally:
+                target.flush()
+            tries = tries + 1 if target.tell() <= there else 0
+            if tries == _TRIES:
+                raise Unreachable(
+                    f"the connection broke {_TRIES} times in the middle of {file.name} of"
+                    f" checkpoint {self._checkpoint.id} ({trouble}); the same command goes on from"
+                    " there"
+                )
+            if trouble:
+                await asyncio.sleep(tries * _WAIT_S)
+
+    async def _go_on(self, file: CheckpointFile, target: IO[bytes]) -> str:
+        """Ask for what is missing and append what comes; return what went wrong, if known."""
+        begin = target.tell()
+        async with self._answer(file, begin) as response:
+            if response is None:
+                return "the object store does not answer"
+            if begin and response.status != 206:
+                target.truncate(0)  # it begins anew, ranges or not
+                target.seek(0)
+            async for chunk in response.content.iter_chunked(_CHUNK):
+                await asyncio.to_thread(target.write, chunk)
+        return "the answer ended early" if target.tell() < file.size_bytes else ""
+
+    @contextlib.asynccontextmanager
+    async def _answer(
+        self, file: CheckpointFile, begin: int
+    ) -> AsyncIterator[aiohttp.ClientResponse | None]:
+        """Open the file from a byte on; None if the object store failed: ask without it."""
+        headers = {"Range": f"bytes={begin}-"} if begin else {}
+        query = {"name": file.name, "redirect": "true" if self._redirect else "false"}
+        path = f"/checkpoints/{self._checkpoint.id}/file"
+        async with contextlib.AsyncExitStack() as stack:
+            response = await stack.enter_async_context(
+                self._transport.answer(path, query=query, headers=headers, silence_s=_SILENCE_S)
+            )
+            if response.status not in {302, 307}:
+                yield response
+                return
+            url = response.headers["Location"]
+            try:
+                found = await stack.enter_async_context(
+                    self._transport.elsewhere(url, headers=headers, silence_s=_SILENCE_S)
+                )
+            except (aiohttp.ClientError, TimeoutError):
+                found = None
+            if found is None or found.status not in {200, 206}:
+                self._redirect = False
+                found = None
+            yield found
+
+    def _check(self, path: Path, expected: CheckpointFile) -> None:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+            size = file.tell()
+        if size != expected.size_bytes or found != expected.sha256:
+            raise ClientError(
+                f"checkpoint {self._checkpoint.id}: {expected.name} is damaged (its digest is"
+                f" {found[:12]}…, not {expected.sha256[:12]}…)"
+            )
+
+
+def _make_draft(folder: Path, checkpoint_id: str) -> Path:
+    """Return a folder beside the one that is wanted; what an earlier attempt left is in it."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ClientError(f"{folder} is not empty; choose another folder with --output")
+    mark = hashlib.sha256(checkpoint_id.encode()).hexdigest()[:8]
+    draft = folder.parent / f".{folder.name}.{mark}.part"
     try:
-        draft = folder.parent / f".{folder.name}.{secrets.token_hex(4)}"
-        draft.mkdir(parents=True)
+        draft.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ClientError(f"{folder} cannot be made: {error.strerror}") from error
     return draft
 
 
-async def _fetch(transport: Transport, checkpoint_id: str, target: Path) -> None:
-    path = f"/checkpoints/{checkpoint_id}/archive"
-    for attempt in range(1, _TRIES + 1):
-        try:
-            async with transport.open(path, silence_s=_SILENCE_S) as stream:
-                with target.open("wb") as file:
-                    await _copy(stream, file)
-                return
-        except (aiohttp.ClientError, TimeoutError) as error:
-            if attempt == _TRIES:
-                raise Unreachable(
-                    f"the connection broke {_TRIES} times in the middle of checkpoint"
-                    f" {checkpoint_id} ({error}); try again"
-                ) from error
-
-
-async def _copy(stream: aiohttp.StreamReader, file: IO[bytes]) -> None:
-    async for chunk in stream.iter_chunked(_CHUNK):
-        await asyncio.to_thread(file.write, chunk)
-
-
-def _unpack(draft: Path, target: Path, checkpoint: CheckpointDetail) -> None:
-    files = draft / "files"
-    files.mkdir()
-    try:
-        with tarfile.open(draft / _ARCHIVE) as opened:
-            clean = partial(_without_top, top=f"{checkpoint.id}/")
-            opened.extractall(files, filter=clean)  # noqa: S202 - filtered as tarfile does
-    except (tarfile.TarError, EOFError) as error:
-        raise ClientError(f"checkpoint {checkpoint.id} did not arrive whole: {error}") from error
-    for expected in checkpoint.files:
-        _check(checkpoint.id, files, expected)
-    if target.exists():
-        target.rmdir()
-    files.rename(target)
-
-
-def _without_top(member: tarfile.TarInfo, target: str, *, top: str) -> tarfile.TarInfo | None:
-    """Unpack the folder that the archive holds into the target itself, safely."""
-    return tarfile.data_filter(member.replace(name=member.name.removeprefix(top)), target)
-
-
-def _check(checkpoint_id: str, folder: Path, expected: CheckpointFile) -> None:
-    path = folder / expected.name
-    if not path.resolve().is_relative_to(folder.resolve()) or not path.is_file():
-        raise ClientError(f"checkpoint {checkpoint_id}: {expected.name} is missing")
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != expected.sha256:
-        raise ClientError(
-            f"checkpoint {checkpoint_id}: {expected.name} is damaged (its digest is"
-            f" {found[:12]}…, not {expected.sha256[:12]}…)"
-        )
+def _place(draft: Path, folder: Path) -> None:
+    if folder.exists():
+        folder.rmdir()
+    os.replace(draft, folder)  # noqa: PTH105 - a folder

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
 
 import aiohttp
+import yarl
 
 from rung.client._error import Unreachable, error_of
 
@@ -101,19 +102,54 @@ class Transport:
         Raises:
             ClientError: it was refused, or nobody answered while patience lasted.
         """
+        async with self.answer(
+            path, query=query, headers=headers, silence_s=silence_s
+        ) as response:
+            yield response.content
+
+    @contextlib.asynccontextmanager
+    async def answer(
+        self,
+        path: str,
+        *,
+        query: Query | None = None,
+        headers: Mapping[str, str] | None = None,
+        silence_s: float,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Open an answer as `open` does; it may be a redirection, which is not followed.
+
+        Raises:
+            ClientError: it was refused, or nobody answered while patience lasted.
+        """
         request = _Request("GET", path, query=query or {}, headers=headers or {})
         stack = contextlib.AsyncExitStack()
 
-        async def attempt() -> aiohttp.StreamReader:
+        async def attempt() -> aiohttp.ClientResponse:
             response = await stack.enter_async_context(self._request(request, silence_s))
             if response.status >= 400:
                 body, later = await response.read(), response.headers.get("Retry-After")
                 await stack.aclose()
                 raise _Refused(response.status, body, later)
-            return response.content
+            return response
 
         async with stack:
             yield await self._patiently(attempt)
+
+    @contextlib.asynccontextmanager
+    async def elsewhere(
+        self, url: str, *, headers: Mapping[str, str], silence_s: float
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Open an URL of another server, which does not get the token; tried once.
+
+        Raises:
+            aiohttp.ClientError: it does not answer.
+        """
+        if self._session is None:
+            self._session = aiohttp.ClientSession()
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=silence_s)
+        exact = yarl.URL(url, encoded=True)  # its signature covers every letter of it
+        async with self._session.get(exact, headers=headers, timeout=timeout) as response:
+            yield response
 
     async def _send(self, request: "_Request") -> bytes:
         async def attempt() -> bytes:

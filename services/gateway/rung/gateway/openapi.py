@@ -28,6 +28,7 @@ _MEANINGS: Final = {
     410: "It is deleted",
     413: "Too large",
     415: "Another media type is expected",
+    416: "The range lies outside of the file",
     421: "This server does not go by the name in the Host header",
     422: "Understood and refused; `errors` says where and why",
     500: "A fault of the server; `incident` is in its log",
@@ -75,7 +76,7 @@ def _operation(route: Route) -> dict[str, Any]:
         "summary": route.summary,
         "tags": [route.path.split("/")[1]],
         "parameters": [*_path_parameters(route), *_query_parameters(route), *_headers(route)],
-        "responses": {str(route.status): _answer(route), **_problems(route)},
+        "responses": {str(route.status): _answer(route), **_also(route), **_problems(route)},
     }
     if route.body is not None:
         operation["requestBody"] = _body(route)
@@ -113,11 +114,12 @@ def _path_parameters(route: Route) -> list[dict[str, Any]]:
 def _query_parameters(route: Route) -> list[dict[str, Any]]:
     (_,), schemas = msgspec.json.schema_components([route.query], ref_template=_REFERENCE)
     fields: dict[str, Any] = schemas[route.query.__name__].get("properties", {})
+    needed: list[str] = schemas[route.query.__name__].get("required", [])
     return [
         {
             "name": name,
             "in": "query",
-            "required": False,
+            "required": name in needed,
             "description": _description(schema),
             "schema": _without_null(schema),
         }
@@ -192,6 +194,14 @@ def _answer(route: Route) -> dict[str, Any]:
     elif route.media_type == "application/json":
         schema = {"type": "object"}
     return {"description": route.summary, "content": {route.media_type: {"schema": schema}}}
+
+
+def _also(route: Route) -> dict[str, Any]:
+    content: dict[str, Any] = {route.media_type: {"schema": {}}}
+    return {
+        str(status): {"description": text, "content": content}
+        for status, text in route.also.items()
+    }
 
 
 def _problems(route: Route) -> dict[str, Any]:

@@ -32,6 +32,8 @@ class Route(NamedTuple):
     """Of a JSON answer."""
     media_type: str = "application/json"
     status: int = 200
+    also: dict[int, str] = {}  # noqa: RUF012 - a NamedTuple's default is never changed
+    """Further statuses of success, with what they mean."""
     query: type[Struct] = NoQuery
     body: Body | None = None
     idempotent: bool = False

@@ -1,10 +1,10 @@
 """Checkpoints: listed, shown, and fetched as a tar."""
 
 import asyncio
-from typing import Final
+from typing import Annotated, Final
 
 from aiohttp import web
-from msgspec import structs
+from msgspec import Meta, Struct, structs
 
 from rung import answer
 from rung.gateway import present
@@ -18,10 +18,26 @@ from rung.gateway.context import (
     trial_of,
 )
 from rung.gateway.experiment import Checkpoint, Experiment
-from rung.gateway.problem import Problem
+from rung.gateway.object_answer import Object, redirect_to, send
+from rung.gateway.problem import Problem, not_found
 from rung.gateway.query import NoQuery, PageQuery, page, read_query
 from rung.gateway.route import Route
-from rung.objects import ObjectDamaged, ObjectMissing, StoredCheckpoint, read_manifest
+from rung.objects import (
+    ObjectDamaged,
+    ObjectMissing,
+    StoredCheckpoint,
+    checkpoint_prefix,
+    read_manifest,
+)
+
+
+class FileQuery(Struct, forbid_unknown_fields=True):
+    """Which file, and how."""
+
+    name: Annotated[str, Meta(max_length=1024, description="one of the checkpoint's files")]
+    redirect: Annotated[
+        bool, Meta(description="whether an URL of the object store may be answered instead")
+    ] = True
 
 
 async def list_experiment_checkpoints(request: web.Request) -> web.Response:
@@ -85,6 +101,30 @@ async def fetch_checkpoint(request: web.Request) -> web.StreamResponse:
     return await send_archive(request, context.store, archive)
 
 
+async def fetch_checkpoint_file(request: web.Request) -> web.StreamResponse:
+    """Send one file of a checkpoint, or say where it is to be had."""
+    query = read_query(request, FileQuery)
+    context = context_of(request)
+    experiment, checkpoint = checkpoint_of(request)
+    if present.checkpoint_phase(checkpoint) == "deleted":
+        raise _gone(checkpoint)
+    try:
+        stored = await _manifest(context, experiment, checkpoint)
+    except ObjectMissing:
+        raise _gone(checkpoint) from None
+    except ObjectDamaged as error:
+        raise Problem(409, "damaged", str(error)) from None
+    entry = stored.manifest.files.get(query.name)
+    if entry is None:
+        what = f"file of checkpoint {checkpoint.id}"
+        raise not_found(what, query.name, "GET /checkpoints/ID lists its files")
+    name = checkpoint_prefix(experiment.id, checkpoint.id) + query.name
+    found = Object(name, query.name, entry.size_bytes, entry.sha256)
+    if query.redirect and (redirection := await redirect_to(context.store, found)):
+        return redirection
+    return await send(request, context.store, found)
+
+
 async def _manifest(
     context: Context, experiment: Experiment, checkpoint: Checkpoint
 ) -> StoredCheckpoint:
@@ -130,5 +170,18 @@ ROUTES: Final = (
         "Fetch a checkpoint's files and manifest as a tar",
         media_type="application/x-tar",
         problems=(404, 409, 410),
+    ),
+    Route(
+        "GET",
+        "/checkpoints/{checkpoint_id}/file",
+        fetch_checkpoint_file,
+        "Fetch one file of a checkpoint, or a range of it",
+        media_type="application/octet-stream",
+        query=FileQuery,
+        also={
+            206: "The range that was asked for",
+            307: "Location has an URL of the object store, for some minutes and without a token",
+        },
+        problems=(404, 409, 410, 416),
     ),
 )
