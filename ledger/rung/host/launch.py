@@ -1,8 +1,8 @@
 """Starts a service as a process of its own, and ends it in good order.
 
 What the composition roots of all services share: the options that say where the ledger and the
-objects are, opening both, joining the replicas of the service, running until SIGTERM or SIGINT,
-and saying in one line what went wrong.
+objects are, opening both, joining the replicas of the service, answering probes, logging, running
+until SIGTERM or SIGINT, and saying in one line what went wrong.
 
 At SIGTERM the loops finish the appends that they are at and save snapshots, the replica leaves its
 group, so that its partitions move at once, and the ledger is closed.
@@ -19,7 +19,12 @@ import click
 import structlog
 
 from rung.events import LedgerError, RungError
+from rung.host import journal
+from rung.host.observed_ledger import ObservedLedger
+from rung.host.observed_store import ObservedStore
+from rung.host.probe import probe
 from rung.host.share import Share, Whole
+from rung.host.vital import VITALS
 from rung.ledger import Ledger
 from rung.ledger.opening import open_ledger
 from rung.objects import ObjectStore, open_store
@@ -40,6 +45,8 @@ class Place(NamedTuple):
     """A folder, or `kafka://host:9092/prefix`."""
     objects: str | None
     """URL of the object store."""
+    probe: str | None = None
+    """`ADDRESS:PORT` where its probes are answered."""
 
 
 class Opened(NamedTuple):
@@ -58,7 +65,7 @@ class Opened(NamedTuple):
 
 
 def placed(*, objects: bool = False) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Give a command the options --ledger and --objects, as its argument `place`.
+    """Give a command the options --ledger, --objects and --probe, as its argument `place`.
 
     Args:
         objects: whether it cannot do without an object store.
@@ -75,9 +82,17 @@ def placed(*, objects: bool = False) -> Callable[[Callable[..., T]], Callable[..
             help="Folder of the ledger, or kafka://host:9092,other:9092/prefix.",
         )
         @click.option("--objects", required=objects, envvar="RUNG_OBJECTS", help=where)
+        @click.option(
+            "--probe",
+            envvar="RUNG_PROBE",
+            metavar="ADDRESS:PORT",
+            help="Answer /healthz, /readyz and /metrics there.  [default: nowhere]",
+        )
         @functools.wraps(command)
-        def wrapped(*arguments: Any, ledger: str, objects: str | None, **options: Any) -> T:
-            return command(*arguments, place=Place(ledger, objects), **options)
+        def wrapped(
+            *arguments: Any, ledger: str, objects: str | None, probe: str | None, **options: Any
+        ) -> T:
+            return command(*arguments, place=Place(ledger, objects, probe), **options)
 
         return wrapped
 
@@ -116,10 +131,14 @@ def launch(
     """
 
     async def serve() -> None:
-        async with _opened(place, service, topics) as opened:
+        async with (
+            probe(place.probe, service=service),
+            _opened(place, service, topics) as opened,
+        ):
             await work(opened)
 
     try:
+        journal.log_to(service=service)
         asyncio.run(until_stopped(serve()))
     except (RungError, BaseExceptionGroup) as failure:
         first = _first(failure)
@@ -137,6 +156,7 @@ async def until_stopped(work: Coroutine[Any, Any, None]) -> None:
         nonlocal told
         if not told:
             _log.info("stopping")
+            VITALS.stopping = True
             running.cancel()
         told = True
 
@@ -166,6 +186,13 @@ async def open_patiently(url: str, snapshots: ObjectStore | None = None) -> Ledg
             wait_s = min(2 * wait_s, _WAIT_S_MAX)
 
 
+async def observed(url: str, snapshots: ObjectStore | None = None) -> Ledger:
+    """Open a ledger as `open_patiently` does, whose use can be watched; log lines say its id."""
+    ledger = ObservedLedger(await open_patiently(url, snapshots))
+    journal.bind(ledger=ledger.id)
+    return ledger
+
+
 @contextlib.asynccontextmanager
 async def _opened(place: Place, service: str, topics: Sequence[str]) -> AsyncIterator[Opened]:
     shared = bool(topics) and place.ledger.startswith(_KAFKA)
@@ -174,8 +201,8 @@ async def _opened(place: Place, service: str, topics: Sequence[str]) -> AsyncIte
             "--objects: the snapshots of a ledger on Kafka lie in an object store; give its URL, "
             "such as s3://bucket/prefix"
         )
-    store = open_store(place.objects) if place.objects else None
-    ledger = await open_patiently(place.ledger, store)
+    store = ObservedStore(open_store(place.objects)) if place.objects else None
+    ledger = await observed(place.ledger, store)
     try:
         if not shared:
             yield Opened(ledger, Whole(ledger), store)
@@ -183,8 +210,13 @@ async def _opened(place: Place, service: str, topics: Sequence[str]) -> AsyncIte
         from rung.host.faust_share import open_share  # noqa: PLC0415 - an extra, not always there
 
         share = open_share(place.ledger, service=service, topics=topics)
-        async with share.joined():
-            yield Opened(ledger, share, store)
+
+        async def unready() -> str | None:
+            return None if share.ready else "no share of the partitions yet"
+
+        with VITALS.check("replicas", unready):
+            async with share.joined():
+                yield Opened(ledger, share, store)
     finally:
         await ledger.close()
 

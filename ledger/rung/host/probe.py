@@ -14,6 +14,7 @@ machine, the pod's network where network policies keep others out.
 
 import asyncio
 import contextlib
+import contextvars
 import socket
 import sys
 import threading
@@ -127,7 +128,8 @@ class _Answering:
         self._told = False
         self._loop = asyncio.new_event_loop()
         self._end = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, name="probe", daemon=True)
+        run = contextvars.copy_context().run  # so that its log lines say whose they are
+        self._thread = threading.Thread(target=run, args=[self._run], name="probe", daemon=True)
         self._thread.start()
 
     def end(self) -> None:

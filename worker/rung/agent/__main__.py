@@ -8,9 +8,9 @@ import click
 
 from rung.agent.child import become_subreaper
 from rung.agent.config import Settings
-from rung.agent.journal import log_to_stderr
 from rung.agent.life import live
 from rung.events import RungError
+from rung.host import journal
 from rung.host.launch import Place, placed
 
 
@@ -35,9 +35,9 @@ def main(  # noqa: PLR0913 - one for each option
     cold: bool,
 ) -> None:
     """Offer this machine's slots to a resource pool until SIGTERM."""
-    log_to_stderr()
     become_subreaper()
     try:
+        journal.log_to(service="agent")
         settings = Settings(
             folder=folder,
             objects_url=place.objects or "",
@@ -47,7 +47,7 @@ def main(  # noqa: PLR0913 - one for each option
             grace_s_max=grace,
             cold=cold,
         )
-        asyncio.run(live(place.ledger, settings, parent_pipe))
+        asyncio.run(live(place, settings, parent_pipe))
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     except RungError as error:

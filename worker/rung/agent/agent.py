@@ -23,11 +23,13 @@ from pathlib import Path
 from typing import Any, Final, assert_never
 
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from rung.agent.config import Settings
 from rung.agent.depot import Depot
 from rung.agent.drain import Drain
 from rung.agent.endpoint import Endpoint
+from rung.agent.gauge import measured
 from rung.agent.leftovers import kill_marked
 from rung.agent.losses import follow_losses
 from rung.agent.node import Node
@@ -50,6 +52,7 @@ from rung.events.allocation import (
     Slot,
 )
 from rung.events.metric import AgentBeat
+from rung.events.trial import RunSpec
 from rung.host import FactWriter
 from rung.ledger import Ledger
 from rung.objects import open_store
@@ -108,12 +111,17 @@ class Agent:
         try:
             await self._open()
             try:
-                await self._live(stop, gone)
+                with measured(self._spool, self._runs):
+                    await self._live(stop, gone)
             finally:
                 await self._spool.close()
                 self._socket.close()
         finally:
             os.close(lock)
+
+    async def unready(self) -> str | None:
+        """Return why no run can be granted to it now, None if one can."""
+        return None if self._offering is not None else "has not joined its pool"
 
     async def _open(self) -> None:
         left = await asyncio.to_thread(kill_marked, self._folder)
@@ -232,12 +240,16 @@ class Agent:
                 assert granted.allocation_id not in self._runs, "an allocation is granted once"
                 run = Run(self._node, granted, rank, share.incarnation)
                 self._runs[run.allocation_id] = run
-                task = asyncio.create_task(self._carry_out(run))
+                task = asyncio.create_task(self._carry_out(run, granted.spec))
                 self._tasks[run.allocation_id] = task
 
-    async def _carry_out(self, run: Run) -> None:
+    async def _carry_out(self, run: Run, spec: RunSpec) -> None:
+        names = {"experiment": spec.experiment_id, "trial": spec.trial_id}
         try:
-            await run.carry_out()
+            with bound_contextvars(allocation=run.allocation_id, **names):
+                _log.info("run begins")
+                await run.carry_out()
+                _log.info("run is over")
         except Exception:  # noqa: BLE001 - one run's trouble must not become another's
             _log.exception("a run failed inside the agent", allocation=run.allocation_id)
             run.give_up()

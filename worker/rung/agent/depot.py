@@ -23,6 +23,7 @@ import structlog
 
 from rung.agent.spool import Spool
 from rung.events.checkpoint import CheckpointStored
+from rung.host.observed_store import ObservedStore
 from rung.objects import (
     FolderStore,
     ObjectDamaged,
@@ -73,7 +74,7 @@ class Depot:
     def __init__(self, folder: Path, store: ObjectStore, spool: Spool) -> None:
         self._folder = folder / "staged"
         self._spool = spool
-        self.store = store
+        self.store = ObservedStore(store)
         self.staged = not isinstance(store, FolderStore)
         """Whether runs stage their checkpoints here."""
         self._shippers = ThreadPoolExecutor(_SHIPPED_AT_ONCE, "shipping")

@@ -6,11 +6,14 @@ import signal
 
 from rung.agent.agent import Agent
 from rung.agent.config import Settings
-from rung.host.launch import open_patiently
+from rung.host import journal
+from rung.host.launch import Place, observed
+from rung.host.probe import probe
+from rung.host.vital import VITALS
 from rung.ledger import Ledger
 
 
-async def live(url: str, settings: Settings, parent_pipe: int | None) -> None:
+async def live(place: Place, settings: Settings, parent_pipe: int | None) -> None:
     """Be an agent until SIGTERM or SIGINT, or until the other end of a pipe is closed.
 
     Raises:
@@ -23,18 +26,22 @@ async def live(url: str, settings: Settings, parent_pipe: int | None) -> None:
         loop.add_signal_handler(number, stop.set)
     if parent_pipe is not None:
         loop.add_reader(parent_pipe, _hear_parent, parent_pipe, gone)
-    ledger = await _open(url, stop, gone)
-    if ledger is None:
-        return
-    try:
-        await Agent(settings, ledger).run(stop, gone)
-    finally:
-        await ledger.close()
+    async with probe(place.probe, service="agent"):
+        ledger = await _open(place.ledger, stop, gone)
+        if ledger is None:
+            return
+        journal.bind(ledger=ledger.id)
+        try:
+            agent = Agent(settings, ledger)
+            with VITALS.check("pool", agent.unready):
+                await agent.run(stop, gone)
+        finally:
+            await ledger.close()
 
 
 async def _open(url: str, *ends: asyncio.Event) -> Ledger | None:
     """Open the ledger, waiting for its brokers; None if the agent is told to end meanwhile."""
-    opening = asyncio.create_task(open_patiently(url))
+    opening = asyncio.create_task(observed(url))
     waiting = [asyncio.create_task(end.wait()) for end in ends]
     await asyncio.wait([opening, *waiting], return_when=asyncio.FIRST_COMPLETED)
     for task in waiting:

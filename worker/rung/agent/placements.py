@@ -13,6 +13,7 @@ from rung.events.allocation import (
     AllocationLost,
     AllocationSignaled,
 )
+from rung.host import trace
 from rung.host.supervise import supervise
 from rung.ledger import Ledger, Record
 
@@ -66,7 +67,8 @@ class Placements:
             return
         if event.key == self._pool and not self._is_repeated(event):
             assert isinstance(event.data, Placement), event
-            self._obey(event.data)
+            with trace.following(event.traceparent):
+                self._obey(event.data)
 
     def _is_repeated(self, event: Event) -> bool:
         """Tell whether a decision is one that was read before, written twice."""

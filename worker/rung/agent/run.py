@@ -42,6 +42,7 @@ from rung.core.protocol import (
 from rung.events import RungError
 from rung.events.allocation import AllocationGranted
 from rung.events.trial import ExitOutcome, TrialStarted, Withdrawal
+from rung.host import trace
 
 _SETTLE_S: Final = 10.0
 _GRACE_S: Final = 3600.0
@@ -61,6 +62,7 @@ class Run:
         self._slots = granted.shares[rank].slots
         self._rank = rank
         self._incarnation = incarnation
+        self._trace = trace.current()
         self._reports = Reports(node.spool, granted.spec)
         self._connections: list[Connection] = []
         self._silent = asyncio.Event()
@@ -248,14 +250,14 @@ class Run:
             self._started = True
             if self._rank == 0:
                 spec = self._spec
-                self._reports.put(
-                    TrialStarted(
-                        experiment_id=spec.experiment_id,
-                        trial_id=spec.trial_id,
-                        run=spec.run,
-                        agent_id=self._node.agent_id,
-                    )
+                started = TrialStarted(
+                    experiment_id=spec.experiment_id,
+                    trial_id=spec.trial_id,
+                    run=spec.run,
+                    agent_id=self._node.agent_id,
                 )
+                with trace.following(self._trace):
+                    self._reports.put(started)
 
     async def _settle(self, stdout: Capture, stderr: Capture) -> None:
         """Read to the end what the processes said, who are all gone by now."""

@@ -19,6 +19,8 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,6 +30,7 @@ import structlog
 
 from rung.agent.spool_file import Spooled, SpoolFile
 from rung.events import Payload, encode, fact
+from rung.host import trace
 from rung.host.writer import now
 from rung.ledger import Draft
 
@@ -35,6 +38,7 @@ PENDING_BYTES_MAX: Final = 32 * 1024**2
 _RETRY_S: Final = 0.5
 _STALE_MAX: Final = 4096
 """So many facts that the ledger has may stay on disk while nothing new comes."""
+_AGES_EVERY_S: Final = 1.0
 
 _log = structlog.get_logger()
 
@@ -50,6 +54,8 @@ class Spool:
         self._forgotten = 0
         self._forgotten_on_disk = 0
         self._next = 1
+        self._ages: deque[tuple[int, float]] = deque()
+        """Now and then, the number that a fact got, and when."""
         self._committed = 0
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
@@ -79,6 +85,8 @@ class Spool:
         self._forgotten = self._forgotten_on_disk = marks.forgotten
         self._committed = marks.last
         self._next = marks.last + 1
+        if self.backlog:
+            self._ages.append((marks.forgotten + 1, time.monotonic()))
         self._thread = threading.Thread(target=self._commit_forever, name="spool", daemon=True)
         self._thread.start()
 
@@ -107,6 +115,16 @@ class Spool:
         """How many facts the ledger does not have yet."""
         return self._next - 1 - self._forgotten
 
+    @property
+    def oldest_s(self) -> float:
+        """For how long the oldest of them has been held, by this life of the agent."""
+        return time.monotonic() - self._ages[0][1] if self.backlog and self._ages else 0.0
+
+    @property
+    def size_bytes(self) -> int:
+        """How much disk it takes."""
+        return self._file.size_bytes
+
     def when_room(self, callback: Callable[[], None]) -> None:
         """Call back once, as soon as the spool is not saturated."""
         if self.saturated:
@@ -116,6 +134,9 @@ class Spool:
 
     def put(self, *payloads: Payload) -> int:
         """Take facts, in this order; return the number of the last. Never blocks."""
+        traceparent, now_s = trace.current(), time.monotonic()
+        if not self._ages or now_s - self._ages[-1][1] > _AGES_EVERY_S:
+            self._ages.append((self._next, now_s))
         for payload in payloads:
             event = fact(
                 payload,
@@ -123,6 +144,7 @@ class Spool:
                 origin=self.origin,
                 sequence=self._next,
                 time=now(),
+                traceparent=traceparent,
             )
             draft = Draft(event.topic, event.key, encode(event))
             with self._lock:
@@ -154,6 +176,11 @@ class Spool:
             self._forgotten = max(self._forgotten, number)
             if self._stale:
                 self._work.notify()
+        # A fact is as old as the note before it, which is a second older at most.
+        while len(self._ages) > 1 and self._ages[1][0] <= self._forgotten + 1:
+            self._ages.popleft()
+        if not self.backlog:
+            self._ages.clear()
 
     @property
     def _stale(self) -> bool:

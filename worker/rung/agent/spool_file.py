@@ -56,6 +56,15 @@ class SpoolFile:
         self._writing = threading.Lock()
         self._removed = 0
 
+    @property
+    def size_bytes(self) -> int:
+        """How much disk it takes, with what was written ahead."""
+        size = 0
+        for path in (self.path, self.path.with_name(self.path.name + "-wal")):
+            with contextlib.suppress(OSError):
+                size += path.stat().st_size
+        return size
+
     def open(self, agent_id: str | None, default_agent_id: str) -> Marks:
         """Open the file, or create it for an agent, and return its marks.
 

@@ -1,0 +1,34 @@
+"""What an agent tells Prometheus of itself: its runs, and what waits in its spool."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from rung.agent.spool import Spool
+from rung.host import measure
+
+
+class Launchable(Protocol):
+    """A run."""
+
+    @property
+    def launched(self) -> bool:
+        """Whether a process was asked for."""
+        ...
+
+
+@contextlib.contextmanager
+def measured(spool: Spool, runs: Mapping[str, Launchable]) -> Iterator[None]:
+    """Let Prometheus read an agent's numbers while the context lasts."""
+
+    def by_state() -> dict[tuple[str, ...], float]:
+        launched = sum(run.launched for run in runs.values())
+        return {("preparing",): float(len(runs) - launched), ("running",): float(launched)}
+
+    with (
+        measure.RUNS.read_from(by_state),
+        measure.SPOOL_RECORDS.read_from(lambda: {(): float(spool.backlog)}),
+        measure.SPOOL_BYTES.read_from(lambda: {(): float(spool.size_bytes)}),
+        measure.SPOOL_OLDEST_SECONDS.read_from(lambda: {(): spool.oldest_s}),
+    ):
+        yield
