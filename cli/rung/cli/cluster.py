@@ -132,6 +132,41 @@ def _say(made: "Created | None", findings: "list[Finding]", of_objects: list[str
         click.echo("all topics are as they should be")
 
 
+@cluster.command()
+@_ledger
+@click.option(
+    "--objects",
+    envvar="RUNG_OBJECTS",
+    help="URL of the object store with the snapshots; without, all is folded from its beginning.",
+)
+@_json
+@asynchronous
+async def status(*, url: str, objects: str | None, as_json: bool) -> int:
+    """Show how a cluster is: what is wrong first, then everything.
+
+    Brokers, topics and the lag of what reads them; the replicas of each service and their
+    partitions; agents, slots and open experiments as they follow from the ledger; dead letters;
+    how old snapshots are. The exit code is 1 if something is wrong, 3 if no broker answers.
+    """
+    kafka = _kafka()
+    from rung.cli.cluster_print import print_status  # noqa: PLC0415 - an extra, see `_kafka`
+    from rung.cli.cluster_status import survey  # noqa: PLC0415 - see above
+    from rung.client import Unreachable  # noqa: PLC0415 - see above
+    from rung.events import LedgerUnavailable  # noqa: PLC0415 - see above
+    from rung.objects import open_store  # noqa: PLC0415 - see above
+
+    store = open_store(objects) if objects else None
+    try:
+        found = await survey(url, kafka.KafkaSettings.from_environment(), store)
+    except LedgerUnavailable as error:
+        raise Unreachable(str(error)) from error
+    if as_json:
+        print_json(found)
+    else:
+        print_status(found)
+    return exit_code.FAILED if found.problems else exit_code.OK
+
+
 def _kafka() -> Any:
     """Return the package of the ledger on Kafka.
 

@@ -17,7 +17,7 @@ process starts again. Nothing here knows the ledger; `loop.py` and `audit.py` do
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct, field
@@ -132,6 +132,10 @@ class PartitionFold(Generic[S]):
         """Return a key's state, None if nothing is known of it."""
         known = self._keys.get(key)
         return known.state if known else None
+
+    def states(self) -> Iterator[S]:
+        """Yield the states of all keys."""
+        return (known.state for known in self._keys.values())
 
     def record(self, records: Sequence[Record]) -> list[Rejected]:
         """Take in decisions on record; must precede the facts that caused them."""

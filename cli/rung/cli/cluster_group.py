@@ -1,0 +1,59 @@
+"""Which replicas of a service a cluster knows, and the partitions that each of them has."""
+
+from typing import TYPE_CHECKING
+
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
+from aiokafka.protocol.admin import DescribeGroupsRequest
+from aiokafka.protocol.coordination import FindCoordinatorRequest
+from msgspec import Struct
+
+from rung.ledger.kafka.failure import failed
+
+if TYPE_CHECKING:
+    from rung.ledger.kafka.cluster import Cluster
+
+_GROUP = 0
+_PURPOSE = "groups"
+
+
+class Replica(Struct, frozen=True, kw_only=True):
+    """One process of a service."""
+
+    host: str
+    partitions: dict[str, list[int]]
+    """By topic, by its name in the ledger."""
+
+
+async def replicas_of(cluster: "Cluster", service: str) -> list[Replica]:
+    """Return the replicas of a service that share partitions, the first host first.
+
+    Raises:
+        LedgerUnavailable: the cluster does not answer.
+    """
+    group = cluster.address.topic(f"replicas.{service}")
+
+    async def attempt() -> list[Replica]:
+        node = next(iter(cluster.brokers))
+        found = await cluster.send(node, FindCoordinatorRequest(group, _GROUP), _PURPOSE)
+        if found.error_code:
+            raise failed(found.error_code)
+        request = DescribeGroupsRequest([group])
+        answer = await cluster.send(int(found.coordinator_id), request, _PURPOSE)
+        members = []
+        for code, _, _, _, _, of_group, *_ in answer.groups:
+            if code:
+                raise failed(code)
+            members += [_replica(cluster, host, held) for _, _, host, _, held, *_ in of_group]
+        return sorted(members, key=lambda member: (member.host, sorted(member.partitions.items())))
+
+    return await cluster.persist(attempt, f"asking who is in {group}")
+
+
+def _replica(cluster: "Cluster", host: str, assignment: bytes) -> Replica:
+    held: dict[str, list[int]] = {}
+    if assignment:
+        prefix = cluster.address.topic("")
+        for name, partitions in ConsumerProtocolMemberAssignment.decode(assignment).assignment:
+            if partitions:
+                held[name.removeprefix(prefix)] = sorted(partitions)
+    return Replica(host=host.removeprefix("/"), partitions=held)

@@ -1,0 +1,256 @@
+"""What an operator wants to know of a cluster at night; computed here, printed elsewhere."""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any, Final
+
+from aiokafka.protocol.metadata import MetadataRequest
+from msgspec import Struct, field
+
+from rung.cli.cluster_group import Replica, replicas_of
+from rung.cli.decider_status import Decider, Knowledge, PoolStatus
+from rung.cli.deciders import DECIDERS
+from rung.cli.ledger import FORWARDERS
+from rung.events import TOPICS, LedgerError, decode, topic
+from rung.events.metric import MessageRejected
+from rung.ledger.kafka import KafkaLedger, KafkaSettings, parse_address
+from rung.ledger.kafka.cluster import Cluster, connect
+from rung.ledger.kafka.failure import FAILURES
+from rung.ledger.kafka.identity import names
+from rung.objects import ObjectStore
+
+SHARED: Final = ("searcher", "scheduler", "checkpoint-gc", "metrics")
+"""Services whose replicas share partitions."""
+_LETTERS: Final = 5
+_PATIENCE_S: Final = 6.0
+
+
+class Broker(Struct, kw_only=True):
+    """One broker that takes requests, or ought to."""
+
+    id: int
+    address: str | None
+    """None: it holds records, and the others do not see it."""
+    answers: bool
+
+
+class TopicStatus(Struct, kw_only=True):
+    """One topic: where its partitions end, and which of them are in trouble."""
+
+    name: str
+    events: int
+    ends: list[int]
+    leaderless: list[int]
+    behind: list[int]
+    """Partitions that do not lie on as many brokers as they should."""
+
+
+class Consumer(Struct, kw_only=True):
+    """What is not yet carried over from one topic to another."""
+
+    name: str
+    topic: str
+    lag: int
+    lags: list[int]
+
+
+class Letter(Struct, kw_only=True):
+    """A dead letter."""
+
+    time: str
+    reader: str
+    topic: str
+    key: str
+    reason: str
+
+
+class _Health(Struct):
+    leaderless: list[int] = field(default_factory=list[int])
+    behind: list[int] = field(default_factory=list[int])
+
+
+class ClusterStatus(Struct, kw_only=True):
+    """All of it; `problems` is what to look at first."""
+
+    ledger: str
+    ledger_id: str = ""
+    problems: list[str] = field(default_factory=list[str])
+    """The worst first; none: all is well."""
+    brokers: list[Broker] = field(default_factory=list[Broker])
+    topics: list[TopicStatus] = field(default_factory=list[TopicStatus])
+    replicas: dict[str, list[Replica]] = field(default_factory=dict[str, list[Replica]])
+    consumers: list[Consumer] = field(default_factory=list[Consumer])
+    deciders: list[Decider] = field(default_factory=list[Decider])
+    pools: list[PoolStatus] = field(default_factory=list[PoolStatus])
+    experiments: dict[str, int] = field(default_factory=dict[str, int])
+    """Those that have not ended, by state."""
+    dead_letters: int = 0
+    newest_letters: list[Letter] = field(default_factory=list[Letter])
+
+
+async def survey(url: str, settings: KafkaSettings, store: ObjectStore | None) -> ClusterStatus:
+    """Look at a cluster; what does not answer becomes a problem, and the rest is told.
+
+    Args:
+        url: of the ledger.
+        settings: how to reach the cluster.
+        store: where snapshots lie; without, everything is folded from its beginning.
+
+    Raises:
+        LedgerError: no broker answers, or there is no ledger.
+    """
+    patience = replace(settings, timeout_s=min(settings.timeout_s, _PATIENCE_S))
+    status = ClusterStatus(ledger=str(parse_address(url)))
+    cluster = await connect(parse_address(url), patience, names(parse_address(url)))
+    try:
+        health = await _look_at_brokers(cluster, status)
+        ledger = await KafkaLedger.open(url, store, settings=patience)
+        try:
+            status.ledger_id = ledger.id
+            for name in TOPICS:
+                await _look(status, name, _look_at_topic(ledger, name, status, health))
+            for service in SHARED:
+                await _look(status, service, _look_at_replicas(cluster, service, status))
+            await _look_at_records(ledger, status, from_snapshots=store is not None)
+        finally:
+            await ledger.close()
+    finally:
+        await cluster.close()
+    _judge(status)
+    return status
+
+
+async def _look_at_brokers(cluster: Cluster, status: ClusterStatus) -> dict[str, _Health]:
+    """Ask every broker that is known, and see from one answer who leads and who is in step."""
+    wanted = names(cluster.address)
+
+    async def ask(node: int) -> Any:
+        try:
+            async with asyncio.timeout(_PATIENCE_S / 2):
+                request = MetadataRequest(wanted, allow_auto_topic_creation=False)
+                return await cluster.send(node, request, "status")
+        except (*FAILURES, TimeoutError):
+            return None
+
+    answers = {node: await ask(node) for node in sorted(cluster.brokers)}
+    known = next((answer for answer in answers.values() if answer is not None), None)
+    health: dict[str, _Health] = {}
+    holding: set[int] = set()
+    for _, full, _, partitions in known.topics if known else ():
+        found = _Health()
+        for _, partition, leader, replicas, in_step, *_ in sorted(partitions, key=lambda p: p[1]):
+            holding.update(replicas)
+            if leader < 0:
+                found.leaderless.append(partition)
+            if len(in_step) < len(replicas):
+                found.behind.append(partition)
+        health[full.removeprefix(cluster.address.topic(""))] = found
+    for node in sorted(holding | answers.keys()):
+        server = cluster.brokers.get(node)
+        status.brokers.append(
+            Broker(
+                id=node,
+                address=str(server) if server else None,
+                answers=answers.get(node) is not None,
+            )
+        )
+    return health
+
+
+async def _look(status: ClusterStatus, what: str, work: Coroutine[Any, Any, None]) -> None:
+    """Look at something; if it does not answer, that is a problem, and no reason to stop."""
+    try:
+        await work
+    except LedgerError as error:
+        status.problems.append(f"{what}: {error}")
+
+
+async def _look_at_records(
+    ledger: KafkaLedger, status: ClusterStatus, *, from_snapshots: bool
+) -> None:
+    for name, of in FORWARDERS:
+        await _look(status, name, _look_at_consumer(ledger, name, of, status))
+    known = Knowledge()
+    for process in DECIDERS:
+        folding = known.fold(ledger, process, from_snapshots=from_snapshots)
+        await _look(status, process.name, folding)
+    status.deciders, status.pools = known.deciders, known.pools
+    status.experiments = dict(known.experiments)
+    await _look(status, "dead letters", _look_at_letters(ledger, status))
+
+
+async def _look_at_topic(
+    ledger: KafkaLedger, name: str, status: ClusterStatus, health: dict[str, _Health]
+) -> None:
+    ends = [await ledger.end(name, number) for number in range(ledger.partitions(name))]
+    found = health.get(name, _Health())
+    status.topics.append(
+        TopicStatus(
+            name=name,
+            events=sum(ends),
+            ends=ends,
+            leaderless=found.leaderless,
+            behind=found.behind,
+        )
+    )
+
+
+async def _look_at_replicas(cluster: Cluster, service: str, status: ClusterStatus) -> None:
+    status.replicas[service] = await replicas_of(cluster, service)
+
+
+async def _look_at_consumer(
+    ledger: KafkaLedger, name: str, followed: str, status: ClusterStatus
+) -> None:
+    lags = [
+        await ledger.end(followed, number) - await ledger.position(name, followed, number)
+        for number in range(ledger.partitions(followed))
+    ]
+    status.consumers.append(Consumer(name=name, topic=followed, lag=sum(lags), lags=lags))
+
+
+async def _look_at_letters(ledger: KafkaLedger, status: ClusterStatus) -> None:
+    letters: list[Letter] = []
+    for partition in range(ledger.partitions(topic.DEADLETTER)):
+        end = await ledger.end(topic.DEADLETTER, partition)
+        status.dead_letters += end
+        start = max(end - _LETTERS, 0)
+        for record in await ledger.read(topic.DEADLETTER, partition, start, _LETTERS):
+            event = decode(record.value)
+            if isinstance(data := event.data, MessageRejected):
+                letters.append(
+                    Letter(
+                        time=event.time,
+                        reader=data.reader,
+                        topic=data.topic,
+                        key=data.key,
+                        reason=data.reason,
+                    )
+                )
+    status.newest_letters = sorted(letters, key=lambda it: it.time, reverse=True)[:_LETTERS]
+
+
+def _judge(status: ClusterStatus) -> None:
+    """Say what is wrong, the worst first."""
+    wrong = [
+        f"broker {broker.id} ({broker.address or 'gone'}) does not answer"
+        for broker in status.brokers
+        if not broker.answers
+    ]
+    for item in status.topics:
+        if item.leaderless:
+            wrong.append(f"{item.name}: nobody leads partition {_numbers(item.leaderless)}")
+        if item.behind:
+            wrong.append(f"{item.name}: a replica of partition {_numbers(item.behind)} is behind")
+    wrong += [f"{name}: no replica runs" for name, held in status.replicas.items() if not held]
+    for decider in status.deciders:
+        if decider.pending:
+            wrong.append(f"{decider.name}: {decider.pending:,} decisions are due")
+        for key, reason in decider.broken.items():
+            wrong.append(f"{decider.name}: cannot go on with {key}: {reason}")
+    status.problems = wrong + status.problems
+
+
+def _numbers(partitions: list[int]) -> str:
+    return ", ".join(map(str, partitions))

@@ -1,0 +1,145 @@
+"""How far the deciders of a ledger are, and what they know: folded as they fold themselves.
+
+From the newest snapshot, with what is on record behind it; nothing is written. So what is said of
+agents, slots and experiments is the truth of the ledger and not of a process that may be down, and
+decisions that are due are told from facts from which nothing follows.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from msgspec import Struct, field
+
+from rung.events import UndecodableEvent, decode
+from rung.host import PartitionFold, Process
+from rung.host.loop import read_decisions, recover
+from rung.ledger import Ledger
+from rung.scheduler.pool import State as Pool
+from rung.searcher.state import State as Experiment
+
+_READ_MAX: Final = 2_000
+_LOOK_BACK: Final = 100
+"""Decisions of which one answers the newest fact, although stragglers may lie behind it."""
+
+
+class Decider(Struct, kw_only=True):
+    """How far a process is, over all partitions."""
+
+    name: str
+    facts: int
+    since_decision: int
+    """Facts behind the newest one from which a decision on record follows."""
+    pending: int = 0
+    """Decisions that are due and not on record."""
+    broken: dict[str, str] = field(default_factory=dict[str, str])
+    """Keys that it cannot fold, with the reason."""
+    since_snapshot: int = 0
+    """Facts to fold again at a start."""
+    snapshot_s: float | None = None
+    """Age of the oldest partition's snapshot; None: a partition has none, or nobody looked."""
+
+
+class PoolStatus(Struct, kw_only=True):
+    """Agents and slots of a pool, as the scheduler sees them."""
+
+    name: str
+    agents: int
+    slots: int
+    idle: int
+    waiting: int
+    """Allocations."""
+
+
+class Knowledge(Struct):
+    """What all deciders know together."""
+
+    deciders: list[Decider] = field(default_factory=list[Decider])
+    pools: list[PoolStatus] = field(default_factory=list[PoolStatus])
+    experiments: Counter[str] = field(default_factory=Counter[str])
+    """State → how many, of those that have not ended."""
+
+    async def fold(self, ledger: Ledger, process: Process[Any], *, from_snapshots: bool) -> None:
+        """Fold a decider on all partitions.
+
+        Raises:
+            LedgerError: the ledger does not answer.
+        """
+        decider = Decider(name=process.name, facts=0, since_decision=0)
+        ages: list[float | None] = []
+        for partition in range(ledger.partitions(process.facts)):
+            fold: PartitionFold[Any] = PartitionFold(process)
+            if from_snapshots:
+                fold = await recover(ledger, process, partition)
+            ages.append(await _age(ledger, process.facts, partition, fold.facts))
+            await _fold(ledger, process, partition, fold, decider)
+            self._learn(fold)
+        if all(age is not None for age in ages):
+            decider.snapshot_s = max(age for age in ages if age is not None)
+        self.deciders.append(decider)
+
+    def _learn(self, fold: PartitionFold[Any]) -> None:
+        for state in fold.states():
+            match state:
+                case Pool():
+                    offers = state.room.agents.values()
+                    self.pools.append(
+                        PoolStatus(
+                            name=state.pool,
+                            agents=len(offers),
+                            slots=sum(offer.size for offer in offers),
+                            idle=sum(len(offer.idle) for offer in offers),
+                            waiting=len(state.queue) + len(state.zero_slot_queue),
+                        )
+                    )
+                case Experiment() if state.phase not in {"new", "ended"}:
+                    self.experiments[state.phase] += 1
+                case _:
+                    pass
+
+
+async def _fold(
+    ledger: Ledger,
+    process: Process[Any],
+    partition: int,
+    fold: PartitionFold[Any],
+    decider: Decider,
+) -> None:
+    end = await ledger.end(process.facts, partition)
+    decider.facts += end
+    decider.since_snapshot += end - fold.facts
+    await read_decisions(ledger, process, fold, partition)
+    decider.since_decision += end - await _newest_decided(ledger, process, partition, fold) - 1
+    while fold.facts < end:
+        records = await ledger.read(process.facts, partition, fold.facts, _READ_MAX)
+        if not records:
+            break
+        decider.pending += sum(len(fold.fold(record).new) for record in records)
+    decider.broken |= fold.quarantined
+
+
+async def _newest_decided(
+    ledger: Ledger, process: Process[Any], partition: int, fold: PartitionFold[Any]
+) -> int:
+    """Return the position of the newest fact from which a decision on record follows, or -1."""
+    newest = -1
+    start = max(fold.decisions - _LOOK_BACK, 0)
+    for record in await ledger.read(process.decisions, partition, start, _LOOK_BACK):
+        try:
+            newest = max(newest, decode(record.value).causeposition or -1)
+        except UndecodableEvent:
+            continue
+    return newest
+
+
+async def _age(ledger: Ledger, facts: str, partition: int, position: int) -> float | None:
+    """Return how long ago the last fact of a snapshot was written; 0 where there is no fact."""
+    if position == 0:
+        return None if await ledger.end(facts, partition) else 0.0
+    records: Sequence[Any] = await ledger.read(facts, partition, position - 1, 1)
+    try:
+        written = datetime.fromisoformat(decode(records[0].value).time)
+    except (IndexError, UndecodableEvent, ValueError):
+        return None
+    return max((datetime.now(UTC) - written).total_seconds(), 0.0)
