@@ -9,10 +9,10 @@ import secrets
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from servers.clickhouse import ClickHouse
-from servers.kafka import KafkaBroker, KafkaCluster
+from servers.kafka import KafkaBroker
 from servers.network import Network
 from servers.process import free_port
 from servers.seaweed import Seaweed
@@ -28,6 +28,27 @@ REPLICAS: Final[Mapping[str, int]] = {
 _LOOPBACK: Final = "127.0.0.1"
 
 
+class Broker(Protocol):
+    """Whatever speaks Kafka's protocol."""
+
+    @property
+    def url(self) -> str:
+        """What `--ledger` takes."""
+        ...
+
+    def start(self) -> None:
+        """Start it and wait until it takes requests."""
+        ...
+
+    def stop(self) -> None:
+        """Ask it to end, and wait until it has."""
+        ...
+
+    def kill(self) -> None:
+        """End it at once."""
+        ...
+
+
 class LocalCluster:
     """Everything, in one folder; what it knows outlives `stop` and `kill`, until `start` again."""
 
@@ -35,7 +56,7 @@ class LocalCluster:
         self,
         folder: Path,
         *,
-        brokers: int = 1,
+        broker: Broker | None = None,
         replicas: Mapping[str, int] = REPLICAS,
         agents: int = 2,
         slots: int = 2,
@@ -48,7 +69,7 @@ class LocalCluster:
 
         Args:
             folder: for data and logs; made if need be.
-            brokers: of Kafka; with three, each record lies on three.
+            broker: of the ledger; an Apache Kafka of one broker if None.
             replicas: of each service.
             agents: how many, named `agent-1` and so on.
             slots: that each agent offers.
@@ -62,7 +83,7 @@ class LocalCluster:
         self._host: Final = network.host if network else _LOOPBACK
         self._partitions: Final = partitions
         self._options: Final = dict(options or {})
-        self.kafka: Final = KafkaCluster(self.folder / "kafka", brokers=brokers, host=self._host)
+        self.broker: Final = broker or KafkaBroker(self.folder / "kafka", host=self._host)
         self.clickhouse: Final = ClickHouse(self.folder / "clickhouse")
         self.objects: Final = Seaweed(self.folder / "objects", host=self._host)
         self.token: Final = secrets.token_urlsafe(24)
@@ -70,7 +91,7 @@ class LocalCluster:
         self.environment: Final = {
             **self.objects.environment,
             "RUNG_CLICKHOUSE_PASSWORD": self.clickhouse.password,
-            "RUNG_LEDGER": self.kafka.url,
+            "RUNG_LEDGER": self.broker.url,
             "RUNG_OBJECTS": self.objects.url,
             "RUNG_SERIES": self.clickhouse.url,
             "RUNG_TOKEN": self.token,
@@ -89,14 +110,23 @@ class LocalCluster:
         """Where each gateway answers."""
         return [f"http://{_LOOPBACK}:{port}" for port in self._ports]
 
-    @property
-    def brokers(self) -> list[KafkaBroker]:
-        """Kafka's brokers."""
-        return self.kafka.brokers
-
     def replicas(self, name: str) -> list[Service]:
         """Return the replicas of a service."""
         return [service for service in self.services if service.name == name]
+
+    def cut(self, agent: Service) -> None:
+        """Take an agent off the network; where it has none of its own, stop it from running."""
+        if self.network is None:
+            agent.pause()
+        else:
+            self.network.cut(self._name_of(agent))
+
+    def mend(self, agent: Service) -> None:
+        """Put it back."""
+        if self.network is None:
+            agent.resume()
+        else:
+            self.network.mend(self._name_of(agent))
 
     def start(self) -> None:
         """Start everything and wait until every process is ready.
@@ -105,7 +135,7 @@ class LocalCluster:
             ServerFailed: something does not start; the message ends with the last it said.
         """
         with ThreadPoolExecutor(3) as threads:
-            starts = (self.kafka.start, self.clickhouse.start, self.objects.start)
+            starts = (self.broker.start, self.clickhouse.start, self.objects.start)
             for started in [threads.submit(start) for start in starts]:
                 started.result()
         self.rung("cluster", "init", "--partitions", str(self._partitions))
@@ -129,13 +159,13 @@ class LocalCluster:
             _stop_all(processes)
         self.objects.stop()
         self.clickhouse.stop()
-        self.kafka.stop()
+        self.broker.stop()
 
     def kill(self) -> None:
         """End everything at once (SIGKILL)."""
         for process in (*self.agents, *self.services):
             process.kill()
-        for server in (self.objects, self.clickhouse, self.kafka):
+        for server in (self.objects, self.clickhouse, self.broker):
             server.kill()
 
     def _service(self, name: str, number: int) -> Service:
@@ -148,6 +178,9 @@ class LocalCluster:
             log=self.folder / "log" / f"{name}-{number}.log",
             environment=self.environment,
         )
+
+    def _name_of(self, agent: Service) -> str:
+        return f"agent-{self.agents.index(agent) + 1}"
 
     def _agent(self, number: int, slots: int) -> Service:
         name = f"agent-{number}"

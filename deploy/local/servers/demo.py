@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rung.cli.demo import search
 from servers.cluster import LocalCluster
+from servers.kafka import KafkaCluster
 from servers.network import Network, available
 from servers.process import ServerFailed
 
@@ -45,9 +46,10 @@ def main() -> None:
 
 def _run(folder: Path, network: Network | None, options: argparse.Namespace) -> int:
     cores = os.cpu_count() or 2
+    host = network.host if network else "127.0.0.1"
     cluster = LocalCluster(
         folder,
-        brokers=options.brokers,
+        broker=KafkaCluster(folder / "kafka", brokers=options.brokers, host=host),
         agents=options.agents,
         slots=max(1, cores // options.agents),
         network=network,
