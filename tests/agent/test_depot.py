@@ -187,6 +187,37 @@ async def test_the_end_of_a_run_waits_for_a_store_that_is_away(
     assert read_manifest(rig.store, "exp00001", f"{allocation_id}.5")
 
 
+async def test_checkpoints_do_not_pile_up_while_the_store_is_away(
+    away: tuple[Rig, Seaweed],
+) -> None:
+    """Two may be on their way; the third waits for room, and all arrive in order."""
+    rig, server = away
+    more = (
+        "with core.init() as ctx:\n"
+        "    for step in (6, 7, 8):\n"
+        "        with ctx.checkpoint.store_path(steps_completed=step) as (path, _):\n"
+        "            (path / 'state').write_text(str(step))\n"
+        "            print('writing', step, flush=True)\n"
+        "        print('done', step, flush=True)\n"
+    )
+    go = rig.folder / "go"
+    script = (
+        "import os, time\nfrom rung import core\nprint('ready', flush=True)\n"
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
+    )
+    allocation_id = await rig.grant(code=rig.code(train=script + more))
+    await rig.until_printed("ready")
+    server.kill()
+    go.touch()
+    await rig.until_printed("writing 8")
+    await rig.until_printed("waits for the object store")
+    assert "done 8" not in (await rig.ended_run(allocation_id)).printed()
+    server.start()
+    ended = await rig.end_of(allocation_id)
+    assert [told.steps_completed for told in ended.of(CheckpointStored)] == [6, 7, 8]
+    assert ended.exit.outcome == "finished"
+
+
 async def test_a_run_that_is_killed_does_not_wait(away: tuple[Rig, Seaweed]) -> None:
     """Its slots are free at once; what it staged is carried on, and told, afterwards."""
     rig, server = away
