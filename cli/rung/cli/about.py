@@ -17,6 +17,7 @@ _HOW: Final = {
 
 
 @click.command()
+@click.option("--json", is_flag=True, expose_value=False, help="JSON it is in any case.")
 def schema() -> None:
     """Print the JSON Schema of the experiment file, for editors.
 

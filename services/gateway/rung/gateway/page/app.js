@@ -83,9 +83,7 @@ function signIn(refused = false) {
         h("code", {}, "~/.rung"),
         " unless said otherwise), and in the address that ",
         h("code", {}, "rung up"),
-        " and ",
-        h("code", {}, "rung status"),
-        " print.",
+        " prints.",
       ),
       h("button", { type: "submit", class: "primary" }, "Open"),
     ),
@@ -103,8 +101,8 @@ async function pulse() {
     const parts = [h("span", {}, `${used} of ${many(slots, "slot")} busy`)];
     if (waiting) parts.push(h("span", {}, `${many(waiting, "run")} waiting`));
     if (status.dead_letters) {
-      const title = "Messages that a service could not take in; see /api/v1/deadletters";
-      parts.push(h("span", { class: "problem", title }, many(status.dead_letters, "rejected message")));
+      const title = "Messages that a service could not take in; `rung status` names them";
+      parts.push(h("span", { class: "problem", title }, many(status.dead_letters, "dead letter")));
     }
     installation.replaceChildren(...parts);
     installation.title = `Rung ${status.version}`;

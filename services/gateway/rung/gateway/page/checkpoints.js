@@ -7,6 +7,7 @@ import { ago, bytes, many, moment, short } from "./format.js";
 const BROWSER_MAX = 512 * 1024 * 1024;
 const COUNTS = new Set(["batches", "epochs", "records"]);
 const HEADS = ["Trial", "Step", "State", "Metrics", "Size", "Stored", "Why", ""];
+const NUMBERS = new Set(["Trial", "Step", "Size"]);
 
 export class CheckpointsTab {
   constructor(page) {
@@ -15,6 +16,7 @@ export class CheckpointsTab {
     this.count = h("span", { class: "hint" });
     this.rows = h("tbody", {});
     this.note = h("p", { class: "empty" }, "Loading…");
+    const heads = HEADS.map((text) => h("th", { scope: "col", class: looks(text) }, text));
     this.element = h(
       "section",
       { class: "panel" },
@@ -29,7 +31,7 @@ export class CheckpointsTab {
       h(
         "div",
         { class: "scroll" },
-        h("table", {}, h("thead", {}, h("tr", {}, HEADS.map((text) => h("th", { scope: "col" }, text)))), this.rows),
+        h("table", {}, h("thead", {}, h("tr", {}, heads)), this.rows),
       ),
       this.note,
     );
@@ -69,8 +71,12 @@ export class CheckpointsTab {
   }
 }
 
+function looks(head) {
+  return NUMBERS.has(head) ? "number" : "";
+}
+
 function row(item, metric) {
-  const cells = HEADS.map((_, i) => h("td", { class: [0, 1, 4].includes(i) ? "number" : "" }));
+  const cells = HEADS.map((text) => h("td", { class: looks(text) }));
   const fetchIt = h("button", { type: "button", class: "small" }, "Download");
   const copy = h("button", { type: "button", class: "small" }, "Copy command");
   cells.at(-1).append(fetchIt, copy);

@@ -22,11 +22,13 @@ export class ListPage {
       h("option", { value: "" }, "all states"),
       STATES.map((name) => h("option", { value: name }, name)),
     );
-    const heads = ["Name", "State", "Progress", "Method", "Trials", "Best", "Time", "Submitted"];
+    const names = ["Name", "State", "Progress", "Method", "Trials", "Best", "Time", "Submitted"];
+    const looks = { Trials: "number" };
+    const heads = names.map((name) => h("th", { scope: "col", class: looks[name] }, name));
     this.table = h(
       "table",
       { class: "list", hidden: true },
-      h("thead", {}, h("tr", {}, heads.map((text) => h("th", { scope: "col" }, text)))),
+      h("thead", {}, h("tr", {}, heads)),
       this.rows,
     );
     this.element = h(
