@@ -51,7 +51,7 @@ def test_which_ledger_is_meant(tmp_path: Path) -> None:
     store.put_bytes("archive/two/x", b"")
     assert ledgers_in(store) == ["one", "two"]
     assert the_ledger_in(store, "two") == "two"
-    with pytest.raises(LedgerError, match="name one, as in .*#one; there are one, two"):
+    with pytest.raises(LedgerError, match=r"name one, as in .*#one; there are one, two"):
         the_ledger_in(store, None)
     with pytest.raises(LedgerError, match="no archive of the ledger 'three'; it holds one, two"):
         the_ledger_in(store, "three")

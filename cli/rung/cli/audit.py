@@ -10,7 +10,7 @@ from rung.cli.complete import experiment_ids
 from rung.cli.exit_code import FAILED, OK
 from rung.cli.link import Link, asynchronous, ledger_option, linked
 from rung.cli.output import flat, print_json, printable
-from rung.events import RungError
+from rung.events import LedgerTrimmed, RungError
 
 if TYPE_CHECKING:
     from rung.client import Audit
@@ -25,31 +25,58 @@ _ABSENT: Final = object()
 @click.command()
 @click.argument("experiment_id", metavar="[ID]", required=False, shell_complete=experiment_ids)
 @ledger_option
+@click.option(
+    "--from-archive",
+    "archive",
+    metavar="URL",
+    help="Audit an archive: file:///…, s3://BUCKET/PREFIX; with #LEDGER where there are several.",
+)
+@click.option(
+    "--since",
+    "earlier",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="What --json printed for that archive before: all that was there must still be.",
+)
 @linked
 @asynchronous
-async def audit(experiment_id: str | None, path: Path | None, link: Link) -> int:
+async def audit(
+    experiment_id: str | None,
+    source: Path | str | None,
+    archive: str | None,
+    earlier: Path | None,
+    link: Link,
+) -> int:
     """Decide every decision on record again, and compare.
 
     The ledger of a data folder is read directly, also while no server runs; that of a server
-    elsewhere is audited there, one experiment (ID) at a time. Exit code 0: nothing differs; 1:
-    something does. With --json: `same`, `decisions`, `differences` (process, key, position, index,
-    recorded, decided), and `verdicts`, one per decider.
+    elsewhere is audited there, one experiment (ID) at a time. Of an archive, each segment and
+    the chain that they make are verified first. Exit code 0: nothing differs; 1: something does.
+    With --json: `same`, `decisions`, `differences` (process, key, position, index, recorded,
+    decided), and `verdicts`, one per decider; of an archive also `archive`: what verifying found.
     """
-    verdict = await _audit(link, experiment_id, path)
+    if archive is not None:
+        from rung.cli.audit_archive import audit_archive  # noqa: PLC0415 - only where it is needed
+
+        if source is not None:
+            raise RungError("name the ledger by --ledger or by --from-archive, not by both")
+        return await audit_archive(archive, experiment_id, earlier, as_json=link.json)
+    if earlier is not None:
+        raise RungError("--since goes with --from-archive")
+    verdict = await _audit(link, experiment_id, source)
     if link.json:
         print_json(verdict)
     else:
-        _tell(verdict)
+        tell(verdict)
     return OK if verdict.same else FAILED
 
 
-async def _audit(link: Link, experiment_id: str | None, path: Path | None) -> "Audit":
+async def _audit(link: Link, experiment_id: str | None, source: Path | str | None) -> "Audit":
     from rung.cli.records import has_ledger  # noqa: PLC0415 - only where it is needed
 
-    if path is None and link.url is None and has_ledger(link.data):
-        path = link.data
-    if path is not None:
-        return await _audit_here(path, experiment_id)
+    if source is None and link.url is None and has_ledger(link.data):
+        source = link.data
+    if source is not None:
+        return await _audit_here(source, experiment_id)
     if experiment_id is None:
         raise RungError(
             "name the experiment to audit, or with --ledger or --data the ledger to audit whole"
@@ -58,16 +85,23 @@ async def _audit(link: Link, experiment_id: str | None, path: Path | None) -> "A
         return await client.audit(experiment_id)
 
 
-async def _audit_here(path: Path, name: str | None) -> "Audit":
+async def _audit_here(source: Path | str, name: str | None) -> "Audit":
     from rung.cli.deciders import audit_all  # noqa: PLC0415 - only where it is needed
     from rung.cli.records import open_ledger, resolve  # noqa: PLC0415 - see above
 
-    async with open_ledger(path) as ledger:
-        experiment_id = None if name is None else await resolve(ledger, name)
-        return await audit_all(ledger, experiment_id)
+    try:
+        async with open_ledger(source) as ledger:
+            experiment_id = None if name is None else await resolve(ledger, name)
+            return await audit_all(ledger, experiment_id)
+    except LedgerTrimmed as error:
+        raise RungError(
+            f"{error}. What the ledger no longer keeps is in its archive:"
+            " rung audit --from-archive URL"
+        ) from error
 
 
-def _tell(found: "Audit") -> None:
+def tell(found: "Audit") -> None:
+    """Print an audit's verdict for a person."""
     for verdict in found.verdicts:
         said = _count(verdict.differences)
         later = f", {verdict.pending:,} not yet decided" if verdict.pending else ""

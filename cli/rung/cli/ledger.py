@@ -1,16 +1,14 @@
-"""`rung ledger tail|show|export|import`: the events themselves."""
+"""`rung ledger show|tail|export|import|archive`: the events themselves."""
 
-import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
 from rung.cli.complete import experiment_ids
-from rung.cli.data_folder import is_running
+from rung.cli.ledger_moves import FORWARDERS, archive, import_, opened_for
 from rung.cli.link import Link, asynchronous, ledger_option, linked
 from rung.cli.output import print_facts, print_json, print_json_line, print_table, printable
 from rung.events import TOPICS, RungError, UndecodableEvent, decode
@@ -18,19 +16,18 @@ from rung.events import TOPICS, RungError, UndecodableEvent, decode
 if TYPE_CHECKING:
     from rung.ledger import Ledger, Record
 
+__all__ = ["FORWARDERS", "ledger"]
+
 _DATA_SHOWN: Final = 160
-FORWARDERS: Final = (
-    ("scheduler-intake", "searches"),
-    ("searcher-intake", "placements"),
-    ("checkpoint-gc-intake", "searches"),
-    ("checkpoint-gc-deleter", "retirements"),
-)
-"""Consumers that must not act on what is imported: it happened elsewhere."""
 
 
 @click.group()
 def ledger() -> None:
-    """Read, export and import the ledger: what happened, event by event."""
+    """Read, export, import and archive the ledger: what happened, event by event."""
+
+
+ledger.add_command(import_)
+ledger.add_command(archive)
 
 
 @ledger.command()
@@ -41,7 +38,12 @@ def ledger() -> None:
 @linked
 @asynchronous
 async def show(
-    experiment_id: str | None, names: tuple[str, ...], path: Path | None, link: Link, *, full: bool
+    experiment_id: str | None,
+    names: tuple[str, ...],
+    source: Path | str | None,
+    link: Link,
+    *,
+    full: bool,
 ) -> None:
     """Show what a ledger holds, or the history of one experiment (ID), in order.
 
@@ -49,7 +51,7 @@ async def show(
     """
     from rung.cli.records import history_of, resolve  # noqa: PLC0415 - only where it is needed
 
-    async with _opened(link, path) as opened:
+    async with opened_for(link, source) as opened:
         if experiment_id is None and not names:
             await _summarize(opened, link)
             return
@@ -80,7 +82,7 @@ async def tail(  # noqa: PLR0913 - what can be chosen
     from rung.ledger.tail import tail as follow  # noqa: PLC0415 - see above
 
     chosen = names or ("experiments", "searches", "retirements", "pools", "placements")
-    async with _opened(link, None) as opened:
+    async with opened_for(link, None) as opened:
         key = None if experiment_id is None else await resolve(opened, experiment_id)
         records = follow(opened, chosen, start="beginning" if everything else "end", key=key)
         count = 0
@@ -105,7 +107,7 @@ async def tail(  # noqa: PLR0913 - what can be chosen
 @linked
 @asynchronous
 async def export(
-    experiment_id: str | None, output: Path | None, path: Path | None, link: Link
+    experiment_id: str | None, output: Path | None, source: Path | str | None, link: Link
 ) -> None:
     """Write the ledger, or one experiment (ID) of it, as JSON lines.
 
@@ -115,7 +117,7 @@ async def export(
     from rung.cli.records import resolve  # noqa: PLC0415 - only where it is needed
     from rung.ledger.archive import export as write  # noqa: PLC0415 - see above
 
-    async with _opened(link, path) as opened:
+    async with opened_for(link, source) as opened:
         name = None if experiment_id is None else await resolve(opened, experiment_id)
         if output is None:
             await write(opened, sys.stdout.buffer, experiment_id=name)
@@ -126,55 +128,6 @@ async def export(
         print_json({"file": str(output), "records": count})
     else:
         click.echo(f"{count:,} events in {output}", err=True)
-
-
-@ledger.command("import")
-@click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@linked
-@asynchronous
-async def import_(file: Path, link: Link) -> None:
-    """Read an export into the data folder's ledger; Rung must not run there meanwhile.
-
-    All of it or nothing; experiments that are there already are refused.
-    """
-    from rung.ledger import SqliteLedger  # noqa: PLC0415 - only where it is needed
-    from rung.ledger.archive import import_ as read  # noqa: PLC0415 - see above
-
-    if link.url is not None:
-        raise RungError("an export is imported into a data folder: name it with --data")
-    if is_running(link.data):
-        raise RungError(
-            f"Rung runs on {link.data}; stop it with `rung down --data {link.data}`, import, and"
-            " start it again"
-        )
-    opened = await SqliteLedger.open(link.data / "ledger")
-    try:
-        with await asyncio.to_thread(file.open, "rb") as lines:
-            imported = await read(opened, lines, consumers=FORWARDERS)
-    finally:
-        await opened.close()
-    if link.json:
-        print_json(imported._asdict())
-    else:
-        names = ", ".join(imported.experiments[:5]) + (
-            ", …" if len(imported.experiments) > 5 else ""
-        )
-        click.echo(f"{imported.records:,} events of {names or 'no experiment'}")
-
-
-@contextlib.asynccontextmanager
-async def _opened(link: Link, path: Path | None) -> "AsyncIterator[Ledger]":
-    from rung.cli.records import has_ledger, open_ledger  # noqa: PLC0415 - see above
-
-    if path is None and link.url is not None:
-        raise RungError(
-            "the ledger is read from a data folder, not over HTTP: name it with --data or"
-            " --ledger, on the machine where it lies"
-        )
-    if path is None and not has_ledger(link.data):
-        raise RungError(f"{link.data} holds no ledger; name the data folder with --data")
-    async with open_ledger(path or link.data) as opened:
-        yield opened
 
 
 async def _summarize(opened: "Ledger", link: Link) -> None:

@@ -15,11 +15,30 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+
+class _SourceType(click.ParamType):
+    """Takes a path that exists, or an URL."""
+
+    name = "path|URL"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Path | str:
+        """Return a path, or an URL as it is."""
+        if isinstance(value, Path) or "://" in value:
+            return value
+        return Path(str(_path.convert(value.removeprefix("sqlite:"), param, ctx)))
+
+
+_path: Final = click.Path(exists=True)
+SOURCE: Final = _SourceType()
+"""A ledger to be read, wherever it is; `rung.cli.records` opens it."""
 ledger_option: Final = click.option(
     "--ledger",
-    "path",
-    type=click.Path(path_type=Path, exists=True),
-    help="An exported file, a ledger, or a data folder, in place of --data.",
+    "source",
+    type=SOURCE,
+    help="In place of --data: an exported file, a ledger or a data folder, kafka://HOST/PREFIX, or"
+    " an archive (file:///…, s3://BUCKET/PREFIX).",
 )
 """For commands that can read a ledger without a server."""
 

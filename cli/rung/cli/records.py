@@ -1,4 +1,4 @@
-"""Opens a ledger for reading: a data folder's, another folder's, or an exported file's."""
+"""Opens a ledger for reading: a folder's, a cluster's, an archive's, or an exported file's."""
 
 import asyncio
 import contextlib
@@ -12,6 +12,7 @@ from rung.ledger.memory import MemoryLedger
 from rung.ledger.sqlite import SqliteLedger
 
 if TYPE_CHECKING:
+    from rung.archive import Report
     from rung.ledger import Ledger, Record
 
 FILE: Final = "ledger.db"
@@ -22,22 +23,53 @@ _BESIDE: Final = frozenset({topic.HEARTBEATS, topic.DEADLETTER})
 
 
 @contextlib.asynccontextmanager
-async def open_ledger(path: Path) -> AsyncIterator["Ledger"]:
-    """Open what a path names: an export, a ledger's file or folder, or a data folder.
+async def open_ledger(source: Path | str) -> AsyncIterator["Ledger"]:
+    """Open what a path or an URL names.
+
+    A path names an export, a ledger's file or folder, or a data folder; an URL a ledger on Kafka,
+    or the object store in which an archive lies.
 
     Raises:
         RungError: it is none of these, or damaged.
     """
-    folder = await asyncio.to_thread(_folder_of, path)
-    ledger: Ledger
-    if folder is None:
-        ledger = await _import(path)
-    else:
-        ledger = await SqliteLedger.open(folder, create=False)
+    if isinstance(source, str):
+        async with _open_url(source) as ledger:
+            yield ledger
+        return
+    folder = await asyncio.to_thread(_folder_of, source)
+    opened = await (_import(source) if folder is None else _open_folder(folder))
     try:
-        yield ledger
+        yield opened
     finally:
-        await ledger.close()
+        await opened.close()
+
+
+@contextlib.asynccontextmanager
+async def open_archive(url: str, report: "Report | None" = None) -> AsyncIterator["Ledger"]:
+    """Open the archive at an URL.
+
+    Args:
+        url: of the object store, with `#LEDGER` behind it where several ledgers are archived.
+        report: what verifying found; what it says is damaged or missing is left out, and what
+            comes after it.
+
+    Raises:
+        RungError: there is none, or it is damaged.
+    """
+    from rung.archive import ArchiveLedger, damaged_in, parse_location  # noqa: PLC0415 - seldom
+    from rung.objects import open_store  # noqa: PLC0415 - see above
+
+    location = parse_location(url)
+    store = await asyncio.to_thread(open_store, location.url)
+    try:
+        yield await ArchiveLedger.open(
+            store,
+            location.ledger_id,
+            without=damaged_in(report) if report else (),
+            partly=report is not None,
+        )
+    finally:
+        store.close()
 
 
 def has_ledger(data: Path) -> bool:
@@ -128,7 +160,26 @@ def _folder_of(path: Path) -> Path | None:
         raise RungError(f"{path} cannot be read ({error.strerror})") from error
 
 
-async def _import(path: Path) -> MemoryLedger:
+@contextlib.asynccontextmanager
+async def _open_url(url: str) -> AsyncIterator["Ledger"]:
+    if not url.startswith("kafka://"):
+        async with open_archive(url) as archive:
+            yield archive
+        return
+    from rung.ledger.opening import open_ledger as open_url  # noqa: PLC0415 - only for a cluster
+
+    opened = await open_url(url)
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+async def _open_folder(folder: Path) -> "Ledger":
+    return await SqliteLedger.open(folder, create=False)
+
+
+async def _import(path: Path) -> "Ledger":
     from rung.ledger.archive import import_  # noqa: PLC0415 - only for exports
 
     ledger = MemoryLedger()

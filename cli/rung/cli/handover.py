@@ -1,0 +1,200 @@
+"""After a whole ledger was imported: what its former home left undone is done in the new one.
+
+A ledger is left at some moment, in good order or not, and one restored from an archive is put
+together of partitions that were archived at slightly different ones. Three things may be missing:
+
+* a decision is on record, and what its forwarder makes of it is not. A forwarded fact names the
+  decision as its cause, so it shows; it is appended as the new home's forwarder would do it;
+* an allocation is over, and its run's end was never told. The run is ended as lost, so that the
+  searcher asks for another one;
+* a checkpoint is retired and not deleted. Its deleter begins at the first of these.
+
+All else happens by itself: agents of the former home are lost when they stay silent, and with
+them their allocations; what waited in a queue waits again.
+"""
+
+import contextlib
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Final, NamedTuple
+
+from rung.checkpoint_gc.service import SOURCE as CHECKPOINT_GC
+from rung.checkpoint_gc.service import intake as checkpoint_gc_intake
+from rung.cli.ledger_moves import DELETER
+from rung.events import Event, Payload, UndecodableEvent, decode, encode, fact, topic
+from rung.events.allocation import (
+    AllocationDropped,
+    AllocationLost,
+    AllocationReleased,
+)
+from rung.events.checkpoint import CheckpointRetired
+from rung.events.trial import RunEnded, RunRequested, TrialExited, allocation_id_of
+from rung.host import now
+from rung.host.forward import number_of
+from rung.ledger import Draft, Ledger, Record
+from rung.scheduler.service import SOURCE as SCHEDULER
+from rung.scheduler.service import intake as scheduler_intake
+from rung.searcher.service import translate as searcher_intake
+
+_SEARCHER: Final = "/rung/searcher"
+_INTAKES: Final[tuple[tuple[str, str, Callable[[Event], Awaitable[Sequence[Payload]]]], ...]] = (
+    (topic.SEARCHES, SCHEDULER, scheduler_intake),
+    (topic.SEARCHES, CHECKPOINT_GC, checkpoint_gc_intake),
+    (topic.PLACEMENTS, _SEARCHER, searcher_intake),
+)
+_READ: Final = 2000
+_REASON: Final = "how it ended was not on record when its ledger was moved"
+
+_NOTES: Final = """
+CREATE TABLE answered (cause TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE over (allocation TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE ended (allocation TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE runs (allocation TEXT PRIMARY KEY, experiment TEXT, trial TEXT, run INTEGER)
+    WITHOUT ROWID;
+"""
+
+
+class HandedOver(NamedTuple):
+    """What was left undone."""
+
+    forwarded: int
+    """Facts that follow from decisions on record."""
+    lost: int
+    """Runs that were ended as lost."""
+    undeleted: int
+    """Retired checkpoints that are still to be deleted."""
+
+
+async def hand_over(ledger: Ledger) -> HandedOver:
+    """Bring a ledger that was just imported whole to where its new home can go on.
+
+    Doing it again changes nothing. Nothing else may use the ledger meanwhile.
+
+    Raises:
+        LedgerUnavailable: the ledger does not answer.
+    """
+    with contextlib.closing(sqlite3.connect("", isolation_level=None)) as notes:
+        notes.execute("PRAGMA journal_mode = OFF")
+        notes.executescript(_NOTES)
+        notes.execute("BEGIN")
+        for name in (topic.EXPERIMENTS, topic.POOLS, topic.PLACEMENTS, topic.SEARCHES):
+            async for _, event in _events(ledger, name):
+                _note(notes, event)
+        forwarded = await _forward(ledger, notes)
+        lost = await _end_runs(ledger, notes)
+        return HandedOver(forwarded, lost, await _rewind_deleter(ledger, notes))
+
+
+def _note(notes: sqlite3.Connection, event: Event) -> None:
+    """Write down what matters of an event."""
+    if event.cause is not None and event.causeposition is None:
+        notes.execute("INSERT OR IGNORE INTO answered VALUES (?)", (event.cause,))
+    match event.data:
+        case TrialExited() | RunEnded() as end:
+            _insert(notes, "ended", allocation_id_of(end.trial_id, end.run))
+        case AllocationReleased() | AllocationLost() | AllocationDropped() as end:
+            _insert(notes, "over", end.allocation_id)
+        case RunRequested(spec=spec):
+            allocation_id = allocation_id_of(spec.trial_id, spec.run)
+            notes.execute(
+                "INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?)",
+                (allocation_id, spec.experiment_id, spec.trial_id, spec.run),
+            )
+        case _:
+            pass
+
+
+def _insert(notes: sqlite3.Connection, table: str, allocation_id: str) -> None:
+    notes.execute(f"INSERT OR IGNORE INTO {table} VALUES (?)", (allocation_id,))  # noqa: S608 - ours
+
+
+async def _forward(ledger: Ledger, notes: sqlite3.Connection) -> int:
+    """Append what forwarders should have made of decisions; return how much it was."""
+    count = 0
+    for name, source, translate in _INTAKES:
+        drafts: list[Draft] = []
+        async for record, event in _events(ledger, name):
+            if _answered(notes, event):
+                continue
+            for data in await translate(event):
+                if isinstance(data, RunEnded):
+                    _insert(notes, "ended", allocation_id_of(data.trial_id, data.run))
+                drafts.append(_forwarded(ledger, record, event, data, source))
+        if drafts:
+            await ledger.append(drafts)
+        count += len(drafts)
+    return count
+
+
+def _forwarded(ledger: Ledger, record: Record, event: Event, data: Payload, source: str) -> Draft:
+    """Return the fact that the forwarder of this ledger would make."""
+    origin, sequence = number_of(ledger.id, record, event)
+    made = fact(
+        data,
+        source=source,
+        origin=origin,
+        sequence=sequence,
+        time=now(),
+        cause=event.id,
+        traceparent=event.traceparent,
+    )
+    return Draft(made.topic, made.key, encode(made))
+
+
+async def _end_runs(ledger: Ledger, notes: sqlite3.Connection) -> int:
+    """End the runs whose allocations are over; return how many there were."""
+    found: list[tuple[str, str, int]] = notes.execute(
+        "SELECT experiment, trial, run FROM runs JOIN over USING (allocation)"
+        " WHERE allocation NOT IN (SELECT allocation FROM ended) ORDER BY allocation"
+    ).fetchall()
+    facts = [
+        fact(
+            RunEnded(
+                experiment_id=experiment_id,
+                trial_id=trial_id,
+                run=run,
+                outcome="lost",
+                reason=_REASON,
+            ),
+            source=_SEARCHER,
+            origin=f"import/{ledger.id}/{allocation_id_of(trial_id, run)}",
+            sequence=1,
+            time=now(),
+        )
+        for experiment_id, trial_id, run in found
+    ]
+    if facts:
+        await ledger.append([Draft(item.topic, item.key, encode(item)) for item in facts])
+    return len(facts)
+
+
+async def _rewind_deleter(ledger: Ledger, notes: sqlite3.Connection) -> int:
+    """Have the deleter begin at the first checkpoint that is retired and not deleted."""
+    firsts: dict[int, int] = {}
+    count = 0
+    async for record, event in _events(ledger, topic.RETIREMENTS):
+        if isinstance(event.data, CheckpointRetired) and not _answered(notes, event):
+            firsts.setdefault(record.partition, record.position)
+            count += 1
+    for partition, position in firsts.items():
+        await ledger.commit(DELETER, topic.RETIREMENTS, partition, position)
+    return count
+
+
+def _answered(notes: sqlite3.Connection, event: Event) -> bool:
+    found = notes.execute("SELECT 1 FROM answered WHERE cause = ?", (event.id,)).fetchone()
+    return found is not None
+
+
+async def _events(ledger: Ledger, name: str) -> AsyncIterator[tuple[Record, Event]]:
+    """Yield what can be read of a topic, partition by partition."""
+    for partition in range(ledger.partitions(name)):
+        position = await ledger.start(name, partition)
+        while records := await ledger.read(name, partition, position, _READ):
+            for record in records:
+                try:
+                    event = decode(record.value)
+                except UndecodableEvent:
+                    continue  # whoever folds it makes a dead letter of it
+                yield record, event
+            position = records[-1].position + 1

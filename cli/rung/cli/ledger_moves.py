@@ -1,0 +1,171 @@
+"""`rung ledger import|archive`: a ledger comes from elsewhere, and is kept elsewhere."""
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+
+import click
+
+from rung.cli.data_folder import is_running
+from rung.cli.link import SOURCE, Link, asynchronous, ledger_option, linked
+from rung.cli.output import print_json
+from rung.events import RungError, topic
+
+if TYPE_CHECKING:
+    from rung.cli.handover import HandedOver
+    from rung.ledger import Ledger
+    from rung.ledger.archive import Imported
+
+DELETER: Final = "checkpoint-gc-deleter"
+FORWARDERS: Final = (
+    ("scheduler-intake", topic.SEARCHES),
+    ("searcher-intake", topic.PLACEMENTS),
+    ("checkpoint-gc-intake", topic.SEARCHES),
+    (DELETER, topic.RETIREMENTS),
+)
+"""Consumers that must not act on what is imported: it happened elsewhere."""
+_NAMED: Final = 5
+"""So many experiments are named."""
+
+
+@click.command("import")
+@click.argument("source", metavar="FILE|ARCHIVE", type=SOURCE)
+@click.option(
+    "--ledger", "target", help="Into a cluster, in place of --data: kafka://HOST/PREFIX."
+)
+@linked
+@asynchronous
+async def import_(source: Path | str, target: str | None, link: Link) -> None:
+    """Read an export, or an archive (file:///…, s3://BUCKET/PREFIX), into another ledger.
+
+    Nothing else may use that ledger meanwhile. Experiments that are there already are refused.
+    Into a data folder comes all or nothing; into a cluster too, unless it fails on the way.
+    A whole ledger goes on where it was left: its experiments that have not ended are trained on
+    by the agents of their new home.
+    """
+    from rung.cli.handover import hand_over  # noqa: PLC0415 - only where it is needed
+    from rung.ledger.archive import import_ as read  # noqa: PLC0415 - see above
+    from rung.ledger.line import parse_header  # noqa: PLC0415 - see above
+
+    async with _lines_of(source) as lines, _target(target, link) as opened:
+        whole = parse_header(lines.readline()).experiment is None
+        lines.seek(0)
+        imported = await read(opened, lines, consumers=FORWARDERS)
+        handed = await hand_over(opened) if whole else None
+    if link.json:
+        print_json(imported._asdict() | (handed._asdict() if handed else {}))
+    else:
+        _tell(imported, handed)
+
+
+@click.command()
+@click.option(
+    "--to",
+    "url",
+    required=True,
+    help="URL of the object store: s3://bucket/prefix, file:///srv/archive.",
+)
+@ledger_option
+@linked
+@asynchronous
+async def archive(url: str, source: Path | str | None, link: Link) -> None:
+    """Archive what the ledger holds now, in segments that prove what they hold.
+
+    What the store has already stays as it is, so this can be run again and again. In a cluster
+    checkpoint-gc does it all the time. `rung audit --from-archive URL` audits an archive.
+    """
+    from rung.archive import archive_now  # noqa: PLC0415 - only where it is needed
+    from rung.objects import open_store  # noqa: PLC0415 - see above
+
+    store = await asyncio.to_thread(open_store, url)
+    try:
+        async with opened_for(link, source) as opened:
+            done = await archive_now(opened, store)
+            name = f"{store.url}#{opened.id}"
+    finally:
+        store.close()
+    records, segments = sum(it.records for it in done), sum(it.segments for it in done)
+    if link.json:
+        print_json({"archive": name, "records": records, "segments": segments})
+    else:
+        click.echo(f"{records:,} events in {segments:,} new segments of {name}")
+
+
+@contextlib.asynccontextmanager
+async def opened_for(link: Link, source: Path | str | None) -> AsyncIterator["Ledger"]:
+    """Open the ledger that is to be read: the one named, or that of the data folder.
+
+    Raises:
+        RungError: there is none.
+    """
+    from rung.cli.records import has_ledger, open_ledger  # noqa: PLC0415 - only where it is needed
+
+    if source is None and link.url is not None:
+        raise RungError(
+            "the ledger is read from a data folder, not over HTTP: name it with --data or"
+            " --ledger, on the machine where it lies"
+        )
+    if source is None and not has_ledger(link.data):
+        raise RungError(f"{link.data} holds no ledger; name the data folder with --data")
+    async with open_ledger(source or link.data) as opened:
+        yield opened
+
+
+@contextlib.asynccontextmanager
+async def _lines_of(source: Path | str) -> AsyncIterator[IO[bytes]]:
+    """Open the lines of an export, or make them of an archive."""
+    if isinstance(source, Path):
+        with await asyncio.to_thread(source.open, "rb") as lines:
+            yield lines
+        return
+    from rung.cli.records import open_archive  # noqa: PLC0415 - only where it is needed
+    from rung.ledger.archive import export  # noqa: PLC0415 - see above
+
+    if source.startswith("kafka://"):  # noqa: ASYNC240 - a string is no path
+        raise RungError("an export or an archive is imported, not a ledger: export it first")
+    with tempfile.TemporaryFile() as lines:
+        async with open_archive(source) as archived:
+            await export(archived, lines)
+        lines.seek(0)
+        yield lines
+
+
+@contextlib.asynccontextmanager
+async def _target(url: str | None, link: Link) -> AsyncIterator["Ledger"]:
+    """Open the ledger that is written to, which nobody else may use."""
+    from rung.ledger.opening import open_ledger  # noqa: PLC0415 - only where it is needed
+
+    if url is None:
+        if link.url is not None:
+            raise RungError(
+                "an export is imported into a data folder: name it with --data; or into a cluster:"
+                " name its ledger with --ledger kafka://…"
+            )
+        if is_running(link.data):
+            raise RungError(
+                f"Rung runs on {link.data}; stop it with `rung down --data {link.data}`, import,"
+                " and start it again"
+            )
+    elif not url.startswith("kafka://"):
+        raise RungError(
+            f"--ledger {url}: name a cluster, kafka://HOST/PREFIX; for a folder --data"
+        )
+    opened = await open_ledger(link.data / "ledger" if url is None else url)
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+def _tell(imported: "Imported", handed: "HandedOver | None") -> None:
+    names = ", ".join(imported.experiments[:_NAMED])
+    more = ", …" if len(imported.experiments) > _NAMED else ""
+    click.echo(f"{imported.records:,} events of {names or 'no experiment'}{more}")
+    if handed is not None and any(handed):
+        click.echo(
+            f"left undone there, done here: {handed.forwarded:,} events forwarded,"
+            f" {handed.lost:,} runs ended as lost, {handed.undeleted:,} checkpoints to delete"
+        )

@@ -1,0 +1,160 @@
+"""`rung objects copy`: checkpoints and code from the folder of one machine to where they go on."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+
+from rung.cli.exit_code import FAILED, OK
+from rung.cli.output import print_json, printable, size
+from rung.events import RungError
+
+if TYPE_CHECKING:
+    from rung.objects import FolderStore, ObjectStore
+
+_CODE: Final = "code/"
+_CHECKPOINTS: Final = "checkpoints/"
+_MANIFEST: Final = "/manifest.json"
+_ARCHIVE_SUFFIX: Final = ".tar.gz"
+
+
+class Copied(NamedTuple):
+    """What was copied."""
+
+    checkpoints: int
+    code: int
+    size_bytes: int
+    already: int
+    """Checkpoints and code archives that were there."""
+    damaged: list[str]
+    """What could not be copied because it is not whole, one line each."""
+
+
+@click.group()
+def objects() -> None:
+    """Look after checkpoints and code in the object store."""
+
+
+@objects.command()
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def copy(source: str, target: str, *, as_json: bool) -> int:
+    """Copy checkpoints and code from a folder to another object store.
+
+    FROM is the folder `objects` of a data folder, TO an URL such as s3://bucket/prefix. Each file
+    is held against its checkpoint's manifest on the way. What is there already is left as it is,
+    so after an interruption the same command goes on. Exit code 1: some of it is damaged, and
+    was left out.
+    """
+    copied = _copy(source, target, as_json=as_json)
+    if as_json:
+        print_json(copied._asdict())
+    else:
+        click.echo(
+            f"{copied.checkpoints:,} checkpoints and {copied.code:,} code archives copied"
+            f" ({size(copied.size_bytes)}), {copied.already:,} were there already"
+        )
+    return FAILED if copied.damaged else OK
+
+
+def _copy(source: str, target: str, *, as_json: bool) -> Copied:
+    from rung.objects import open_store  # noqa: PLC0415 - with what S3 needs
+
+    store = open_store(target)
+    try:
+        copying = _Copying(_folder(source), store, quiet=as_json)
+        copying.code_archives()
+        copying.checkpoints()
+        return copying.done()
+    finally:
+        store.close()
+
+
+class _Copying:
+    """What is copied, one thing after the other."""
+
+    def __init__(self, source: "FolderStore", target: "ObjectStore", *, quiet: bool) -> None:
+        self._source = source
+        self._target = target
+        self._quiet = quiet
+        self._counts = {"checkpoints": 0, "code": 0, "size_bytes": 0, "already": 0}
+        self._damaged: list[str] = []
+
+    def done(self) -> Copied:
+        """Return what was copied."""
+        return Copied(**self._counts, damaged=self._damaged)
+
+    def code_archives(self) -> None:
+        """Copy what experiments were submitted with; a name is its bytes' digest."""
+        there = {info.name: info.size_bytes for info in self._target.list(_CODE)}
+        for info in self._source.list(_CODE):
+            if there.get(info.name) == info.size_bytes:
+                self._counts["already"] += 1
+                continue
+            path = self._source.root / info.name
+            with path.open("rb") as opened:
+                digest = hashlib.file_digest(opened, "sha256").hexdigest()
+            if info.name != f"{_CODE}{digest}{_ARCHIVE_SUFFIX}":
+                self._report(f"{info.name} holds other bytes than its name says ({digest[:12]}…)")
+                continue
+            self._target.put(info.name, path)
+            self._counts["code"] += 1
+            self._counts["size_bytes"] += info.size_bytes
+
+    def checkpoints(self) -> None:
+        """Copy the checkpoints that are complete, the manifest of each last."""
+        from rung.objects import ObjectDamaged, copy_checkpoint  # noqa: PLC0415 - see above
+
+        for experiment_id, checkpoint_id in self._found():
+            if self._is_there(f"{_CHECKPOINTS}{experiment_id}/{checkpoint_id}{_MANIFEST}"):
+                self._counts["already"] += 1
+                continue
+            try:
+                stored = copy_checkpoint(self._source, self._target, experiment_id, checkpoint_id)
+            except ObjectDamaged as error:
+                self._report(f"{experiment_id}: {error}")
+                continue
+            self._counts["checkpoints"] += 1
+            self._counts["size_bytes"] += stored.manifest.size_bytes
+
+    def _found(self) -> Iterator[tuple[str, str]]:
+        for info in self._source.list(_CHECKPOINTS):
+            parts = info.name.removesuffix(_MANIFEST).split("/")
+            if info.name.endswith(_MANIFEST) and len(parts) == 3:
+                yield parts[1], parts[2]
+
+    def _is_there(self, manifest: str) -> bool:
+        """Whether the target has that manifest, which is written last."""
+        from rung.objects import ObjectMissing  # noqa: PLC0415 - see above
+
+        try:
+            return self._target.read(manifest) == self._source.read(manifest)
+        except ObjectMissing:
+            return False
+
+    def _report(self, text: str) -> None:
+        self._damaged.append(text)
+        if not self._quiet:
+            click.echo(f"damaged: {printable(text)}", err=True)
+
+
+def _folder(source: str) -> "FolderStore":
+    """Return the folder that is copied from.
+
+    Raises:
+        RungError: it is none.
+    """
+    from rung.objects import FolderStore, open_store  # noqa: PLC0415 - see above
+
+    if "://" not in source:
+        path = Path(source)
+        if not path.is_dir():
+            raise RungError(f"{source} is no folder: name the folder `objects` of a data folder")
+        return FolderStore(path)
+    store: Any = open_store(source)
+    if not isinstance(store, FolderStore):
+        raise RungError(f"{source}: checkpoints are copied from a folder, file:///…")
+    return store
