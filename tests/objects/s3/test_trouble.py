@@ -17,7 +17,7 @@ from servers.seaweed import Seaweed
 
 def test_a_server_that_stalls_is_given_up_and_found_again(own: Seaweed) -> None:
     """A stopped server costs bounded time; afterwards everything goes on."""
-    store = open_at(own, RUNG_S3_TIMEOUT_S="0.5", RUNG_S3_PATIENCE_S="1")
+    store = open_at(own, RUNG_S3_TIMEOUT_S="3", RUNG_S3_PATIENCE_S="3")
     store.put_bytes("x", b"1")
     own.pause()
     try:
