@@ -79,8 +79,8 @@ def _report(experiment: str, seconds: float) -> None:
     _console.print(table)
     trained, full = shown["units_trained"], shown["units_full"]
     _console.print(
-        f"Trained {trained:,.10g} {shown['plan']['time_metric']} in {seconds:.0f} s; every trial in "
-        f"full would have been {full:,.10g}: the search did {trained / full:.0%} of that."
+        f"Trained {trained:,.10g} {shown['plan']['time_metric']} in {seconds:.0f} s; every trial "
+        f"in full would have been {full:,.10g}: the search did {trained / full:.0%} of that."
     )
     if best["checkpoint"]:
         name = best["checkpoint"]["id"]
