@@ -187,3 +187,26 @@ def test_view_that_raises_rejects_the_record_alone() -> None:
     assert rejected
     assert all("AssertionError" in item.reason for item in rejected)
     assert list(_state(fold).checkpoints) == ["c0"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), data=st.data())
+def test_decisions_of_two_replicas_count_once(seed: int, data: st.DataObject) -> None:
+    """Whatever a replica that woke late wrote once more, and wherever, the view is the same."""
+    history = play(seed)
+    expected = _state(_whole(history))
+    decisions = [it.record for it in history.decisions]
+    for _ in range(data.draw(st.integers(1, 4))):
+        end = data.draw(st.integers(0, len(decisions)))
+        start = data.draw(st.integers(0, end))
+        late = data.draw(st.integers(end, len(decisions)))
+        decisions[late:late] = decisions[start:end]
+    numbered = [record._replace(position=place) for place, record in enumerate(decisions)]
+    facts = [it.record for it in history.facts]
+    cut = data.draw(st.integers(0, len(facts)))
+
+    fold: ViewFold[Experiment] = ViewFold(ExperimentView())
+    fold.hold(numbered)
+    assert fold.fold(facts[:cut]) == []
+    assert fold.fold(facts[cut:]) == []
+    assert _state(fold) == expected

@@ -12,6 +12,7 @@ from rung.events.experiment import (
     PauseRequested,
     ResumeRequested,
 )
+from rung.events.trial import TrialEnded
 
 
 class Count(Struct):
@@ -19,6 +20,8 @@ class Count(Struct):
 
     pauses: int = 0
     decisions: int = 0
+    ended: int = 0
+    """How many trials ended."""
 
 
 class Tally:
@@ -44,6 +47,8 @@ class Tally:
                 state.pauses += 1
             case ExperimentPaused() | ExperimentResumed() | ExperimentEnded():
                 state.decisions += 1
+            case TrialEnded():
+                state.ended += 1
             case KillRequested():
                 state.pauses = -1_000
                 raise ValueError("cannot fold a kill")

@@ -137,3 +137,32 @@ def test_a_fact_that_is_no_event_is_rejected_alone() -> None:
     assert bad.rejected is not None
     assert "not an event" in bad.rejected.reason
     assert len(good.new) == 2
+
+
+def test_no_snapshot_while_decisions_wait_for_their_facts() -> None:
+    """Whoever began from it would not read them again, and decide what is on record anew."""
+    facts = _records([pause(1), pause(2)])
+    _, then = _live([pause(1), pause(2)])
+    fold = PartitionFold(Tally())
+    fold.record(_records(then))
+    fold.fold(facts[0])
+    assert fold.snapshot() is None
+
+    fold.fold(facts[1])
+    assert fold.snapshot() is not None
+
+
+def test_a_snapshot_that_lacks_a_decision_is_known_as_wrong() -> None:
+    """Another replica's code may decide what this one's does not: then the record counts."""
+    facts = _records([pause(1), pause(2)])
+    _, then = _live([pause(1), pause(2)], Tally(generosity=1))
+    silent = PartitionFold(Tally(generosity=0))
+    for record in facts:
+        silent.fold(record)
+    fold = PartitionFold(Tally(), silent.snapshot())
+    fold.record(_records(then))
+    assert fold.contradicted
+
+    whole = PartitionFold(Tally())
+    whole.record(_records([*then, *then]))
+    assert not whole.contradicted

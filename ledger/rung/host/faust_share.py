@@ -219,7 +219,6 @@ class _App(faust.App):
 
         async def on_assigned(_: Any, /, *assigned: Any, signal: Any, **_more: Any) -> None:  # noqa: ARG001 - mode's signature
             await given(assigned[0])
-            self.on_rebalance_end()
 
         async def on_revoked(_: Any, /, *revoked: Any, signal: Any, **_more: Any) -> None:  # noqa: ARG001 - mode's signature
             await taken(revoked[0])

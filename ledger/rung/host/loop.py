@@ -36,6 +36,7 @@ _READ_MAX: Final = 2_000
 _WORTH_SAVING: Final = 500
 """So many facts behind the last snapshot are worth another one when a loop ends."""
 _SAVES_WITHIN_S: Final = 1.5
+_LOADS_WITHIN_S: Final = 15.0
 
 _log = structlog.get_logger()
 
@@ -223,7 +224,7 @@ def _snapshot_name(process: Process[Any]) -> str:
 
 async def recover(ledger: Ledger, process: Process[S], partition: int) -> PartitionFold[S]:
     """Return the fold of a partition as its newest readable snapshot left it."""
-    value = await ledger.snapshot(_snapshot_name(process), partition)
+    value = await _snapshot(ledger, process, partition)
     if value is None:
         return PartitionFold(process)
     try:
@@ -234,6 +235,21 @@ async def recover(ledger: Ledger, process: Process[S], partition: int) -> Partit
     if snapshot.version != process.version:
         return PartitionFold(process)
     return PartitionFold(process, snapshot)
+
+
+async def _snapshot(ledger: Ledger, process: Process[Any], partition: int) -> bytes | None:
+    """Return the newest snapshot; where it cannot be had, folding from the beginning does too."""
+    try:
+        async with asyncio.timeout(_LOADS_WITHIN_S):
+            return await ledger.snapshot(_snapshot_name(process), partition)
+    except (LedgerError, TimeoutError) as error:
+        _log.warning(
+            "no snapshot loaded: folding from the beginning",
+            process=process.name,
+            partition=partition,
+            reason=str(error) or f"no answer within {_LOADS_WITHIN_S:g} s",
+        )
+        return None
 
 
 async def read_decisions(

@@ -1,0 +1,63 @@
+"""What an agent takes of the scheduler's decisions."""
+
+import asyncio
+from collections.abc import Sequence
+
+from rung.agent.placements import Placement, Placements
+from rung.events import Event, decision, encode, fact
+from rung.events.allocation import AllocationSignaled, AllocationWithdrawn
+from rung.ledger import Draft, MemoryLedger
+
+POOL = "default"
+
+
+def _signal(position: int, index: int = 0, pool: str = POOL) -> Event:
+    """Return the decision to stop an allocation, caused by the fact at a position."""
+    name = f"k3v9x2ab.{position}.{index}"
+    asked = AllocationWithdrawn(pool=pool, allocation_id=name, how="kill")
+    cause = fact(asked, source="/rung/scheduler", origin="o", sequence=position, time="t")
+    data = AllocationSignaled(pool=pool, allocation_id=name, agents=["a1"], how="kill")
+    return decision(data, source="/rung/scheduler", cause=cause, position=position, index=index)
+
+
+async def _append(ledger: MemoryLedger, events: Sequence[Event]) -> None:
+    await ledger.append([Draft(it.topic, it.key, encode(it)) for it in events])
+
+
+async def _obeyed(before: Sequence[Event], after: Sequence[Event]) -> list[str]:
+    """Return what is obeyed by an agent that joins between the two."""
+    ledger = MemoryLedger(partitions=1)
+    await _append(ledger, before)
+    obeyed: list[str] = []
+    placements = Placements(ledger, POOL, lambda it: obeyed.append(_name(it)))
+    await placements.skip_to_the_end()
+    following = asyncio.create_task(placements.follow())
+    await _append(ledger, after)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    return obeyed
+
+
+def _name(placement: Placement) -> str:
+    return placement.allocation_id
+
+
+async def test_a_decision_that_lies_there_twice_is_obeyed_once() -> None:
+    """What a scheduler that woke late wrote once more is passed over, wherever it lies."""
+    once = [_signal(1), _signal(2), _signal(2, 1), _signal(5)]
+    late = [*once[:3], *once[:2], *once[1:], *once]
+
+    assert await _obeyed([], late) == await _obeyed([], once)
+    assert len(await _obeyed([], once)) == 4
+
+
+async def test_other_pools_have_causes_of_their_own() -> None:
+    """A later decision about another pool in the same partition makes none of ours late."""
+    assert len(await _obeyed([], [_signal(9, pool="gpu"), _signal(3), _signal(4)])) == 2
+
+
+async def test_what_was_there_before_the_agent_joined_is_not_obeyed() -> None:
+    """Grants follow the join that offers the slots, so nothing before it is for this life."""
+    assert await _obeyed([_signal(1)], [_signal(2)]) == ["k3v9x2ab.2.0"]
