@@ -17,6 +17,12 @@ def pytest_report_header() -> list[str]:
     ]
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say it at the end too: a run of all tests reads this file too late for its header."""
+    for line in pytest_report_header():
+        terminalreporter.write_line(line)
+
+
 @pytest.fixture(scope="session", params=usable())
 def broker(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

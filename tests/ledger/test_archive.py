@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 from ledger.conformance import draft, read_all
 from ledger.events import populate
 from rung.events import TOPICS, LedgerError, decode, partition_of, topic
-from rung.ledger import Ledger, MemoryLedger, SqliteLedger
+from rung.ledger import Draft, Ledger, MemoryLedger, SqliteLedger
 from rung.ledger.archive import export, history, import_
 
 EXPERIMENTS = ["aaaaaaaa", "bbbbbbbb", "cccccccc", "dddddddd", "eeeeeeee"]
@@ -245,3 +245,25 @@ async def test_already_there() -> None:
     with pytest.raises(LedgerError, match="pool 'default' has a history in this ledger"):
         await import_(ledger, await exported(other))
     assert await contents(ledger) == before
+
+
+class StutteringLedger(MemoryLedger):
+    """Writes an append twice, as a ledger on Kafka may when an acknowledgement is lost."""
+
+    async def append(self, drafts: Sequence[Draft]) -> list[int]:
+        """Return where the second copy lies."""
+        await super().append(drafts)
+        return await super().append(drafts)
+
+
+async def test_what_is_written_twice_ends_an_import() -> None:
+    """Decisions name their facts' positions, so an import into which something came is refused."""
+    lines = await exported(await original())
+    with pytest.raises(LedgerError, match=r"is at 1 now.*begin again with an empty ledger"):
+        await import_(StutteringLedger(), _one_fact(lines))
+
+
+def _one_fact(lines: list[bytes]) -> list[bytes]:
+    """Return an export of the first fact alone."""
+    header = json.loads(lines[0])
+    return [json.dumps({**header, "records": 1}).encode(), lines[1]]

@@ -146,16 +146,15 @@ async def test_no_cluster(tmp_path: Path) -> None:
 
 
 async def test_one_of_three_killed(three: KafkaCluster, tmp_path: Path) -> None:
-    """Brokers are killed in turn while writers append: all get on, with nothing lost."""
+    """A broker is killed and returns while writers append: all get on, with nothing lost."""
     ledger = await Ground(three.url, tmp_path / "objects", partitions=6).open(
         timeout_s=30, request_timeout_s=3
     )
     async with chains(ledger, 12) as writers:
-        for broker in three.brokers[:2]:
-            await grown(writers)
-            await asyncio.to_thread(broker.kill)
-            await grown(writers)
-            await asyncio.to_thread(broker.start)
+        await grown(writers)
+        await asyncio.to_thread(three.brokers[0].kill)
+        await grown(writers)
+        await asyncio.to_thread(three.brokers[0].start)
         await grown(writers)
     assert sum(chain.failures for chain in writers) == 0
     await hold(ledger, writers)

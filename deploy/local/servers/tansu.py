@@ -13,6 +13,9 @@ from servers.kafka import brokers_known
 from servers.process import ServerProcess, free_port
 
 MEMORY: Final = "memory://tansu/"
+CLIENTS: Final = {"RUNG_KAFKA_FETCH_WAIT_S": "0.05"}
+"""What the environment of processes that use it should hold: it looks for new records only twice
+while a request for them waits, so that must not wait for long."""
 
 
 def available() -> bool:

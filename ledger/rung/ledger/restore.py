@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from rung.events import partition_of, topic
+from rung.events import TOPICS, partition_of, topic
 from rung.events.errors import LedgerError
 from rung.ledger.line import FACTS_OF, Header, Parsed, parse_header, parse_line
 from rung.ledger.port import Draft, Ledger
@@ -55,17 +55,25 @@ async def import_(
     Raises:
         LedgerError: the export is damaged, cut short, or of another version; a decision's fact
             is missing; an experiment or a pool is in the ledger already; a consumer has not read
-            all that the ledger holds. Nothing was written.
-        LedgerUnavailable: the disk became full on the way.
+            all that the ledger holds. Nothing was written. Or: somebody else wrote meanwhile, or
+            the ledger wrote something twice, as one on Kafka may where an acknowledgement is
+            lost. Part of it was written.
+        LedgerUnavailable: the disk became full on the way, or the ledger went away.
     """
     with contextlib.closing(_Spool()) as spool:
         spool.fill(lines)
         await _check_new(ledger, spool)
         await _check_read(ledger, consumers)
+        ends = {
+            (name, partition): await ledger.end(name, partition)
+            for name in TOPICS
+            for partition in range(ledger.partitions(name))
+        }
         for decisions in (False, True):
             for batch in spool.batches(decisions=decisions):
                 drafts = [Draft(name, key, value) for _, name, key, value in batch]
                 positions = await ledger.append(drafts)
+                _check_dense(ledger, drafts, positions, ends)
                 if not decisions:
                     spool.place(batch, positions)
         for consumer, name in consumers:
@@ -209,6 +217,24 @@ async def _check_read(ledger: Ledger, consumers: Sequence[tuple[str, str]]) -> N
                     f"{consumer} has not read all of {name} yet; start Rung, wait until it comes "
                     "to rest, stop it, and import then"
                 )
+
+
+def _check_dense(
+    ledger: Ledger,
+    drafts: Sequence[Draft],
+    positions: Sequence[int],
+    ends: dict[tuple[str, int], int],
+) -> None:
+    """Refuse anything between what is imported: decisions name the positions of their facts."""
+    for (name, key, _), position in zip(drafts, positions, strict=True):
+        place = (name, partition_of(key, ledger.partitions(name)))
+        if position != ends[place]:
+            raise LedgerError(
+                f"{name}/{place[1]} was at {ends[place]} and is at {position} now: somebody else "
+                "writes to this ledger, or it wrote something twice. What was imported cannot be "
+                "used; begin again with an empty ledger, and with nothing else running"
+            )
+        ends[place] += 1
 
 
 def _point(value: bytes, position: int) -> bytes:

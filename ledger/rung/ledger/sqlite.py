@@ -40,6 +40,7 @@ RETENTION: Final = {topic.HEARTBEATS: Retention(keep=1000, every=250)}
 VALUE_BYTES_MAX: Final = 64 << 20
 _BATCH: Final = 1000
 _DOORBELLS: Final = "doorbells"
+_ANNOUNCE: Final = "UPDATE ledger SET value = value + 1 WHERE name = 'doorbells'"
 
 
 class _About(NamedTuple):
@@ -124,10 +125,8 @@ class SqliteLedger:
     async def read(self, topic: str, partition: int, position: int, limit: int) -> list[Record]:
         """Return up to `limit` records from `position` on; fewer where they are big."""
         stream = (topic, partition, self._first(topic, partition))
-        trimmed = topic in RETENTION
-        return await self._reader.run(
-            lambda database: read_records(database, stream, position, limit, trimmed=trimmed)
-        )
+        read = functools.partial(read_records, stream=stream, position=position, limit=limit)
+        return await self._reader.run(functools.partial(read, trimmed=topic in RETENTION))
 
     async def start(self, topic: str, partition: int) -> int:
         """Return the first position that exists."""
@@ -215,9 +214,7 @@ class SqliteLedger:
         return row[0] if row else None
 
     async def _announce(self) -> None:
-        await self._write(
-            (), 0, ("UPDATE ledger SET value = value + 1 WHERE name = 'doorbells'", ())
-        )
+        await self._write((), 0, (_ANNOUNCE, ()))
 
     async def _write(
         self, rows: Sequence[Row], size: int, statement: Statement | None
@@ -296,9 +293,5 @@ def _prepare(path: Path, partitions: int | None) -> _About:
         name: [(number << 10 | partition) * POSITIONS_MAX for partition in range(count)]
         for name, number in numbers.items()
     }
-    names = {
-        first: (name, partition)
-        for name, at in firsts.items()
-        for partition, first in enumerate(at)
-    }
+    names = {first: (name, part) for name, at in firsts.items() for part, first in enumerate(at)}
     return _About(path, found["id"], count, firsts, names)

@@ -17,12 +17,19 @@ class Budget:
         """What is taken at the moment."""
         return self._taken
 
-    async def take(self, size: int) -> None:
-        """Take some bytes; one that is larger than all there is waits for all."""
+    def take_now(self, size: int) -> bool:
+        """Take some bytes if they are there and nobody waits; return whether that was so."""
         size = min(size, self._size)
-        if not self._line and self._taken + size <= self._size:
-            self._taken += size
+        if self._line or self._taken + size > self._size:
+            return False
+        self._taken += size
+        return True
+
+    async def take(self, size: int) -> None:
+        """Take some bytes; one that wants more than all there is waits for all."""
+        if self.take_now(size):
             return
+        size = min(size, self._size)
         ready = asyncio.get_running_loop().create_future()
         self._line.append((size, ready))
         try:

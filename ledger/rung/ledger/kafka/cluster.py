@@ -19,8 +19,9 @@ from aiokafka import errors
 from aiokafka.conn import CloseReason, create_conn
 from aiokafka.protocol.metadata import MetadataRequest
 
-from rung.events.errors import LedgerDamaged, LedgerError, LedgerUnavailable
-from rung.ledger.kafka.failure import FAILURES, explain, failed, passes, told
+from rung.events.errors import LedgerError, LedgerUnavailable
+from rung.ledger.kafka.failure import FAILURES, explain, passes, told
+from rung.ledger.kafka.metadata import Metadata
 from rung.ledger.kafka.settings import Address, KafkaSettings, Server
 
 _HEDGE_S: Final = 0.5
@@ -28,10 +29,6 @@ _HEDGE_S: Final = 0.5
 _WAIT_S_MIN: Final = 0.05
 _WAIT_S_MAX: Final = 1.0
 _IDLE_MS: Final = 9 * 60 * 1000
-_GONE_S: Final = 3.0
-_GONE_ANSWERS: Final = 3
-_NO_LEADER: Final = -1
-_UNKNOWN_TOPIC: Final = 3
 
 T = TypeVar("T")
 
@@ -53,40 +50,11 @@ class Cluster:
         self.settings: Final = settings
         self._topics: Final = list(topics)
         self._ssl = settings.ssl_context()
-        self._brokers: dict[int, Server] = {}
-        self._leaders: dict[tuple[str, int], int] = {}
-        self._replicas: dict[tuple[str, int], list[int]] = {}
-        self._missing: dict[str, tuple[float, int]] = {}
+        self.metadata: Final = Metadata(address)
         self._links: dict[tuple[Server, str], Any] = {}
         self._connecting: dict[tuple[Server, str], asyncio.Task[Any]] = {}
         self._refreshing: asyncio.Task[None] | None = None
         self._closed = False
-
-    @property
-    def brokers(self) -> dict[int, Server]:
-        """Those that take requests, by node id."""
-        return self._brokers
-
-    def partitions(self, name: str) -> int:
-        """Return how many partitions a topic has, 0 if there is no such topic."""
-        return sum(topic == name for topic, _ in self._leaders)
-
-    def replicas(self, name: str) -> list[int]:
-        """Return how many brokers hold each partition of a topic."""
-        return [len(held) for (topic, _), held in sorted(self._replicas.items()) if topic == name]
-
-    def leader(self, name: str, partition: int) -> int:
-        """Return the node that leads a partition.
-
-        Raises:
-            LeaderNotAvailableError: none does at the moment.
-            LedgerDamaged: the topic is gone.
-        """
-        self._check_there(name)
-        node = self._leaders.get((name, partition), _NO_LEADER)
-        if node not in self._brokers:
-            raise errors.LeaderNotAvailableError(f"{name}/{partition}")
-        return node
 
     async def send(self, node: int, request: Any, purpose: str) -> Any:
         """Send a request to a node and return its answer.
@@ -94,7 +62,7 @@ class Cluster:
         Raises:
             KafkaError, OSError: there is none.
         """
-        server = self._brokers.get(node)
+        server = self.metadata.brokers.get(node)
         if server is None:
             raise errors.NodeNotReadyError(f"node {node} is not known")
         return await self._ask(server, request, purpose)
@@ -164,15 +132,6 @@ class Cluster:
         self._links.clear()
         await asyncio.gather(*(future for future in closing if future), return_exceptions=True)
 
-    def _check_there(self, name: str) -> None:
-        since, answers = self._missing.get(name, (0.0, 0))
-        waited_s = asyncio.get_running_loop().time() - since
-        if answers >= _GONE_ANSWERS and waited_s > _GONE_S:
-            raise LedgerDamaged(
-                f"the topic {name} is not on {self.address} any more: it was deleted, or the "
-                "cluster lost it. Restore it, or begin a new ledger under another prefix"
-            )
-
     async def _ask(self, server: Server, request: Any, purpose: str) -> Any:
         link = await self._link(server, purpose)
         try:
@@ -228,7 +187,7 @@ class Cluster:
 
     async def _refresh(self) -> None:
         """Ask brokers in turn, the next one when the last is slow, until one answers."""
-        known = list(self._brokers.values())
+        known = list(self.metadata.brokers.values())
         random.shuffle(known)
         servers = [*known, *(at for at in self.address.servers if at not in known)]
         request = MetadataRequest(self._topics, allow_auto_topic_creation=False)
@@ -262,22 +221,8 @@ class Cluster:
         raise last
 
     def _learn(self, answer: Any) -> None:
-        now = asyncio.get_running_loop().time()
-        self._brokers = {node: Server(host, port) for node, host, port, _ in answer.brokers}
-        self._leaders = {}
-        self._replicas = {}
-        for code, name, _, partitions in answer.topics:
-            if code == _UNKNOWN_TOPIC:
-                since, answers = self._missing.get(name, (now, 0))
-                self._missing[name] = (since, answers + 1)
-                continue
-            self._missing.pop(name, None)
-            if code and not passes(error := failed(code)):
-                raise error
-            for _, partition, leader, replicas, *_ in partitions:
-                self._leaders[name, partition] = leader
-                self._replicas[name, partition] = replicas
-        live = set(self._brokers.values()) | set(self.address.servers)
+        self.metadata.learn(answer)
+        live = {*self.metadata.brokers.values(), *self.address.servers}
         for key in [key for key in self._links if key[0] not in live]:
             self._links.pop(key).close()
 

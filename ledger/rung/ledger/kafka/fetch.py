@@ -137,8 +137,8 @@ async def end_of(cluster: Cluster, name: str, partition: int, *, seen: int | Non
     request = fetch_request(
         [Wanted(name, partition, end)], wait_ms=AT_ONCE_MS, bytes_max=1, bytes_each=1
     )
-    node = cluster.leader(name, partition)
-    for answer in answers(await cluster.send(node, request, "bounds")):
+    node = cluster.metadata.leader(name, partition)
+    for answer in answers(await cluster.send(node, request, "calls")):
         if answer.code:
             raise failed(answer.code)
         end = max(end, answer.end)
@@ -147,7 +147,7 @@ async def end_of(cluster: Cluster, name: str, partition: int, *, seen: int | Non
 
 async def _bound(cluster: Cluster, name: str, partition: int, which: int) -> int:
     request = OffsetRequest(-1, _UNCOMMITTED, [(name, [(partition, which)])])
-    answer = await cluster.send(cluster.leader(name, partition), request, "bounds")
+    answer = await cluster.send(cluster.metadata.leader(name, partition), request, "calls")
     for _, partitions in answer.topics:
         for _, code, *found in partitions:
             if code:

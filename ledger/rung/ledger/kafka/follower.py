@@ -114,7 +114,7 @@ class Follower:
                 continue
             name = self._cluster.address.topic(stream.topic)
             try:
-                node = self._cluster.leader(name, stream.partition)
+                node = self._cluster.metadata.leader(name, stream.partition)
             except errors.KafkaError as error:
                 self._mend_soon(stream, error)
             except LedgerError as error:

@@ -61,20 +61,20 @@ class Groups:
 
     async def _send(self, group: str, request: Any) -> Any:
         node = self._coordinators.get(group)
-        if node is None or node not in self._cluster.brokers:
+        if node is None or node not in self._cluster.metadata.brokers:
             node = self._coordinators[group] = await self._find(group)
         try:
-            return await self._cluster.send(node, request, "groups")
+            return await self._cluster.send(node, request, "calls")
         except Exception:
             self._coordinators.pop(group, None)
             raise
 
     async def _find(self, group: str) -> int:
         last: Exception = errors.NodeNotReadyError("no broker is known")
-        for node in self._cluster.brokers:
+        for node in self._cluster.metadata.brokers:
             try:
                 answer = await self._cluster.send(
-                    node, FindCoordinatorRequest(group, _GROUP), "groups"
+                    node, FindCoordinatorRequest(group, _GROUP), "calls"
                 )
             except (errors.KafkaError, OSError) as error:
                 last = error

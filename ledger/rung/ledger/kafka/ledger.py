@@ -15,13 +15,15 @@ from rung.events.errors import (
     ObjectError,
     ObjectMissing,
 )
+from rung.ledger.kafka.batch import BATCH_BYTES, OVERHEAD_BYTES, Place, Row
 from rung.ledger.kafka.cluster import Cluster, connect
 from rung.ledger.kafka.follower import Follower
 from rung.ledger.kafka.group import Groups
+from rung.ledger.kafka.identity import Identity, described, identity, names
 from rung.ledger.kafka.reader import Reader
 from rung.ledger.kafka.settings import KafkaSettings, parse_address
-from rung.ledger.kafka.topics import RECORD_BYTES_MAX, Identity, described, identity, names
-from rung.ledger.kafka.writer import BATCH_BYTES, OVERHEAD_BYTES, Place, Row, Writer
+from rung.ledger.kafka.topics import RECORD_BYTES_MAX
+from rung.ledger.kafka.writer import Writer
 from rung.ledger.port import Draft, Record
 from rung.objects import ObjectStore
 
@@ -225,7 +227,7 @@ def _check(cluster: Cluster, found: Identity | None) -> Identity:
         )
     for name in TOPICS:
         full = cluster.address.topic(name)
-        count = cluster.partitions(full)
+        count = cluster.metadata.partitions(full)
         if not count:
             raise LedgerError(
                 f"the topic {full} is missing: {_INIT.format(url=cluster.address)}, which makes "

@@ -105,7 +105,7 @@ class Reader:
         while True:
             wanted = [Wanted(name, partition, at)]
             request = fetch_request(wanted, wait_ms=AT_ONCE_MS, bytes_max=size, bytes_each=size)
-            node = self._cluster.leader(name, partition)
+            node = self._cluster.metadata.leader(name, partition)
             answer = next(answers(await self._cluster.send(node, request, "read")), None)
             if answer is None:
                 raise errors.StaleMetadata(f"node {node} says nothing of {name}/{partition}")

@@ -1,28 +1,23 @@
 """The topics of a ledger on a cluster: made, and checked.
 
 `<prefix>.<topic>` for each topic of the ledger, all with the same number of partitions, and
-`<prefix>.ledger`, which holds who the ledger is. Its records have keys that never repeat, so
-that compaction keeps all of them, and the first one counts: two who make the same ledger at the
-same time agree on it.
+`<prefix>.ledger`, which holds who the ledger is.
 """
 
-import time
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
 import msgspec
 from aiokafka import errors
-from aiokafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
+from aiokafka.protocol.admin import CreateTopicsRequest
 
 from rung.events import TOPICS, topic
-from rung.events.errors import LedgerDamaged, LedgerError
+from rung.events.errors import LedgerError
 from rung.ledger.kafka.cluster import Cluster, connect
-from rung.ledger.kafka.failure import FAILURES, failed, passes
-from rung.ledger.kafka.fetch import AT_ONCE_MS, Wanted, answers, fetch_request, unpack
-from rung.ledger.kafka.settings import Address, KafkaSettings, parse_address
-from rung.ledger.kafka.writer import Writer
+from rung.ledger.kafka.failure import failed, passes
+from rung.ledger.kafka.identity import IDENTITY, Identity, described, identity, introduce, names
+from rung.ledger.kafka.settings import KafkaSettings, parse_address
 
 FOR_EVER: Final = None
 RETENTION: Final[Mapping[str, timedelta | None]] = {
@@ -35,22 +30,7 @@ RETENTION: Final[Mapping[str, timedelta | None]] = {
 PARTITIONS: Final = 16
 REPLICATION: Final = 3
 RECORD_BYTES_MAX: Final = 8 << 20
-IDENTITY: Final = "ledger"
-"""The topic that says who the ledger is."""
-_FORMAT: Final = 1
-_TOPIC_RESOURCE: Final = 2
 _ALREADY_EXISTS: Final = 36
-_READ_BYTES: Final = 1 << 20
-
-
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a ledger is."""
-
-    id: str
-    partitions: int
-    """Of each topic; keys find their partitions by it, so it never changes."""
-    version: int = _FORMAT
-    created_ms: int = 0
 
 
 class Created(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,15 +55,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         return f"{self.topic}: {self.setting} is {self.found}, should be {self.expected}"
-
-
-_encoder: Final = msgspec.json.Encoder()
-_decoder: Final = msgspec.json.Decoder(Identity)
-
-
-def names(address: Address) -> list[str]:
-    """Return what the topics of a ledger are called on the cluster."""
-    return [address.topic(name) for name in (IDENTITY, *TOPICS)]
 
 
 async def create(
@@ -119,9 +90,9 @@ async def create(
                 "export and import the ledger"
             )
         count = known.partitions if known else partitions or PARTITIONS
-        copies = replication or min(REPLICATION, len(cluster.brokers))
+        copies = replication or min(REPLICATION, len(cluster.metadata.brokers))
         made = await _make_topics(cluster, count, copies, kept)
-        known = known or await _introduce(cluster, count)
+        known = known or await introduce(cluster, count)
         return Created(id=known.id, partitions=known.partitions, made=made)
     finally:
         await cluster.close()
@@ -151,7 +122,7 @@ async def check(
     cluster = await connect(address, settings, names(address))
     try:
         known = await identity(cluster)
-        copies = replication or min(REPLICATION, len(cluster.brokers))
+        copies = replication or min(REPLICATION, len(cluster.metadata.brokers))
         configs = await described(cluster, names(address))
         findings: list[Finding] = []
         for name in (IDENTITY, *TOPICS):
@@ -163,59 +134,6 @@ async def check(
         return findings
     finally:
         await cluster.close()
-
-
-async def identity(cluster: Cluster) -> Identity | None:
-    """Return who the ledger on a cluster is, None if it was not made yet.
-
-    Raises:
-        LedgerDamaged: it is of a newer version, or its record is damaged.
-    """
-    name = cluster.address.topic(IDENTITY)
-    if not cluster.partitions(name):
-        return None
-    request = fetch_request(
-        [Wanted(name, 0, 0)], wait_ms=AT_ONCE_MS, bytes_max=_READ_BYTES, bytes_each=_READ_BYTES
-    )
-
-    async def attempt() -> list[bytes]:
-        answer = await cluster.send(cluster.leader(name, 0), request, "read")
-        for found in answers(answer):
-            if found.code:
-                raise failed(found.code)
-            return [record.value for record in unpack(found.raw, name, 0, 0).records]
-        return []
-
-    values = await cluster.persist(attempt, f"reading {name}")
-    if not values:
-        return None
-    try:
-        found = _decoder.decode(values[0])
-    except msgspec.DecodeError as error:
-        raise LedgerDamaged(f"{name} does not say who the ledger is: {error}") from error
-    if found.version != _FORMAT:
-        raise LedgerDamaged(
-            f"{cluster.address} was made by a newer Rung (version {found.version} of the layout; "
-            f"this one knows {_FORMAT}). Upgrade Rung"
-        )
-    return found
-
-
-async def described(cluster: Cluster, wanted: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return the settings of topics; nothing where the cluster does not tell them."""
-    resources = [(_TOPIC_RESOURCE, name, None) for name in wanted if cluster.partitions(name)]
-    if not resources:
-        return {}
-    try:
-        node = next(iter(cluster.brokers))
-        answer = await cluster.send(node, DescribeConfigsRequest(resources), "admin")
-    except (*FAILURES, NotImplementedError):
-        return {}
-    found: dict[str, dict[str, str]] = {}
-    for code, _, _, name, entries in answer.resources:
-        if not code:
-            found[name] = {entry[0]: entry[1] or "" for entry in entries}
-    return found
 
 
 def _retention(asked: Mapping[str, timedelta | None] | None) -> Mapping[str, timedelta | None]:
@@ -258,7 +176,7 @@ async def _make_topics(
 ) -> list[str]:
     address = cluster.address
     wanted = {address.topic(name): name for name in (IDENTITY, *TOPICS)}
-    missing = [full for full in wanted if not cluster.partitions(full)]
+    missing = [full for full in wanted if not cluster.metadata.partitions(full)]
     requests: list[tuple[object, ...]] = [
         (
             full,
@@ -274,9 +192,9 @@ async def _make_topics(
     timeout_ms = int(cluster.settings.request_timeout_s * 500)
 
     async def attempt() -> None:
-        node = next(iter(cluster.brokers))
+        node = next(iter(cluster.metadata.brokers))
         request = CreateTopicsRequest(requests, timeout_ms, validate_only=False)
-        answer = await cluster.send(node, request, "admin")
+        answer = await cluster.send(node, request, "calls")
         for full, code, *reason in answer.topic_errors:
             if code in {0, _ALREADY_EXISTS}:
                 continue
@@ -289,31 +207,18 @@ async def _make_topics(
     async def see() -> None:
         await cluster.refresh()
         for full in wanted:
-            if not cluster.partitions(full):
+            if not cluster.metadata.partitions(full):
                 raise errors.LeaderNotAvailableError(full)
-            for partition in range(cluster.partitions(full)):
-                cluster.leader(full, partition)
+            for partition in range(cluster.metadata.partitions(full)):
+                cluster.metadata.leader(full, partition)
 
     await cluster.persist(attempt, "making topics")
     await cluster.persist(see, "waiting for the topics")
     return missing
 
 
-async def _introduce(cluster: Cluster, count: int) -> Identity:
-    """Say who the ledger is, unless somebody else was first."""
-    drawn = Identity(id=str(uuid.uuid4()), partitions=count, created_ms=int(time.time() * 1000))
-    writer = Writer(cluster)
-    place = (cluster.address.topic(IDENTITY), 0)
-    await writer.append({place: [(drawn.id.encode(), _encoder.encode(drawn))]})
-    await writer.close()
-    found = await identity(cluster)
-    if found is None:
-        raise LedgerDamaged(f"{place[0]} is empty after a record was written to it")
-    return found
-
-
 def _compare(cluster: Cluster, full: str, partitions: int | None, copies: int) -> list[Finding]:
-    found = cluster.partitions(full)
+    found = cluster.metadata.partitions(full)
     if not found:
         return [
             Finding(topic=full, setting="topic", expected="there", found="missing", grave=True)
@@ -329,7 +234,7 @@ def _compare(cluster: Cluster, full: str, partitions: int | None, copies: int) -
                 grave=True,
             )
         )
-    fewest = min(cluster.replicas(full))
+    fewest = min(cluster.metadata.replicas(full))
     if fewest < copies:
         findings.append(
             Finding(

@@ -13,49 +13,33 @@ beginning. A batch of which the acknowledgement was lost is there twice; readers
 """
 
 import asyncio
-import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final
 
 from aiokafka import errors
 from aiokafka.protocol.produce import ProduceRequest
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from rung.events.errors import LedgerError, LedgerUnavailable
+from rung.ledger.kafka.batch import (
+    BATCH_BYTES,
+    OVERHEAD_BYTES,
+    Batch,
+    Part,
+    Place,
+    Row,
+    acknowledge,
+    build,
+    fail,
+    refusal,
+)
 from rung.ledger.kafka.budget import Budget
 from rung.ledger.kafka.cluster import Cluster
 from rung.ledger.kafka.failure import FAILURES, explain, failed, passes, told
 
-BATCH_BYTES: Final = 1 << 20
-OVERHEAD_BYTES: Final = 100
-"""What a batch and a record weigh beside key and value, at most."""
 _REQUEST_BYTES: Final = 16 << 20
 _BACKOFF_S: Final = 0.1
 _ALL_IN_SYNC: Final = -1
-
-Row = tuple[bytes, bytes]
-"""Key and value."""
-Place = tuple[str, int]
-"""A topic by its name on the cluster, and a partition."""
-
-
-class Part:
-    """What one append has for one partition."""
-
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self.rows: Final = rows
-        self.sent = 0
-        self.positions: list[int] = []
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-
-class _Batch(NamedTuple):
-    """What goes from a lane into a request: the bytes, and how many rows of which part."""
-
-    place: Place
-    data: bytes
-    parts: list[tuple[Part, int]]
 
 
 class Writer:
@@ -71,6 +55,10 @@ class Writer:
         self._waiting: asyncio.Task[None] | None = None
         self._scheduled = False
         self._last: Exception | None = None
+        self._open: dict[Part, float] = {}
+        """What waits for its acknowledgement, the oldest first, and until when."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._clock = asyncio.get_running_loop().time
         self._appends = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -90,29 +78,22 @@ class Writer:
         size = sum(
             len(key) + len(value) + OVERHEAD_BYTES for more in rows.values() for key, value in more
         )
-        parts: dict[Place, Part] = {}
-        timeout_s = self._cluster.settings.timeout_s
         self._appends += 1
         self._idle.clear()
+        parts: dict[Place, Part] = {}
+        deadline = self._clock() + self._cluster.settings.timeout_s
         try:
-            async with asyncio.timeout(timeout_s):
-                await self._budget.take(size)
-                try:
-                    parts = {place: self._put(place, more) for place, more in rows.items()}
-                    for part in parts.values():
-                        await part.done
-                finally:
-                    self._budget.give(size)
-        except TimeoutError:
-            first = next(iter(rows))
-            why = told(self._last) if self._last else "no answer"
-            raise LedgerUnavailable(
-                f"appending to {first[0]}/{first[1]}: {self._cluster.address} did not acknowledge "
-                f"it within {timeout_s:g} s ({why}); whether it was written is not known"
-            ) from self._last
+            if not self._budget.take_now(size):
+                await self._wait_for_room(size, deadline, next(iter(rows)))
+            try:
+                parts = {place: self._put(place, more, deadline) for place, more in rows.items()}
+                for part in parts.values():
+                    await part.done
+            finally:
+                self._budget.give(size)
+                for part in parts.values():
+                    self._drop(part)
         finally:
-            for part in parts.values():
-                _drop(part)
             self._appends -= 1
             if not self._appends:
                 self._idle.set()
@@ -121,16 +102,57 @@ class Writer:
     async def close(self) -> None:
         """Wait until what was appended is acknowledged or given up."""
         await self._idle.wait()
+        if self._timer is not None:
+            self._timer.cancel()
         tasks = [*self._busy.values(), *([self._waiting] if self._waiting else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _put(self, place: Place, rows: Sequence[Row]) -> Part:
-        part = Part(rows)
+    async def _wait_for_room(self, size: int, deadline: float, place: Place) -> None:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._budget.take(size)
+        except TimeoutError:
+            raise self._too_late(place, "nothing of it was written") from self._last
+
+    def _put(self, place: Place, rows: Sequence[Row], deadline: float) -> Part:
+        part = Part(place, rows)
         self._lanes.setdefault(place, deque()).append(part)
+        self._open[part] = deadline
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_at(deadline, self._expire)
         self._schedule()
         return part
+
+    def _drop(self, part: Part) -> None:
+        """Give up what was not sent of a part, and whatever failed it besides the first."""
+        del self._open[part]
+        if not part.done.done():
+            part.done.cancel()
+            self._schedule()
+        elif not part.done.cancelled():
+            part.done.exception()
+
+    def _expire(self) -> None:
+        """Fail what is too late; one timer serves all, for they expire in their order."""
+        self._timer = None
+        now = self._clock()
+        for part, deadline in self._open.items():
+            if deadline > now:
+                self._timer = asyncio.get_running_loop().call_at(deadline, self._expire)
+                return
+            if not part.done.done():
+                part.done.set_exception(
+                    self._too_late(part.place, "whether it was written is not known")
+                )
+
+    def _too_late(self, place: Place, outcome: str) -> LedgerUnavailable:
+        why = told(self._last) if self._last else "no answer"
+        return LedgerUnavailable(
+            f"appending to {place[0]}/{place[1]}: {self._cluster.address} did not acknowledge it "
+            f"within {self._cluster.settings.timeout_s:g} s ({why}); {outcome}"
+        )
 
     def _schedule(self) -> None:
         """Send soon: what is appended in this turn of the loop goes together."""
@@ -146,12 +168,12 @@ class Writer:
             if place in self._flying:
                 continue
             try:
-                node = self._cluster.leader(*place)
+                node = self._cluster.metadata.leader(*place)
             except errors.KafkaError as error:
                 self._last = error
                 self._look_around()
             except LedgerError as error:
-                _fail(self._lanes[place], error)
+                fail(self._lanes[place], error)
             else:
                 ready.setdefault(node, []).append(place)
         for node, places in ready.items():
@@ -169,11 +191,11 @@ class Writer:
         return list(self._lanes)
 
     async def _send(self, node: int, places: list[Place]) -> None:
-        batches: dict[Place, _Batch] = {}
+        batches: dict[Place, Batch] = {}
         try:
             size = 0
             for place in places:
-                batch = self._build(place)
+                batch = build(place, self._lanes[place], self._batch_bytes)
                 if not batch.parts:
                     continue
                 size += len(batch.data)
@@ -192,7 +214,7 @@ class Writer:
             del self._busy[node]
             self._schedule()
 
-    async def _request(self, node: int, batches: dict[Place, _Batch]) -> bool:
+    async def _request(self, node: int, batches: dict[Place, Batch]) -> bool:
         """Send batches; return whether all arrived or were refused for good."""
         topics: dict[str, list[tuple[int, bytes]]] = {}
         for (name, partition), batch in batches.items():
@@ -206,7 +228,7 @@ class Writer:
             if not passes(error):
                 for (name, partition), batch in batches.items():
                     what = f"appending to {name}/{partition}"
-                    _fail([part for part, _ in batch.parts], explain(error, what))
+                    fail([part for part, _ in batch.parts], explain(error, what))
             return False
         settled = 0
         for name, partitions in answer.topics:
@@ -214,42 +236,17 @@ class Writer:
                 settled += self._settle(batches[name, partition], code, first)
         return settled == len(batches)
 
-    def _settle(self, batch: _Batch, code: int, first: int) -> bool:
+    def _settle(self, batch: Batch, code: int, first: int) -> bool:
         """Take note of what became of a batch; return whether that is final."""
         if code:
             error = failed(code)
             self._last = error
             if passes(error):
                 return False
-            _fail([part for part, _ in batch.parts], _refusal(error, batch))
+            fail([part for part, _ in batch.parts], refusal(error, batch))
             return True
-        for part, count in batch.parts:
-            part.positions += range(first, first + count)
-            first += count
-            part.sent += count
-            if part.sent == len(part.rows) and not part.done.done():
-                part.done.set_result(None)
+        acknowledge(batch, first)
         return True
-
-    def _build(self, place: Place) -> _Batch:
-        """Make one batch of what lies at the head of a lane."""
-        builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, 0, self._batch_bytes)
-        timestamp = int(time.time() * 1000)
-        taken: list[tuple[Part, int]] = []
-        for number, (part, key, value) in enumerate(self._rows(place)):
-            if builder.append(number, timestamp, key, value, []) is None:
-                break
-            if taken and taken[-1][0] is part:
-                taken[-1] = (part, taken[-1][1] + 1)
-            else:
-                taken.append((part, 1))
-        return _Batch(place, bytes(builder.build()), taken)
-
-    def _rows(self, place: Place) -> Iterator[tuple[Part, bytes, bytes]]:
-        for part in self._lanes[place]:
-            if not part.done.done():
-                for key, value in part.rows[part.sent :]:
-                    yield part, key, value
 
     def _look_around(self) -> None:
         """Ask who leads, and send again then."""
@@ -260,27 +257,3 @@ class Writer:
         await asyncio.sleep(_BACKOFF_S)
         await self._cluster.refresh_quietly()
         self._schedule()
-
-
-def _drop(part: Part) -> None:
-    """Give up what was not sent of a part, and whatever failed it besides the first."""
-    if not part.done.done():
-        part.done.cancel()
-    elif not part.done.cancelled():
-        part.done.exception()
-
-
-def _fail(parts: Iterable[Part], error: LedgerError) -> None:
-    for part in parts:
-        if not part.done.done():
-            part.done.set_exception(error)
-
-
-def _refusal(error: errors.KafkaError, batch: _Batch) -> LedgerError:
-    name, partition = batch.place
-    if isinstance(error, errors.MessageSizeTooLargeError):
-        return LedgerError(
-            f"the cluster refuses a batch of {len(batch.data)} bytes for {name}: raise the "
-            "topic's max.message.bytes"
-        )
-    return explain(error, f"appending to {name}/{partition}")
