@@ -17,6 +17,7 @@ from rung.events import Event, Payload, UndecodableEvent, decode, encode, fact
 from rung.host.finish import finish
 from rung.host.fold import Rejected
 from rung.host.loop import dead_letter
+from rung.host.seen import Seen
 from rung.host.share import Share, Whole
 from rung.host.supervise import supervise
 from rung.host.writer import now
@@ -36,6 +37,7 @@ async def forward(  # noqa: PLR0913 - what it takes
     source: str,
     translate: Translate,
     share: Share | None = None,
+    acts: bool = False,
 ) -> None:
     """Follow a topic from where it was left, and append what `translate` makes of its events.
 
@@ -49,13 +51,15 @@ async def forward(  # noqa: PLR0913 - what it takes
         translate: from an event to facts, at most one per destination key. It may have effects,
             which must be safe to repeat: it sees an event again after a crash.
         share: says which partitions are this replica's; all are if not given.
+        acts: `translate` has effects, so it is not shown decisions that readers do not take.
 
     Raises:
         LedgerError: one that does not pass by itself.
     """
 
     async def work(partition: int) -> None:
-        forwarder = _Forwarder(ledger, name, topic, partition, source, translate)
+        seen = Seen(ledger, name, topic, partition) if acts else None
+        forwarder = _Forwarder(ledger, name, topic, partition, source, translate, seen)
         await supervise(forwarder.run, name=f"{name}/{partition}")
 
     await (share or Whole(ledger)).hold(topic, work)
@@ -79,6 +83,7 @@ class _Forwarder:
         partition: int,
         source: str,
         translate: Translate,
+        seen: Seen | None = None,
     ) -> None:
         self._ledger = ledger
         self._name = name
@@ -86,9 +91,12 @@ class _Forwarder:
         self._partition = partition
         self._source = source
         self._translate = translate
+        self._seen = seen
 
     async def run(self) -> None:
         start = await self._ledger.position(self._name, self._topic, self._partition)
+        if self._seen is not None:
+            start = await self._seen.open(start)
         async for records in self._ledger.follow(self._topic, self._partition, start):
             await finish(self._carry(records))
 
@@ -100,12 +108,16 @@ class _Forwarder:
             await self._ledger.append(drafts)
         behind = records[-1].position + 1
         await self._ledger.commit(self._name, self._topic, self._partition, behind)
+        if self._seen is not None:
+            await self._seen.save()
 
     async def _forward(self, record: Record) -> list[Draft]:
         try:
             event = decode(record.value)
         except UndecodableEvent as error:
             return [dead_letter(self._ledger.id, self._name, Rejected(record, str(error)))]
+        if self._seen is not None and not self._seen.is_new(record.position, event):
+            return []
         origin, sequence = number_of(self._ledger.id, record, event)
         facts = [
             fact(

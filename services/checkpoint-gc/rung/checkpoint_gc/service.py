@@ -1,9 +1,15 @@
-"""The shell of checkpoint-gc: hosts the decider, brings it the ends of trials, deletes files."""
+"""The shell of checkpoint-gc: hosts the decider, brings it the ends of trials, deletes files.
+
+It also archives the ledger, because it has the object store at hand.
+"""
 
 import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+from rung.archive import TOPICS as ARCHIVED
+from rung.archive import ArchiveSettings
+from rung.archive import archive as keep_archive
 from rung.checkpoint_gc.config import Settings
 from rung.checkpoint_gc.deletion import Deletion
 from rung.checkpoint_gc.machine import CheckpointGC
@@ -16,6 +22,8 @@ from rung.objects import ObjectStore
 NAME: Final = "checkpoint-gc"
 TOPICS: Final = (topic.EXPERIMENTS, topic.SEARCHES, topic.RETIREMENTS)
 """Those whose partitions replicas share."""
+TOPICS_ARCHIVING: Final = tuple(dict.fromkeys((*TOPICS, *ARCHIVED)))
+"""And those of replicas that archive the ledger."""
 SOURCE: Final = "/rung/checkpoint-gc"
 
 
@@ -25,6 +33,7 @@ async def serve(
     settings: Settings | None = None,
     *,
     share: Share | None = None,
+    archive: ArchiveSettings | None = None,
 ) -> None:
     """Collect the checkpoints of all experiments of a ledger until cancelled.
 
@@ -33,6 +42,7 @@ async def serve(
         store: where the checkpoints lie.
         settings: how often to try again; their defaults if not given.
         share: says which partitions are this replica's; all are if not given.
+        archive: how to archive the ledger in the store as well; not at all if not given.
     """
     settings = settings or Settings()
     deletion = Deletion(store, settings)
@@ -58,8 +68,11 @@ async def serve(
                 source=SOURCE,
                 translate=deletion.carry_out,
                 share=share,
+                acts=True,
             )
         )
+        if archive is not None:
+            group.create_task(keep_archive(ledger, store, share=share, settings=archive))
 
 
 async def intake(event: Event) -> Sequence[Payload]:

@@ -1,0 +1,87 @@
+"""Remembers the newest cause of each key, for a reader that acts on decisions.
+
+A reader that folds keeps that with the state of the key, and one that only forwards leaves it to
+its destination. One that does what a decision asks (deletes files) must not do what no reader
+takes: a decision that a replica wrote late, perhaps with older code, about a fact that was decided
+otherwise meanwhile. Repeating what was done is harmless; this is not.
+"""
+
+from typing import Final
+
+import msgspec
+import structlog
+from msgspec import Struct, field
+
+from rung.events import Event, LedgerError, UndecodableEvent, decode
+from rung.ledger import Ledger
+
+_READ_MAX: Final = 2_000
+_SAVE_EVERY: Final = 1_000
+
+_log = structlog.get_logger()
+
+
+class _Image(Struct):
+    position: int = 0
+    """Behind the last decision that was seen."""
+    causes: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+
+
+class Seen:
+    """What was seen of one partition of a topic of decisions."""
+
+    def __init__(self, ledger: Ledger, name: str, topic: str, partition: int) -> None:
+        self._ledger = ledger
+        self._name = f"seen/{name}"
+        self._topic = topic
+        self._partition = partition
+        self._image = _Image()
+        self._saved = 0
+
+    async def open(self, position: int) -> int:
+        """Learn of what lies before a position; return where to go on, there or later.
+
+        Raises:
+            LedgerError: the ledger does not answer.
+        """
+        self._image = await self._load()
+        self._saved = self._image.position
+        while self._image.position < position:
+            count = min(position - self._image.position, _READ_MAX)
+            place = (self._topic, self._partition, self._image.position)
+            for record in await self._ledger.read(*place, count):
+                try:
+                    self.is_new(record.position, decode(record.value))
+                except UndecodableEvent:
+                    self._image.position = record.position + 1
+        return self._image.position
+
+    def is_new(self, position: int, event: Event) -> bool:
+        """Take note of the decision at a position; return whether readers take it."""
+        self._image.position = position + 1
+        assert event.causeposition is not None, event
+        assert event.causeindex is not None, event
+        cause = (event.causeposition, event.causeindex)
+        if cause <= self._image.causes.get(event.key, (-1, -1)):
+            return False
+        self._image.causes[event.key] = cause
+        return True
+
+    async def save(self) -> None:
+        """Save what was seen, now and then; what was seen must have been acted on."""
+        if self._image.position - self._saved < _SAVE_EVERY:
+            return
+        value = msgspec.json.encode(self._image)
+        try:
+            await self._ledger.save_snapshot(self._name, self._partition, value)
+        except LedgerError as error:
+            _log.warning("no snapshot saved", name=self._name, reason=str(error))
+        self._saved = self._image.position
+
+    async def _load(self) -> _Image:
+        try:
+            value = await self._ledger.snapshot(self._name, self._partition)
+            return _Image() if value is None else msgspec.json.decode(value, type=_Image)
+        except (LedgerError, msgspec.DecodeError) as error:
+            _log.warning("snapshot ignored", name=self._name, reason=str(error))
+            return _Image()
