@@ -9,11 +9,12 @@ from rung.archive.location import Location, parse_location
 from rung.archive.reading import ArchiveLedger
 from rung.archive.segment import Segment
 from rung.archive.settings import ArchiveSettings
-from rung.archive.shelf import ledgers_in
+from rung.archive.shelf import TOPICS, ledgers_in
 from rung.archive.verify import Problem, Report, damaged_in, verify
 from rung.archive.writer import Archived, archive, archive_now
 
 __all__ = [
+    "TOPICS",
     "ArchiveLedger",
     "ArchiveSettings",
     "Archived",

@@ -25,6 +25,7 @@ from rung.archive.segment import Builder, Place, Segment
 from rung.archive.settings import ArchiveSettings
 from rung.archive.shelf import GROUPS, find_later, find_tip, tip_of
 from rung.events.errors import LedgerDamaged, LedgerTrimmed, ObjectError
+from rung.host import measure
 from rung.host.share import Share, Whole
 from rung.host.supervise import supervise
 from rung.ledger import Ledger
@@ -79,9 +80,10 @@ async def archive(
     settings = settings or ArchiveSettings()
     share = share or Whole(ledger)
     archiver = _Archiver(ledger, store, settings, watch)
-    async with asyncio.TaskGroup() as group:
-        for facts in GROUPS:
-            group.create_task(share.hold(facts, partial(archiver.keep, facts)))
+    with measure.ARCHIVE_LAG_RECORDS.read_from(archiver.lag):
+        async with asyncio.TaskGroup() as group:
+            for facts in GROUPS:
+                group.create_task(share.hold(facts, partial(archiver.keep, facts)))
 
 
 async def archive_now(
@@ -115,8 +117,9 @@ class _Archiver:
         self.ledger: Final = ledger
         self.store: Final = store
         self.settings: Final = settings
-        self.watch: Final = watch or _ignore
         self.room: Final = asyncio.Semaphore(settings.parallel)
+        self._watch: Final = watch or _ignore
+        self._behind: dict[tuple[str, int], int] = {}
 
     def group(self, facts: str, partition: int) -> "_Group":
         """Return the work on a partition of a topic and on the decisions on it."""
@@ -124,9 +127,24 @@ class _Archiver:
 
     async def keep(self, facts: str, partition: int) -> None:
         """Look for what is new now and then, for ever."""
-        await supervise(
-            lambda: self._keep(self.group(facts, partition)), name=f"archive/{facts}/{partition}"
-        )
+        try:
+            await supervise(
+                lambda: self._keep(self.group(facts, partition)),
+                name=f"archive-{facts}/{partition}",
+            )
+        finally:  # others archive it from now on, and say how far they are
+            for name in _order(facts):
+                self._behind.pop((name, partition), None)
+
+    def lag(self) -> dict[tuple[str, ...], float]:
+        """Return how many records of this replica's partitions are not in the archive yet."""
+        return {(): sum(self._behind.values())}
+
+    def tell(self, archived: Archived) -> None:
+        """Say how far the archive of a partition is."""
+        self._behind[archived.topic, archived.partition] = archived.behind
+        measure.ARCHIVE_SEGMENTS.of().inc(archived.segments)
+        self._watch(archived)
 
     async def _keep(self, group: "_Group") -> None:
         wait_s = min(_WAIT_S_MIN, self.settings.retry_s)
@@ -176,7 +194,7 @@ class _Stream:
         self._store = archiver.store
         self._limit = archiver.settings.segment_bytes
         self._room = archiver.room
-        self._watch = archiver.watch
+        self._report = archiver.tell
         self._place = Place(ledger.id, name, partition, ledger.partitions(name))
         self._tip: Segment | None = None
         self._looks = 0
@@ -267,7 +285,7 @@ class _Stream:
                 "earlier copy. Restore it from the archive: "
                 "docs/operations/restore-from-archive.md"
             )
-        self._watch(
+        self._report(
             Archived(place.topic, place.partition, records, segments, self._next, end - self._next)
         )
 
