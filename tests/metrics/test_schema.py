@@ -9,7 +9,7 @@ from metrics.report import EXPERIMENT, metrics, record, row
 from rung.metrics import SeriesDamaged, SeriesError, SeriesStore, SeriesUnavailable, open_series
 from rung.metrics.embedded import Embedded
 from rung.metrics.engine import Tables
-from rung.metrics.native import Column
+from rung.metrics.native import Column, texts
 from rung.metrics.schema import Plan, migrate, migrations, plan, statements
 from servers.clickhouse import ClickHouse
 
@@ -84,14 +84,14 @@ def _make_as_the_first_version_did(tables: Tables) -> None:
     for table in ("metrics", "logs", "positions", "ledgers"):
         tables.execute(_FIRST_SETTINGS.format(table))
     tables.insert("migrations", [Column("number", "UInt32", [1])])
-    tables.insert("ledgers", [Column("id", "String", ["ledger-1"])])
+    tables.insert("ledgers", [texts("id", ["ledger-1"])])
     tables.insert(
         "metrics",
         [
-            Column("experiment_id", "String", [EXPERIMENT]),
-            Column("trial_id", "String", [TRIAL]),
-            Column("kind", "String", ["training"]),
-            Column("name", "String", ["loss"]),
+            texts("experiment_id", [EXPERIMENT]),
+            texts("trial_id", [TRIAL]),
+            texts("kind", ["training"]),
+            texts("name", ["loss"]),
             Column("step", "Int64", [1]),
             Column("value", "Float64", [0.5]),
             Column("time_ms", "Int64", [7]),
@@ -102,7 +102,7 @@ def _make_as_the_first_version_did(tables: Tables) -> None:
     tables.insert(
         "positions",
         [
-            Column("topic", "String", ["metrics"]),
+            texts("topic", ["metrics"]),
             Column("partition", "UInt32", [0]),
             Column("position", "UInt64", [1]),
         ],

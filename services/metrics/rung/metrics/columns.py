@@ -1,7 +1,11 @@
-"""The rows of both tables, gathered column by column."""
+"""The rows of both tables, gathered column by column.
 
+An event's reports are taken metric by metric rather than report by report: so a column grows by
+whole lists, and the rows come nearly in the order in which the table keeps them.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import Final
 
 from rung.events.metric import LogsPrinted, MetricRow, MetricsReported
@@ -30,8 +34,9 @@ def version_of(run: int, sequence: int) -> int:
     Raises:
         Unfit: one of them is out of range.
     """
-    _fit("run", run, 0, _RUN_MAX)
-    _fit("sequence", sequence, 0, _SEQUENCE_MAX)
+    if not (0 <= run <= _RUN_MAX and 0 <= sequence <= _SEQUENCE_MAX):
+        _fit("run", [run], 0, _RUN_MAX)
+        _fit("sequence", [sequence], 0, _SEQUENCE_MAX)
     return run << _SEQUENCE_BITS | sequence
 
 
@@ -39,10 +44,10 @@ def version_of(run: int, sequence: int) -> int:
 class MetricColumns:
     """Rows for the table `metrics`."""
 
-    experiment: list[str] = field(default_factory=list[str])
-    trial: list[str] = field(default_factory=list[str])
-    kind: list[str] = field(default_factory=list[str])
-    name: list[str] = field(default_factory=list[str])
+    experiment: list[bytes] = field(default_factory=list[bytes])
+    trial: list[bytes] = field(default_factory=list[bytes])
+    kind: list[bytes] = field(default_factory=list[bytes])
+    name: list[bytes] = field(default_factory=list[bytes])
     step: list[int] = field(default_factory=list[int])
     value: list[MetricValue] = field(default_factory=list[MetricValue])
     time: list[int] = field(default_factory=list[int])
@@ -56,28 +61,48 @@ class MetricColumns:
             Unfit: one of them does not fit.
         """
         rows = data.rows
-        for row in rows:
-            if not (
-                _INT64_MIN <= row.step <= _INT64_MAX and _INT64_MIN <= row.time_ms <= _INT64_MAX
-            ):
-                _fit("step", row.step, _INT64_MIN, _INT64_MAX)
-                _fit("time_ms", row.time_ms, _INT64_MIN, _INT64_MAX)
-        if len({(row.kind, row.step) for row in rows}) != len(rows):
-            rows = _last(rows)
+        _fit("step", [row.step for row in rows], _INT64_MIN, _INT64_MAX)
+        _fit("time_ms", [row.time_ms for row in rows], _INT64_MIN, _INT64_MAX)
         before = len(self.name)
-        for row in rows:
-            values = row.values
-            count = len(values)
-            self.name += values
-            self.value += values.values()
-            self.kind += repeat(row.kind, count)
-            self.step += repeat(row.step, count)
-            self.time += repeat(row.time_ms, count)
+        if not self._take_alike(rows):
+            for group in _alike(rows):
+                taken = self._take_alike(group)
+                assert taken, group
         count = len(self.name) - before
-        self.experiment += repeat(data.experiment_id, count)
-        self.trial += repeat(data.trial_id, count)
-        self.run += repeat(data.run, count)
-        self.version += repeat(version, count)
+        self.experiment += [data.experiment_id.encode()] * count
+        self.trial += [data.trial_id.encode()] * count
+        self.run += [data.run] * count
+        self.version += [version] * count
+
+    def _take_alike(self, rows: Sequence[MetricRow]) -> bool:
+        """Add rows of one kind, of the same metrics and of a step each; or none if they are not.
+
+        Nearly all events are so, and this is where the time goes.
+        """
+        if not rows:
+            return True
+        kind, names = rows[0].kind, list(rows[0].values)
+        count = len(rows)
+        steps = [row.step for row in rows]
+        values = [row.values for row in rows]
+        if count > 1 and (
+            len(set(steps)) != count
+            or [row.kind for row in rows].count(kind) != count
+            or sum(map(len, values)) != count * len(names)
+        ):
+            return False
+        try:
+            columns = [[given[name] for given in values] for name in names]
+        except KeyError:
+            return False
+        times = [row.time_ms for row in rows]
+        self.kind += [kind.encode()] * (count * len(names))
+        for name, column in zip(names, columns, strict=True):
+            self.name += [name.encode()] * count
+            self.value += column
+            self.step += steps
+            self.time += times
+        return True
 
     def block(self) -> list[Column]:
         """Return the columns as they are inserted; none if there are no rows."""
@@ -100,17 +125,17 @@ class MetricColumns:
 class LogColumns:
     """Rows for the table `logs`."""
 
-    experiment: list[str] = field(default_factory=list[str])
+    experiment: list[bytes] = field(default_factory=list[bytes])
     time: list[int] = field(default_factory=list[int])
-    trial: list[str] = field(default_factory=list[str])
+    trial: list[bytes] = field(default_factory=list[bytes])
     sequence: list[int] = field(default_factory=list[int])
     line: list[int] = field(default_factory=list[int])
-    origin: list[str] = field(default_factory=list[str])
+    origin: list[bytes] = field(default_factory=list[bytes])
     run: list[int] = field(default_factory=list[int])
     rank: list[int] = field(default_factory=list[int])
     stream: list[str] = field(default_factory=list[str])
     level: list[str] = field(default_factory=list[str])
-    text: list[str] = field(default_factory=list[str])
+    text: list[bytes] = field(default_factory=list[bytes])
 
     def take(self, data: LogsPrinted, origin: str, sequence: int) -> None:
         """Add the lines of an event, all of them or none.
@@ -119,21 +144,22 @@ class LogColumns:
             Unfit: one of them does not fit.
         """
         lines = data.lines
-        for line in lines:
-            _fit("rank", line.rank, 0, _UINT32_MAX)
-            _fit("time_ms", line.time_ms, _INT64_MIN, _INT64_MAX)
+        ranks = [line.rank for line in lines]
+        times = [line.time_ms for line in lines]
+        _fit("rank", ranks, 0, _UINT32_MAX)
+        _fit("time_ms", times, _INT64_MIN, _INT64_MAX)
         count = len(lines)
-        self.experiment += repeat(data.experiment_id, count)
-        self.time += [line.time_ms for line in lines]
-        self.trial += repeat(data.trial_id, count)
-        self.sequence += repeat(sequence, count)
+        self.experiment += [data.experiment_id.encode()] * count
+        self.time += times
+        self.trial += [data.trial_id.encode()] * count
+        self.sequence += [sequence] * count
         self.line += range(count)
-        self.origin += repeat(origin, count)
-        self.run += repeat(data.run, count)
-        self.rank += [line.rank for line in lines]
+        self.origin += [origin.encode()] * count
+        self.run += [data.run] * count
+        self.rank += ranks
         self.stream += [line.stream for line in lines]
         self.level += [line.level for line in lines]
-        self.text += [line.text for line in lines]
+        self.text += [line.text.encode() for line in lines]
 
     def block(self) -> list[Column]:
         """Return the columns as they are inserted; none if there are no rows."""
@@ -148,25 +174,27 @@ class LogColumns:
             Column("origin", "String", self.origin),
             Column("run", "UInt32", self.run),
             Column("rank", "UInt32", self.rank),
-            Column("stream", "String", self.stream),
-            Column("level", "String", self.level),
+            Column("stream", "Name", self.stream),
+            Column("level", "Name", self.level),
             Column("text", "String", self.text),
         ]
 
 
-def _last(rows: list[MetricRow]) -> list[MetricRow]:
-    """Return rows of one value each: of several of a kind, name and step the last."""
+def _alike(rows: Sequence[MetricRow]) -> Iterable[list[MetricRow]]:
+    """Return rows sorted out to ones that are alike, of each step and metric the last value."""
     latest = {
         (row.kind, name, row.step): (value, row.time_ms)
         for row in rows
         for name, value in row.values.items()
     }
-    return [
-        MetricRow(kind=kind, step=step, time_ms=time_ms, values={name: value})
-        for (kind, name, step), (value, time_ms) in latest.items()
-    ]
+    found: dict[tuple[str, str], list[MetricRow]] = {}
+    for (kind, name, step), (value, time_ms) in latest.items():
+        row = MetricRow(kind=kind, step=step, time_ms=time_ms, values={name: value})
+        found.setdefault((kind, name), []).append(row)
+    return found.values()
 
 
-def _fit(name: str, number: int, low: int, high: int) -> None:
-    if not low <= number <= high:
+def _fit(name: str, numbers: Sequence[int], low: int, high: int) -> None:
+    if numbers and not (low <= min(numbers) and max(numbers) <= high):
+        number = next(number for number in numbers if not low <= number <= high)
         raise Unfit(f"{name} is {number}: it must be from {low} to {high}")

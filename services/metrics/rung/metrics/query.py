@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 from rung.metrics.batch import Batch
 from rung.metrics.cursor import FIRST, LineKey, read_cursor, write_cursor
 from rung.metrics.engine import Tables
-from rung.metrics.native import Column
+from rung.metrics.native import Column, texts
 from rung.metrics.schema import query
 
 Point = tuple[int, float, int]
@@ -93,7 +93,7 @@ def write(tables: Tables, batch: Batch) -> None:
     tables.insert(
         "positions",
         [
-            Column("topic", "String", [topic for topic, _ in keys]),
+            texts("topic", [topic for topic, _ in keys]),
             Column("partition", "UInt32", [partition for _, partition in keys]),
             Column("position", "UInt64", [batch.positions[key] for key in keys]),
         ],

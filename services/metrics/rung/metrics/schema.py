@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from rung.metrics.engine import Tables
 from rung.metrics.errors import SeriesDamaged, SeriesError, SeriesUnavailable
-from rung.metrics.native import Column
+from rung.metrics.native import Column, texts
 
 _MIGRATION: Final = re.compile(r"(\d{4})_([a-z_]+?)(?:\.since_(\d+)_(\d+))?\.sql")
 _COMMENT: Final = re.compile(r"^\s*--.*$", re.MULTILINE)
@@ -154,7 +154,7 @@ def claim(tables: Tables, ledger_id: str) -> None:
         SeriesDamaged: they derive from another.
     """
     if not check_owner(tables, ledger_id):
-        tables.insert("ledgers", [Column("id", "String", [ledger_id])])
+        tables.insert("ledgers", [texts("id", [ledger_id])])
         check_owner(tables, ledger_id)
 
 

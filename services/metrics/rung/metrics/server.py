@@ -155,7 +155,7 @@ class _Connection:
         says = {"async_insert": 0} if self.version >= _SAYS_ASYNC_INSERT else {}
         self._ask(
             f"INSERT INTO {table} ({names}) VALUES",
-            self._always | says,
+            self._always | says | {"strings_as_bytes": True},
             [column.values for column in columns],
         )
 
