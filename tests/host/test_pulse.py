@@ -113,6 +113,14 @@ def test_a_loop_that_folds_is_not_ready(pulse: Pulse) -> None:
     assert pulse.unready() == ["searcher/3: folds the ledger"]
 
 
+def test_calls_outside_of_loops_keep_nobody_waiting(clock: _Clock) -> None:
+    """What a process asks the ledger for a request, say, is no beginning of a loop."""
+    process = Pulse("process", clock, is_loop=False)
+    process.returned(process.call("end"))
+
+    assert process.unready() == []
+
+
 def test_a_loop_is_ready_once_it_has_caught_up(pulse: Pulse, clock: _Clock) -> None:
     """With what was there when it began; not with what has come since."""
     strand = pulse.follow("experiments", 3, 0)

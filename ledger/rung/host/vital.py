@@ -42,7 +42,7 @@ class Vitals:
         """Whether the process was asked to end."""
         self._patience_s = patience_s
         self.clock: Final = clock
-        self._own = Pulse("process", clock)
+        self._own = Pulse("process", clock, is_loop=False)
         self._pulses: list[Pulse] = []
         self._ran = False
         self._checks: dict[str, Check] = {}
