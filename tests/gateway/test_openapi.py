@@ -19,14 +19,14 @@ def test_document_is_valid() -> None:
 
 
 async def test_document_has_every_route_and_no_other(tmp_path: Path) -> None:
-    """What the router knows below /api and /healthz is what the document lists."""
+    """What the router knows below /api, /healthz and /readyz is what the document lists."""
     app = make_app(MemoryLedger(), FolderStore(tmp_path), token=TOKEN)
     served = {
         (route.method, resource.canonical)
         for resource in app.router.resources()
         if isinstance(resource, web.Resource) and "path:" not in str(resource.get_info())
         for route in resource
-        if resource.canonical.startswith(("/api/", "/healthz"))
+        if resource.canonical.startswith(("/api/", "/healthz", "/readyz"))
     }
     described = {
         (method.upper(), path) for path, item in document()["paths"].items() for method in item

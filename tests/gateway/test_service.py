@@ -1,7 +1,7 @@
 """The gateway as a process: comes up, goes down in good order, says what is wrong."""
 
+import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -27,9 +27,9 @@ def _start(tmp_path: Path, *more: str) -> subprocess.Popen[str]:
 def _url(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     for line in process.stdout:
-        found = re.search(r"gateway serves.*127\.0\.0\.1', (\d+)", line)
-        if found:
-            return f"http://127.0.0.1:{found[1]}"
+        said = json.loads(line)
+        if said["event"] == "gateway serves":
+            return f"http://{said['address']}"
     raise AssertionError("it never served")
 
 

@@ -95,6 +95,6 @@ class Status(Struct, kw_only=True):
 
 
 class Health(Struct, kw_only=True):
-    """It answers."""
+    """How it does."""
 
-    status: Literal["ok"]
+    status: Literal["ok", "failing"]

@@ -10,7 +10,9 @@ from aiohttp import web
 from rung import answer
 from rung.gateway.config import Settings
 from rung.gateway.context import CONTEXT, Audit, Context, reply
-from rung.gateway.guard import check_host, check_token
+from rung.gateway.gauge import Census
+from rung.gateway.guard import METRICS, check_host, check_token
+from rung.gateway.observation import observe, say_trace
 from rung.gateway.openapi import make_openapi
 from rung.gateway.problem import answer_problems
 from rung.gateway.routes import API, ROUTES
@@ -18,7 +20,8 @@ from rung.gateway.routes.documents import OPENAPI
 from rung.gateway.series import Series
 from rung.gateway.static import serve_page
 from rung.gateway.views import Views
-from rung.host import FactWriter
+from rung.host import FactWriter, probe
+from rung.host.vital import VITALS
 from rung.ledger import Ledger
 from rung.objects import ObjectStore
 
@@ -46,7 +49,12 @@ def make_app(  # noqa: PLR0913 - the parts that it is composed of
     """
     settings = settings or Settings()
     app = web.Application(
-        middlewares=[answer_problems, check_host(settings.host_names), check_token(token)]
+        middlewares=[
+            observe,
+            answer_problems,
+            check_host(settings.host_names),
+            check_token(token),
+        ]
     )
     origin = f"gateway/{secrets.token_hex(8)}"
     app[CONTEXT] = Context(
@@ -62,23 +70,43 @@ def make_app(  # noqa: PLR0913 - the parts that it is composed of
     for route in ROUTES:
         app.router.add_route(route.method, API + route.path, route.handler)
     app.router.add_route("GET", "/healthz", show_health)
+    app.router.add_route("GET", "/readyz", show_readiness)
+    app.router.add_route("GET", METRICS, show_metrics)
     app.router.add_get("/", serve_page)
     app.router.add_get("/{path:(?!api/).+}", serve_page)
     app.cleanup_ctx.append(_follow_ledger)
     app.on_shutdown.append(_end_streams)
     app.on_response_prepare.append(_harden)
+    app.on_response_prepare.append(say_trace)
     return app
 
 
 async def show_health(request: web.Request) -> web.Response:  # noqa: ARG001 - aiohttp's signature
-    """Say that the gateway answers."""
+    """Say whether a new start would mend anything; why is told on the probe's port alone."""
+    return _health(await VITALS.health())
+
+
+async def show_readiness(request: web.Request) -> web.Response:  # noqa: ARG001 - aiohttp's signature
+    """Say whether answers can be relied on: the read models are up to date, the ledger answers."""
+    return _health(await VITALS.readiness())
+
+
+async def show_metrics(request: web.Request) -> web.Response:  # noqa: ARG001 - aiohttp's signature
+    """Tell Prometheus everything that is measured, if it knows the token."""
+    return await probe.metrics()
+
+
+def _health(reasons: list[str]) -> web.Response:
+    if reasons:
+        return reply(answer.Health(status="failing"), status=503)
     return reply(answer.Health(status="ok"))
 
 
 async def _follow_ledger(app: web.Application) -> AsyncIterator[None]:
     views = app[CONTEXT].views
     await views.start()
-    yield
+    with Census(views).measured():
+        yield
     await views.close()
 
 

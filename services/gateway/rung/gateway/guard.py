@@ -2,7 +2,8 @@
 
 A page elsewhere that has its own name resolve to 127.0.0.1 (DNS rebinding) sends that name as
 `Host`, so only names of this server are answered. There is no CORS: no other page may read
-anything. Everything under /api/ wants the token, except what describes the API itself.
+anything. Everything under /api/ wants the token, except what describes the API itself; and so
+does /metrics, which tells what this installation does to whoever reads it.
 """
 
 import hmac
@@ -15,6 +16,7 @@ from aiohttp.typedefs import Handler, Middleware
 from rung.gateway.problem import Problem
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+METRICS: Final = "/metrics"
 OPEN_PATHS: Final = frozenset({"/api/v1/openapi.json", "/api/v1/schema/experiment.json"})
 
 _HOW: Final = (
@@ -56,7 +58,7 @@ def check_token(token: str) -> Middleware:
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         path = request.path
-        if path.startswith("/api/") and path not in OPEN_PATHS:
+        if path == METRICS or (path.startswith("/api/") and path not in OPEN_PATHS):
             scheme, _, given = request.headers.get("Authorization", "").partition(" ")
             sent = given.strip().encode("utf-8", "surrogateescape")
             if scheme.lower() != "bearer" or not hmac.compare_digest(sent, expected):

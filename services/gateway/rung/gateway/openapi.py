@@ -44,7 +44,8 @@ def make_openapi() -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
         paths.setdefault(API + route.path, {})[route.method.lower()] = _operation(route)
-    paths["/healthz"] = {"get": _health()}
+    paths["/healthz"] = {"get": _health("show_health", "Whether it is well")}
+    paths["/readyz"] = {"get": _health("show_readiness", "Whether it can be relied on now")}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -85,15 +86,17 @@ def _operation(route: Route) -> dict[str, Any]:
     return operation
 
 
-def _health() -> dict[str, Any]:
-    reference = {"$ref": _REFERENCE.format(name=Health.__name__)}
+def _health(name: str, summary: str) -> dict[str, Any]:
+    schema = {"schema": {"$ref": _REFERENCE.format(name=Health.__name__)}}
+    content = {"content": {"application/json": schema}}
     return {
-        "operationId": "show_health",
-        "summary": "Whether it answers",
+        "operationId": name,
+        "summary": summary,
         "tags": ["healthz"],
         "security": [],
         "responses": {
-            "200": {"description": "OK", "content": {"application/json": {"schema": reference}}}
+            "200": {"description": "OK", **content},
+            "503": {"description": "Service Unavailable", **content},
         },
     }
 

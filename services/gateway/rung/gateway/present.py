@@ -80,7 +80,7 @@ def trial(experiment: Experiment, item: Trial) -> answer.Trial:
         index=item.index,
         bracket=item.bracket,
         rung=rung_of(item, lengths_of(experiment, item.bracket)),
-        state=_trial_phase(experiment, item),
+        state=trial_phase(experiment, item),
         hparams=item.hparams,
         seed=item.seed,
         run=item.run,
@@ -108,7 +108,8 @@ def trial_detail(experiment: Experiment, item: Trial) -> answer.TrialDetail:
     return answer.TrialDetail(**fields, checkpoints=checkpoints(experiment, shown.id))
 
 
-def _trial_phase(experiment: Experiment, item: Trial) -> answer.TrialPhase:
+def trial_phase(experiment: Experiment, item: Trial) -> answer.TrialPhase:
+    """Return the state that a trial is in, in one word."""
     if item.closed is not None:
         return item.closed
     if item.stopped is not None:

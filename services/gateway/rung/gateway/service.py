@@ -50,7 +50,8 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
     await runner.setup()
     try:
         await web.SockSite(runner, listener).start()
-        _log.info("gateway serves", address=str(listener.getsockname()))
+        address, port = listener.getsockname()[:2]
+        _log.info("gateway serves", address=f"{address}:{port}")
         if started is not None:
             started()
         await app[CONTEXT].views.failed()

@@ -160,6 +160,10 @@ class Views:
             )
         return self._order
 
+    def experiments(self) -> list[Experiment]:
+        """Return every submitted experiment, in no order."""
+        return list(self._submitted())
+
     def pools(self) -> list[Pool]:
         """Return every resource pool, by name."""
         found = [keyed.state for f in self._pools for keyed in f.fold.keys.values()]

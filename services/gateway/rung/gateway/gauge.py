@@ -1,0 +1,54 @@
+"""What the gateway tells Prometheus of the searches: how many are in which state."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+
+from rung.gateway.experiment import Experiment
+from rung.gateway.present import phase_of, trial_phase
+from rung.gateway.views import Views
+from rung.host import measure
+
+_Told = dict[tuple[str, ...], float]
+
+
+class Census:
+    """Counts experiments and trials by state.
+
+    The trials of an experiment that has ended are counted once, when all of them are closed, for
+    they stay as they are.
+    """
+
+    def __init__(self, views: Views) -> None:
+        self._views = views
+        self._settled: dict[str, Counter[str]] = {}
+
+    @contextlib.contextmanager
+    def measured(self) -> Iterator[None]:
+        """Let Prometheus read the counts while the context lasts."""
+        with (
+            measure.EXPERIMENTS.read_from(self.experiments),
+            measure.TRIALS.read_from(self.trials),
+        ):
+            yield
+
+    def experiments(self) -> _Told:
+        """Return the number of experiments in each state."""
+        return _told(Counter(phase_of(item) for item in self._views.experiments()))
+
+    def trials(self) -> _Told:
+        """Return the number of trials in each state."""
+        found: Counter[str] = Counter()
+        for experiment in self._views.experiments():
+            found.update(self._settled.get(experiment.id) or self._count(experiment))
+        return _told(found)
+
+    def _count(self, experiment: Experiment) -> Counter[str]:
+        found: Counter[str] = Counter(trial_phase(experiment, it) for it in experiment.trials)
+        if experiment.ended is not None and all(trial.closed for trial in experiment.trials):
+            self._settled[experiment.id] = found
+        return found
+
+
+def _told(counts: Counter[str]) -> _Told:
+    return {(state,): float(count) for state, count in counts.items()}
