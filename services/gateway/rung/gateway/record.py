@@ -12,13 +12,18 @@ _log = structlog.get_logger()
 
 
 async def write(context: Context, facts: Sequence[Event]) -> None:
-    """Append facts, all or none, and wait until the read models show the last of them.
+    """Append facts in their order, and wait until the read models show the last of them.
+
+    One after another: they may lie in different partitions, and the last must not be on record
+    without those that it builds on. By the last one a repeated request is recognised, so one
+    that was cut short is written again as a whole; repeated facts are dropped by their readers.
 
     Raises:
-        LedgerUnavailable: nothing was written, or nobody knows.
+        LedgerUnavailable: not all were written, or nobody knows.
     """
-    drafts = [Draft(event.topic, event.key, encode(event)) for event in facts]
-    positions = await context.ledger.append(drafts)
+    positions = [0]
+    for event in facts:
+        positions = await context.ledger.append([Draft(event.topic, event.key, encode(event))])
     last = facts[-1]
     _log.info("asked", id=last.id, type=last.type, subject=last.subject)
     wait_s = context.settings.seen_timeout
