@@ -33,7 +33,7 @@ async def replicas_of(cluster: "Cluster", service: str) -> list[Replica]:
     group = cluster.address.topic(f"replicas.{service}")
 
     async def attempt() -> list[Replica]:
-        node = next(iter(cluster.brokers))
+        node = next(iter(cluster.metadata.brokers))
         found = await cluster.send(node, FindCoordinatorRequest(group, _GROUP), _PURPOSE)
         if found.error_code:
             raise failed(found.error_code)

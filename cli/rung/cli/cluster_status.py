@@ -133,7 +133,7 @@ async def _look_at_brokers(cluster: Cluster, status: ClusterStatus) -> dict[str,
         except (*FAILURES, TimeoutError):
             return None
 
-    answers = {node: await ask(node) for node in sorted(cluster.brokers)}
+    answers = {node: await ask(node) for node in sorted(cluster.metadata.brokers)}
     known = next((answer for answer in answers.values() if answer is not None), None)
     health: dict[str, _Health] = {}
     holding: set[int] = set()
@@ -147,7 +147,7 @@ async def _look_at_brokers(cluster: Cluster, status: ClusterStatus) -> dict[str,
                 found.behind.append(partition)
         health[full.removeprefix(cluster.address.topic(""))] = found
     for node in sorted(holding | answers.keys()):
-        server = cluster.brokers.get(node)
+        server = cluster.metadata.brokers.get(node)
         status.brokers.append(
             Broker(
                 id=node,
