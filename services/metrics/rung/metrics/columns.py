@@ -64,7 +64,9 @@ class MetricColumns:
         _fit("step", [row.step for row in rows], _INT64_MIN, _INT64_MAX)
         _fit("time_ms", [row.time_ms for row in rows], _INT64_MIN, _INT64_MAX)
         before = len(self.name)
-        if not self._take_alike(rows):
+        if len(rows) == 1:
+            self._take_one(rows[0])
+        elif not self._take_alike(rows):
             for group in _alike(rows):
                 taken = self._take_alike(group)
                 assert taken, group
@@ -73,6 +75,15 @@ class MetricColumns:
         self.trial += [data.trial_id.encode()] * count
         self.run += [data.run] * count
         self.version += [version] * count
+
+    def _take_one(self, row: MetricRow) -> None:
+        values = row.values
+        count = len(values)
+        self.kind += [row.kind.encode()] * count
+        self.name += [name.encode() for name in values]
+        self.value += values.values()
+        self.step += [row.step] * count
+        self.time += [row.time_ms] * count
 
     def _take_alike(self, rows: Sequence[MetricRow]) -> bool:
         """Add rows of one kind, of the same metrics and of a step each; or none if they are not.
@@ -85,7 +96,7 @@ class MetricColumns:
         count = len(rows)
         steps = [row.step for row in rows]
         values = [row.values for row in rows]
-        if count > 1 and (
+        if (
             len(set(steps)) != count
             or [row.kind for row in rows].count(kind) != count
             or sum(map(len, values)) != count * len(names)
@@ -195,6 +206,8 @@ def _alike(rows: Sequence[MetricRow]) -> Iterable[list[MetricRow]]:
 
 
 def _fit(name: str, numbers: Sequence[int], low: int, high: int) -> None:
+    if len(numbers) == 1 and low <= numbers[0] <= high:
+        return
     if numbers and not (low <= min(numbers) and max(numbers) <= high):
         number = next(number for number in numbers if not low <= number <= high)
         raise Unfit(f"{name} is {number}: it must be from {low} to {high}")
