@@ -115,7 +115,7 @@ def test_a_loop_that_folds_is_not_ready(pulse: Pulse) -> None:
 
 def test_calls_outside_of_loops_keep_nobody_waiting(clock: _Clock) -> None:
     """What a process asks the ledger for a request, say, is no beginning of a loop."""
-    process = Pulse("process", clock, is_loop=False)
+    process = Pulse("process", clock, follows=False)
     process.returned(process.call("end"))
 
     assert process.unready() == []

@@ -24,6 +24,7 @@ from rung.events.metric import MessageRejected
 from rung.host import measure
 from rung.host.finish import finish
 from rung.host.fold import PartitionFold, Rejected, snapshot_type
+from rung.host.observer import Observer
 from rung.host.process import Process
 from rung.host.share import Share, Whole
 from rung.host.supervise import supervise
@@ -47,6 +48,7 @@ async def host(
     *,
     snapshot_every: int = 10_000,
     share: Share | None = None,
+    observer: Observer[S] | None = None,
 ) -> None:
     """Run a process on the partitions of its facts until cancelled.
 
@@ -55,6 +57,7 @@ async def host(
         process: the decider.
         snapshot_every: facts between two snapshots of a partition.
         share: says which partitions are this replica's; all are if not given.
+        observer: looks on.
 
     Raises:
         LedgerError: one that does not pass by itself.
@@ -62,7 +65,7 @@ async def host(
     assert ledger.partitions(process.facts) == ledger.partitions(process.decisions)
 
     async def work(partition: int) -> None:
-        hosted = _Hosted(ledger, process, partition, snapshot_every)
+        hosted = _Hosted(ledger, process, partition, snapshot_every, observer)
         await supervise(hosted.run, name=f"{process.name}/{partition}")
 
     await (share or Whole(ledger)).hold(process.facts, work)
@@ -72,12 +75,18 @@ class _Hosted:
     """One partition of one process, from its recovery to the error that ends it."""
 
     def __init__(
-        self, ledger: Ledger, process: Process[Any], partition: int, snapshot_every: int
+        self,
+        ledger: Ledger,
+        process: Process[Any],
+        partition: int,
+        snapshot_every: int,
+        observer: Observer[Any] | None = None,
     ) -> None:
         self._ledger = ledger
         self._process = process
         self._partition = partition
         self._snapshot_every = snapshot_every
+        self._observer = observer
         self._fold: PartitionFold[Any] = PartitionFold(process)
         self._snapshotted = 0
         """Up to which fact a snapshot was saved, or tried to."""
@@ -93,6 +102,8 @@ class _Hosted:
         self._settled = False
         await self._start()
         self._settled = True
+        if self._observer is not None:
+            self._observer.begin(self._partition, self._fold)
         try:
             async for records in self._ledger.follow(
                 self._process.facts, self._partition, self._fold.facts
@@ -104,6 +115,8 @@ class _Hosted:
             await self._leave()
             raise
         finally:
+            if self._observer is not None:
+                self._observer.end(self._partition)
             if self._saving is not None:
                 self._saving.cancel()
                 await asyncio.gather(self._saving, return_exceptions=True)
@@ -148,6 +161,8 @@ class _Hosted:
             await self._append(new)
         await self._reject(rejected)
         self._settled = True
+        if self._observer is not None:
+            self._observer.see(records, new)
 
     async def _append(self, new: list[Event]) -> None:
         expected = self._fold.decisions

@@ -66,13 +66,13 @@ class Strand:
 class Pulse:
     """The signs of life of one loop."""
 
-    def __init__(self, name: str, clock: Callable[[], float], *, is_loop: bool = True) -> None:
+    def __init__(self, name: str, clock: Callable[[], float], *, follows: bool = True) -> None:
         """Begin without signs of life.
 
         Args:
             name: for people; a partition's number behind a slash is no part of the loop's name.
             clock: in seconds.
-            is_loop: whether a call of the ledger means that it will follow a partition.
+            follows: whether a call of the ledger means that it is about to follow a partition.
         """
         head, slash, tail = name.rpartition("/")
         self.name: Final = name
@@ -82,7 +82,7 @@ class Pulse:
         self.saved: dict[tuple[str, int], float] = {}
         """Snapshot and partition → when it was saved, or first read."""
         self._clock = clock
-        self._is_loop = is_loop
+        self._follows = follows
         self._calls: dict[int, tuple[str, float]] = {}
         self._last_call = 0
         self._held: list[str] = []
@@ -162,7 +162,7 @@ class Pulse:
         """Return why the loop is not where it should be before others rely on it."""
         if self._resting:
             return [f"{self.name}: starts again after: {self._resting}"]
-        if self._is_loop and self._called and not self._followed:
+        if self._follows and self._called and not self._followed:
             return [f"{self.name}: folds the ledger"]
         return [f"{self.name}: {s.unready}" for s in self.strands if s.unready]
 

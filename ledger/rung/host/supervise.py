@@ -18,15 +18,22 @@ _CALM_S: Final = 60.0
 _log = structlog.get_logger()
 
 
-async def supervise(run: Callable[[], Awaitable[None]], *, name: str) -> None:
+async def supervise(
+    run: Callable[[], Awaitable[None]], *, name: str, follows: bool = True
+) -> None:
     """Run `run` for ever, again after each error of the ledger that may pass.
+
+    Args:
+        run: the loop.
+        name: for people; a partition's number comes last, behind a slash.
+        follows: whether it follows partitions, once it has begun.
 
     Raises:
         LedgerError: one that does not pass by itself.
     """
     clock = asyncio.get_running_loop().time
     wait_s = _WAIT_S_MIN
-    with VITALS.pulse(name) as pulse:
+    with VITALS.pulse(name, follows=follows) as pulse:
         while True:
             started = clock()
             pulse.start()

@@ -42,7 +42,7 @@ class Vitals:
         """Whether the process was asked to end."""
         self._patience_s = patience_s
         self.clock: Final = clock
-        self._own = Pulse("process", clock, is_loop=False)
+        self._own = Pulse("process", clock, follows=False)
         self._pulses: list[Pulse] = []
         self._ran = False
         self._checks: dict[str, Check] = {}
@@ -62,9 +62,9 @@ class Vitals:
         self._looked_s = float("-inf")
 
     @contextlib.contextmanager
-    def pulse(self, name: str) -> Iterator[Pulse]:
+    def pulse(self, name: str, *, follows: bool = True) -> Iterator[Pulse]:
         """Keep the signs of life of a loop while it runs here; its log lines say its name."""
-        pulse = Pulse(name, self.clock)
+        pulse = Pulse(name, self.clock, follows=follows)
         self._pulses.append(pulse)
         self._ran = True
         token = CURRENT.set(pulse)

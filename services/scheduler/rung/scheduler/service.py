@@ -12,6 +12,7 @@ from rung.host import FactWriter, Share, Whole, forward, host
 from rung.host.supervise import supervise
 from rung.ledger import Ledger
 from rung.scheduler.config import Settings
+from rung.scheduler.gauge import PoolGauge
 from rung.scheduler.machine import Scheduler
 from rung.scheduler.watch import Clock, Monotonic, Watch
 
@@ -46,23 +47,31 @@ async def serve(
         if partition == _WATCHED_BY:
             timeout = settings.agent_timeout
             watching = Watch(ledger, writer, timeout=timeout, clock=clock or Monotonic())
-            await supervise(watching.run, name="scheduler-watch")
+            await supervise(watching.run, name="scheduler-watch", follows=False)
 
-    async with asyncio.TaskGroup() as group:
-        group.create_task(
-            host(ledger, Scheduler(), snapshot_every=settings.snapshot_every, share=share)
-        )
-        group.create_task(
-            forward(
-                ledger,
-                name="scheduler-intake",
-                topic=topic.SEARCHES,
-                source=SOURCE,
-                translate=intake,
-                share=share,
+    pools = PoolGauge()
+    with pools.measured():
+        async with asyncio.TaskGroup() as group:
+            group.create_task(
+                host(
+                    ledger,
+                    Scheduler(),
+                    snapshot_every=settings.snapshot_every,
+                    share=share,
+                    observer=pools,
+                )
             )
-        )
-        group.create_task(share.hold(topic.POOLS, watch))
+            group.create_task(
+                forward(
+                    ledger,
+                    name="scheduler-intake",
+                    topic=topic.SEARCHES,
+                    source=SOURCE,
+                    translate=intake,
+                    share=share,
+                )
+            )
+            group.create_task(share.hold(topic.POOLS, watch))
 
 
 async def intake(event: Event) -> Sequence[Payload]:

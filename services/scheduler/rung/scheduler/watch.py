@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import msgspec
 import structlog
 
-from rung.events import UndecodableEvent, decode, topic
+from rung.events import LedgerError, UndecodableEvent, decode, topic
 from rung.host import FactWriter
 from rung.ledger import Ledger, Record
 from rung.scheduler.vigil import Vigil
@@ -22,6 +22,8 @@ from rung.scheduler.vigil import Vigil
 TICKS_PER_TIMEOUT: Final = 20
 _SNAPSHOT: Final = "scheduler-watch/1"
 _SNAPSHOT_EVERY: Final = 10_000
+_SAVES_WITHIN_S: Final = 2.0
+_LOADS_WITHIN_S: Final = 15.0
 _READ_MAX: Final = 1_000
 
 _log = structlog.get_logger()
@@ -84,7 +86,7 @@ class Watch:
             await self._report()
 
     async def _start(self) -> None:
-        self._vigil = _restore(await self._ledger.snapshot(_SNAPSHOT, 0))
+        self._vigil = _restore(await self._load())
         partitions = self._ledger.partitions(topic.POOLS)
         self._vigil.positions += [0] * (partitions - len(self._vigil.positions))
         self._beats = [
@@ -97,9 +99,25 @@ class Watch:
     async def _read_pools(self) -> None:
         self._unsaved += await self._read(topic.POOLS, self._vigil.positions)
         if self._unsaved >= _SNAPSHOT_EVERY:
-            value = msgspec.json.encode(self._vigil)
-            await self._ledger.save_snapshot(_SNAPSHOT, 0, value)
             self._unsaved = 0
+            await self._save(msgspec.json.encode(self._vigil))
+
+    async def _load(self) -> bytes | None:
+        """Return the newest snapshot; where it cannot be had, reading from the beginning does."""
+        try:
+            async with asyncio.timeout(_LOADS_WITHIN_S):
+                return await self._ledger.snapshot(_SNAPSHOT, 0)
+        except (LedgerError, TimeoutError) as error:
+            _log.warning("no snapshot loaded", name=_SNAPSHOT, reason=str(error))
+            return None
+
+    async def _save(self, value: bytes) -> None:
+        """Save a snapshot; agents are watched on without one where it cannot be saved."""
+        try:
+            async with asyncio.timeout(_SAVES_WITHIN_S):
+                await self._ledger.save_snapshot(_SNAPSHOT, 0, value)
+        except (LedgerError, TimeoutError) as error:
+            _log.warning("no snapshot saved", name=_SNAPSHOT, reason=str(error))
 
     async def _read_beats(self) -> None:
         await self._read(topic.HEARTBEATS, self._beats)

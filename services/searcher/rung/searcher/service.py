@@ -11,6 +11,7 @@ from rung.events.trial import RunEnded
 from rung.host import Share, forward, host
 from rung.ledger import Ledger
 from rung.searcher.config import Settings
+from rung.searcher.gauge import Restarts
 from rung.searcher.machine import Searcher
 
 NAME: Final = "searcher"
@@ -32,7 +33,13 @@ async def serve(
     settings = settings or Settings()
     async with asyncio.TaskGroup() as group:
         group.create_task(
-            host(ledger, Searcher(), snapshot_every=settings.snapshot_every, share=share)
+            host(
+                ledger,
+                Searcher(),
+                snapshot_every=settings.snapshot_every,
+                share=share,
+                observer=Restarts(),
+            )
         )
         intake = forward(
             ledger,
