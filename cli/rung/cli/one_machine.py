@@ -17,6 +17,10 @@ from rung.checkpoint_gc.service import serve as serve_checkpoint_gc
 from rung.cli.data_folder import DataFolder, DataFolderError
 from rung.cli.deciders import audit_all
 from rung.gateway.service import serve as serve_gateway
+from rung.host.journal import bind
+from rung.host.observed_ledger import ObservedLedger
+from rung.host.observed_store import ObservedStore
+from rung.host.vital import VITALS
 from rung.ledger import SqliteLedger
 from rung.metrics.service import serve as serve_metrics
 from rung.metrics.store import SeriesStore
@@ -67,9 +71,10 @@ async def run(
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    ledger = await SqliteLedger.open(folder.ledger)
-    store = FolderStore(folder.objects)
+    ledger = ObservedLedger(await SqliteLedger.open(folder.ledger))
+    store = ObservedStore(FolderStore(folder.objects))
     series = SeriesStore(folder.series, ledger_id=ledger.id)
+    bind(ledger=ledger.id)
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -93,6 +98,7 @@ async def run(
             ]
             async with _agent(folder, slots):
                 await stop.wait()
+                VITALS.stopping = True
             for service in services:
                 service.cancel()
     finally:

@@ -56,11 +56,12 @@ def _serve(path: Path, port: int, slots: int | None, *, as_json: bool) -> None:
     # Imported here, so that `rung --help` does not pay for the services.
     from rung.cli.one_machine import listen, run  # noqa: PLC0415 - see above
     from rung.host.journal import log_to  # noqa: PLC0415 - see above
+    from rung.host.vital import VITALS  # noqa: PLC0415 - see above
 
     folder = DataFolder.open(path)
     try:
         listener = listen(port)
-        log_to((folder.log / "rung.log").open("a", buffering=1))
+        log_to((folder.log / "rung.log").open("a", buffering=1), service="rung")
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
 
         def started() -> None:
@@ -69,7 +70,8 @@ def _serve(path: Path, port: int, slots: int | None, *, as_json: bool) -> None:
             if not as_json:
                 click.echo("Ctrl-C, or `rung down`, stops it; nothing is lost.")
 
-        asyncio.run(run(folder, listener, slots, started))
+        with VITALS.measured("rung"):
+            asyncio.run(run(folder, listener, slots, started))
     except BaseExceptionGroup as group:
         # A task group collects what its services raised; people want the first reason.
         refused = group.subgroup(RungError)
