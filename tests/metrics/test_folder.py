@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from metrics.report import metrics, record, row
-from rung.metrics import SeriesDamaged, SeriesError, SeriesLocked, SeriesStore
-from rung.metrics.native import Column
+from rung.metrics import SeriesError, SeriesLocked, SeriesStore
 
 _HOLD = """
 import sys
@@ -46,27 +45,6 @@ async def test_a_folder_open_elsewhere_is_refused(tmp_path: Path) -> None:
             await _opened(folder)
         holder.communicate("")
     await (await _opened(folder)).close()
-
-
-async def test_a_folder_of_another_ledger_is_refused(tmp_path: Path) -> None:
-    """Its positions mean nothing here; nothing in it is touched."""
-    folder = tmp_path / "series"
-    await (await _opened(folder, "ledger-1")).close()
-    with pytest.raises(SeriesDamaged, match="from the ledger ledger-1, not from ledger-2"):
-        await _opened(folder, "ledger-2")
-    await (await _opened(folder, "ledger-1")).close()
-
-
-async def test_a_folder_of_a_newer_version_is_refused(tmp_path: Path) -> None:
-    """A migration that this version does not know means: hands off."""
-    folder = tmp_path / "series"
-    store = await _opened(folder)
-    await store._run(
-        lambda engine: engine.insert("migrations", [Column("number", "UInt32", [9_999])])
-    )
-    await store.close()
-    with pytest.raises(SeriesDamaged, match="written by a newer Rung"):
-        await _opened(folder)
 
 
 async def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:

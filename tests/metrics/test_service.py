@@ -11,6 +11,7 @@ import pytest
 from metrics.report import EXPERIMENT, draft, line, logs, metrics, record, row
 from rung.events import LedgerUnavailable, decode
 from rung.events.metric import MessageRejected
+from rung.host import measure
 from rung.ledger import Draft
 from rung.ledger.memory import MemoryLedger
 from rung.metrics import (
@@ -299,3 +300,36 @@ async def test_an_unusable_folder_ends_serving_with_its_error(tmp_path: Path) ->
     with pytest.raises(SeriesError, match="cannot be used"):
         await serve(MemoryLedger(ledger_id="ledger-1"), store, QUICK)
     await store.close()
+
+
+async def test_what_prometheus_reads_is_counted(store: SeriesStore) -> None:
+    """Rows by table, and how much waits; the service is ready only while the last call worked."""
+    ledger = MemoryLedger(partitions=1, ledger_id="ledger-1")
+    await ledger.append(
+        [
+            draft(metrics([row(1, loss=1.0, accuracy=0.5)]), 1),
+            draft(logs([line("x", 1), line("y", 2), line("z", 3)]), 2),
+        ]
+    )
+    before = _counted()
+    async with _serving(ledger, store):
+        await _until(lambda: _caught_up(ledger, store))
+        assert measure.SERIES_PENDING_BYTES.read() == {(): 0.0}
+    assert [now - then for now, then in zip(_counted(), before, strict=True)] == [2, 3]
+    assert measure.SERIES_PENDING_BYTES.read() == {}
+    assert store.trouble is None
+    with pytest.raises(SeriesError):
+        await store._run(lambda tables: tables.execute("nonsense"))
+    assert store.trouble
+    await store.positions()
+    assert store.trouble is None
+
+
+def _counted() -> list[float]:
+    """Return how many rows of metrics and of lines were counted."""
+    lines = measure.METER.expose().decode().splitlines()
+    counts = dict(line.rsplit(" ", 1) for line in lines if line.startswith("rung_series_rows"))
+    return [
+        float(counts.get(f'rung_series_rows_total{{table="{table}"}}', 0))
+        for table in ("metrics", "logs")
+    ]

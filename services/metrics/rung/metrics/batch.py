@@ -22,6 +22,11 @@ class Batch:
     size: int = 0
     """Bytes of the records."""
 
+    @property
+    def rows(self) -> dict[str, int]:
+        """How many rows there are for each table."""
+        return {"metrics": len(self.metrics.name), "logs": len(self.logs.text)}
+
     @classmethod
     def of(cls, records: Sequence[Record]) -> "Batch":
         """Return the batch of some records, those of one partition in their order."""

@@ -82,6 +82,23 @@ def statements(text: str) -> Iterator[str]:
             yield statement.strip()
 
 
+def prepare(tables: Tables, *, ledger_id: str, read_only: bool, migrates: bool) -> None:
+    """Make sure that the tables can be used, see `rung.metrics.open_series`.
+
+    Raises:
+        SeriesError: they cannot; one that is to be expected of readers is `SeriesUnavailable`.
+    """
+    if read_only:
+        check(tables, waiting=True)
+        check_owner(tables, ledger_id)
+        return
+    if migrates:
+        migrate(tables)
+    else:
+        check(tables, waiting=False)
+    claim(tables, ledger_id)
+
+
 def plan(tables: Tables) -> Plan:
     """Return what was done to a database and what is to be done; changes nothing.
 

@@ -19,9 +19,11 @@ from typing import Final, TypeVar
 import structlog
 
 from rung.events import LedgerError, topic
-from rung.host import Rejected, dead_letter
+from rung.host import Rejected, dead_letter, measure
+from rung.host.pulse import waiting_for
 from rung.host.share import Share, Whole
 from rung.host.supervise import supervise
+from rung.host.vital import VITALS
 from rung.ledger import Ledger, Record
 from rung.metrics.config import Settings
 from rung.metrics.errors import SeriesDamaged, SeriesUnavailable
@@ -62,8 +64,23 @@ async def serve(
     settings = settings or Settings()
     intake = _Intake(ledger, store, settings)
     store.on_rejected(intake.reject)
-    await patiently(store.open)
-    await store.forget()
+
+    async def unready() -> str | None:
+        return store.trouble
+
+    with contextlib.ExitStack() as signs:
+        signs.enter_context(VITALS.check("series", unready))
+        signs.enter_context(
+            measure.SERIES_PENDING_BYTES.read_from(lambda: {(): float(store.pending_bytes)})
+        )
+        await patiently(store.open)
+        await store.forget()
+        await _run(ledger, store, settings, intake, share or Whole(ledger))
+
+
+async def _run(
+    ledger: Ledger, store: SeriesStore, settings: Settings, intake: "_Intake", share: Share
+) -> None:
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(intake.cut())
@@ -71,7 +88,7 @@ async def serve(
             group.create_task(_retain(store, settings))
             for name in TOPICS:
                 work = partial(_keep, ledger, store, intake, name)
-                group.create_task((share or Whole(ledger)).hold(name, work))
+                group.create_task(share.hold(name, work))
     except ExceptionGroup as failures:
         raise _first(failures) from failures
 
@@ -142,7 +159,9 @@ class _Intake:
 
     async def take(self, records: Sequence[Record]) -> None:
         """Have the store absorb records as soon as there is room."""
-        await self._room.wait()
+        if not self._room.is_set():
+            with waiting_for("the series"):
+                await self._room.wait()
         self._store.absorb(records)
         self._came.set()
         if self._store.absorbed_bytes >= self._settings.flush_bytes:

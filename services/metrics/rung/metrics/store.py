@@ -8,24 +8,26 @@ which remembers its newest blocks need not even store it twice.
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 import structlog
 
 from rung.events import LedgerError
-from rung.host import Rejected
+from rung.host import Rejected, measure
 from rung.ledger import Record
 from rung.metrics import query
 from rung.metrics.batch import Batch
 from rung.metrics.embedded import Embedded
 from rung.metrics.engine import Engine, Tables
-from rung.metrics.errors import SeriesUnavailable
+from rung.metrics.errors import SeriesError, SeriesUnavailable
 from rung.metrics.query import LogEntry, LogQuery, Point, experiment_of
 from rung.metrics.retention import retain
-from rung.metrics.schema import check, check_owner, claim, migrate
+from rung.metrics.schema import prepare
 
 T = TypeVar("T")
 
@@ -58,13 +60,15 @@ class SeriesStore:
             migrates: bring the tables to this version; if not, older ones are refused.
         """
         self._engine: Final = Embedded(place) if isinstance(place, Path) else place
-        self._ledger_id: Final = ledger_id
         self._read_only: Final = read_only
-        self._migrates: Final = migrates
+        self._prepare: Final = partial(
+            prepare, ledger_id=ledger_id, read_only=read_only, migrates=migrates
+        )
         self._absorbed: list[Record] = []
         self._absorbed_bytes = 0
         self._pending_bytes = 0
         self._batches: Final[deque[Batch]] = deque()
+        self._trouble: str | None = None
         self._is_open = False
         self._opening: Final = asyncio.Lock()
         self._cutting: Final = asyncio.Lock()
@@ -80,6 +84,11 @@ class SeriesStore:
     def remedy(self) -> str:
         """What to do when its contents cannot be used."""
         return self._engine.remedy
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the last call failed, None if it did not."""
+        return self._trouble
 
     @property
     def absorbed_bytes(self) -> int:
@@ -155,7 +164,11 @@ class SeriesStore:
             batch = self._batches[0]
             if batch.rejected and self._reject:
                 await self._reject(batch.rejected)
+            started = time.perf_counter()
             await self._run(lambda tables: query.write(tables, batch))
+            measure.SERIES_FLUSH_SECONDS.of().observe(time.perf_counter() - started)
+            for table, rows in batch.rows.items():
+                measure.SERIES_ROWS.of(table).inc(rows)
             self._batches.popleft()
             self._pending_bytes -= batch.size
             return True
@@ -262,9 +275,15 @@ class SeriesStore:
             _log.warning("series behind", reason=str(error), bytes=self.pending_bytes)
 
     async def _run(self, call: Callable[[Tables], T]) -> T:
-        if not self._is_open:
-            await self._open()
-        return await self._engine.run(call)
+        try:
+            if not self._is_open:
+                await self._open()
+            found = await self._engine.run(call)
+        except SeriesError as error:
+            self._trouble = str(error)
+            raise
+        self._trouble = None
+        return found
 
     async def _open(self) -> None:
         async with self._opening:
@@ -276,14 +295,3 @@ class SeriesStore:
                 await self._engine.release()
                 raise
             self._is_open = True
-
-    def _prepare(self, tables: Tables) -> None:
-        if self._read_only:
-            check(tables, waiting=True)
-            check_owner(tables, self._ledger_id)
-            return
-        if self._migrates:
-            migrate(tables)
-        else:
-            check(tables, waiting=False)
-        claim(tables, self._ledger_id)
