@@ -24,10 +24,10 @@ import structlog
 from rung.archive.segment import Builder, Place, Segment
 from rung.archive.settings import ArchiveSettings
 from rung.archive.shelf import GROUPS, find_later, find_tip, tip_of
-from rung.events.errors import LedgerDamaged, LedgerTrimmed, ObjectError
+from rung.events.errors import LedgerDamaged, LedgerError, LedgerTrimmed, ObjectError
 from rung.host import measure
 from rung.host.share import Share, Whole
-from rung.host.supervise import supervise
+from rung.host.vital import VITALS
 from rung.ledger import Ledger
 from rung.objects import ObjectStore
 
@@ -65,7 +65,7 @@ async def archive(
 ) -> None:
     """Keep the archive of a ledger up to date until cancelled.
 
-    A store that refuses or does not answer is asked again, for ever.
+    A store that refuses, or does not answer, is asked again, for ever; so is the ledger.
 
     Args:
         ledger: all of it but heartbeats is archived.
@@ -128,10 +128,8 @@ class _Archiver:
     async def keep(self, facts: str, partition: int) -> None:
         """Look for what is new now and then, for ever."""
         try:
-            await supervise(
-                lambda: self._keep(self.group(facts, partition)),
-                name=f"archive-{facts}/{partition}",
-            )
+            with VITALS.pulse(f"archive-{facts}/{partition}", follows=False):
+                await self._keep(self.group(facts, partition))
         finally:  # others archive it from now on, and say how far they are
             for name in _order(facts):
                 self._behind.pop((name, partition), None)
@@ -151,7 +149,9 @@ class _Archiver:
         while True:
             try:
                 await group.look()
-            except ObjectError as error:
+            except (ObjectError, LedgerError) as error:
+                if isinstance(error, LedgerError) and not error.retriable:
+                    raise
                 _log.error(
                     "archive behind",
                     topic=group.facts,

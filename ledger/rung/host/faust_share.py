@@ -89,7 +89,9 @@ class FaustShare:
     @contextlib.asynccontextmanager
     async def joined(self) -> AsyncIterator[None]:
         """Be a member of the group; leave it at the end, so that partitions move at once."""
-        member = asyncio.create_task(supervise(self._be_member, name=f"{self._service}-replicas"))
+        member = asyncio.create_task(
+            supervise(self._be_member, name=f"{self._service}-replicas", follows=False)
+        )
         try:
             yield
         finally:
