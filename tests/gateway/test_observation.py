@@ -9,6 +9,7 @@ import structlog
 from gateway.client import Client
 from gateway.conftest import EXPERIMENT_FILE, World, until
 from rung.events import decode, partition_of
+from rung.events.allocation import AgentJoined, AgentLeft, AgentLost, Slot
 from rung.host import vital
 from rung.host.observed_ledger import ObservedLedger
 from rung.host.vital import Vitals
@@ -105,6 +106,25 @@ async def test_searches_are_counted_by_state(watched: Client, world: World) -> N
     await watched.submit(EXPERIMENT_FILE)
 
     assert 'rung_experiments{state="active"} 2.0' in await _metrics(watched)
+
+
+async def test_agents_are_counted_by_state(watched: Client, world: World) -> None:
+    """Those that are there, and those that were lost a moment ago; who left is neither."""
+    slots: list[Slot] = []
+    for name in ("a", "b", "c"):
+        await world.writer.write(
+            AgentJoined(pool="default", agent_id=name, incarnation=1, hostname=name, slots=slots)
+        )
+    await world.writer.write(AgentLeft(pool="default", agent_id="b", incarnation=1))
+    await world.writer.write(
+        AgentLost(pool="default", agent_id="c", incarnation=1, silent_ms=31_000)
+    )
+
+    async def told() -> str:
+        return await _metrics(watched)
+
+    await until(told, lambda text: 'rung_agents{pool="default",state="lost"} 1.0' in text)
+    assert 'rung_agents{pool="default",state="alive"} 1.0' in await told()
 
 
 async def test_metrics_want_the_token(client: Client) -> None:

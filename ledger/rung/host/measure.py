@@ -78,10 +78,12 @@ TRIAL_RESTARTS: Final = METER.counter(
     "rung_trial_restarts_total", "Runs of trials that were asked for after a failure."
 )
 
-# Pools, from the scheduler ----------------------------------------------------------------------
+# Pools: slots and queues from the scheduler, agents from the gateway ----------------------------
 
 SLOTS: Final = METER.gauge("rung_slots", "Slots of a pool, `free` or `used`.", "pool", "state")
-AGENTS: Final = METER.gauge("rung_agents", "Agents of a pool, `alive` or `lost`.", "pool", "state")
+AGENTS: Final = METER.gauge(
+    "rung_agents", "Agents of a pool, `alive` or `lost` within a day.", "pool", "state"
+)
 QUEUE_LENGTH: Final = METER.gauge("rung_queue_length", "Allocations that wait for slots.", "pool")
 QUEUE_WAIT_SECONDS: Final = METER.histogram(
     "rung_queue_wait_seconds",

@@ -10,6 +10,8 @@ import structlog
 from rung.checkpoint_gc.config import Settings
 from rung.events import Event, Payload
 from rung.events.checkpoint import CheckpointDeleted, CheckpointRetired
+from rung.host import measure
+from rung.host.pulse import waiting_for
 from rung.objects import ObjectError, ObjectStore, delete_checkpoint
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
@@ -38,12 +40,14 @@ class Deletion:
         if not all(_PLAIN.fullmatch(name) for name in ids):
             _log.error(
                 "checkpoint not deleted: no checkpoint can have this id",
-                experiment_id=retired.experiment_id,
-                checkpoint_id=retired.checkpoint_id,
+                experiment=retired.experiment_id,
+                checkpoint=retired.checkpoint_id,
                 event_id=event.id,
             )
             return []
-        await self._delete(retired, event.id)
+        with waiting_for("the object store"):
+            await self._delete(retired, event.id)
+        measure.CHECKPOINTS_DELETED.of().inc()
         return [
             CheckpointDeleted(
                 experiment_id=retired.experiment_id,
@@ -63,7 +67,8 @@ class Deletion:
             except ObjectError as error:
                 _log.warning(
                     "checkpoint not deleted yet",
-                    checkpoint_id=retired.checkpoint_id,
+                    experiment=retired.experiment_id,
+                    checkpoint=retired.checkpoint_id,
                     event_id=event_id,
                     error=str(error),
                     wait_s=wait_s,

@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 import structlog
 
+from rung.events import LedgerError
 from rung.events import topic as topics
 from rung.gateway.view import View
 from rung.gateway.view_fold import Image, ViewFold
@@ -19,6 +20,8 @@ S = TypeVar("S")
 
 READER: Final = "gateway"
 _READ_MAX: Final = 2_000
+_SAVES_WITHIN_S: Final = 2.0
+_LOADS_WITHIN_S: Final = 15.0
 
 _log = structlog.get_logger()
 
@@ -120,11 +123,17 @@ class Follower(Generic[S]):
         return brought
 
     async def _save_if_due(self) -> None:
-        if self._count - self._snapshotted >= self._snapshot_every:
-            await self.save()
+        """Save a snapshot now and then; where it cannot be saved, the view goes on without."""
+        if self._count - self._snapshotted < self._snapshot_every:
+            return
+        try:
+            async with asyncio.timeout(_SAVES_WITHIN_S):
+                await self.save()
+        except (LedgerError, TimeoutError) as error:
+            _log.warning("no snapshot saved", view=self._view.name, reason=str(error))
 
     async def _load(self) -> Image[S] | None:
-        value = await self._ledger.snapshot(self._snapshot_name, self._partition)
+        value = await self._read_snapshot()
         if value is None:
             return None
         kind: Any = Image[self._view.state_type]  # type: ignore[name-defined]
@@ -135,6 +144,15 @@ class Follower(Generic[S]):
             _log.warning("snapshot ignored", view=self._view.name, reason=str(error))
             return None
         return image if image.version == self._view.version else None
+
+    async def _read_snapshot(self) -> bytes | None:
+        """Return the newest snapshot; where it cannot be had, folding from the beginning does."""
+        try:
+            async with asyncio.timeout(_LOADS_WITHIN_S):
+                return await self._ledger.snapshot(self._snapshot_name, self._partition)
+        except (LedgerError, TimeoutError) as error:
+            _log.warning("no snapshot loaded", view=self._view.name, reason=str(error))
+            return None
 
     async def _reject(self, rejected: list[Rejected]) -> None:
         for record, reason in rejected:

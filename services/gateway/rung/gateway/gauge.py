@@ -1,13 +1,19 @@
-"""What the gateway tells Prometheus of the searches: how many are in which state."""
+"""What the gateway tells Prometheus: experiments, trials and agents by state."""
 
 import contextlib
+import time
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime
+from typing import Final
 
 from rung.gateway.experiment import Experiment
 from rung.gateway.present import phase_of, trial_phase
 from rung.gateway.views import Views
 from rung.host import measure
+
+_LOST_S: Final = 86_400.0
+"""An agent that is lost for longer is taken as given up, and wakes nobody any more."""
 
 _Told = dict[tuple[str, ...], float]
 
@@ -29,6 +35,7 @@ class Census:
         with (
             measure.EXPERIMENTS.read_from(self.experiments),
             measure.TRIALS.read_from(self.trials),
+            measure.AGENTS.read_from(self.agents),
         ):
             yield
 
@@ -43,6 +50,20 @@ class Census:
             found.update(self._settled.get(experiment.id) or self._count(experiment))
         return _told(found)
 
+    def agents(self) -> _Told:
+        """Return the number of each pool's agents that are there, and of those lost today."""
+        found: _Told = {}
+        since_s = time.time() - _LOST_S
+        for pool in self._views.pools():
+            states = Counter(
+                agent.state
+                for agent in pool.agents.values()
+                if agent.state != "lost" or _unix(agent.since) > since_s
+            )
+            found[pool.name, "alive"] = float(states["joined"])
+            found[pool.name, "lost"] = float(states["lost"])
+        return found
+
     def _count(self, experiment: Experiment) -> Counter[str]:
         found: Counter[str] = Counter(trial_phase(experiment, it) for it in experiment.trials)
         if experiment.ended is not None and all(trial.closed for trial in experiment.trials):
@@ -52,3 +73,11 @@ class Census:
 
 def _told(counts: Counter[str]) -> _Told:
     return {(state,): float(count) for state, count in counts.items()}
+
+
+def _unix(moment: str) -> float:
+    """Return an envelope's time in Unix seconds; 0 of what is no time."""
+    try:
+        return datetime.fromisoformat(moment).timestamp()
+    except ValueError:
+        return 0.0

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -15,6 +15,8 @@ from rung.gateway.letter_view import Letter, LetterView
 from rung.gateway.pool_view import Pool, PoolView
 from rung.host.supervise import supervise
 from rung.ledger import Ledger
+
+_SAVES_WITHIN_S: Final = 5.0
 
 _log = structlog.get_logger()
 
@@ -78,9 +80,10 @@ class Views:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        with contextlib.suppress(RungError):
-            for follower in self._followers:
-                await follower.save()
+        with contextlib.suppress(RungError, TimeoutError):
+            async with asyncio.timeout(_SAVES_WITHIN_S):
+                for follower in self._followers:
+                    await follower.save()
 
     async def seen(self, name: str, key: str, position: int, *, wait_s: float) -> bool:
         """Wait until a key's topic was folded up to and with a position; return whether it was.
