@@ -1,7 +1,7 @@
 """Curves and printed lines, from whoever keeps them."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,8 +11,11 @@ from gateway.client import Client
 from gateway.conftest import World
 from gateway.scenario import EXPERIMENT, play
 from rung.events import RungError
+from rung.events.metric import LogLine, LogsPrinted, MetricRow, MetricsReported
 from rung.gateway.series import Point, Series
-from rung.metrics.store import SeriesStore
+from rung.metrics import SeriesStore, open_series
+from rung.metrics.address import PASSWORD
+from servers.clickhouse import ClickHouse, installed
 
 TRIAL = f"{EXPERIMENT}.0"
 
@@ -191,3 +194,64 @@ async def test_without_series(world: World) -> None:
                 answer = await client.call("GET", f"{path}/{kind}")
                 assert (answer.status, answer.kind) == (503, "unavailable")
             assert (await client.call("GET", path)).status == 200
+
+
+@pytest.fixture
+def clickhouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClickHouse]:
+    """A server of the test's own, to be paused and killed."""
+    if not installed():
+        pytest.skip("no ClickHouse server: on Debian, apt-get install clickhouse-server")
+    server = ClickHouse(tmp_path / "clickhouse")
+    server.start()
+    monkeypatch.setenv(PASSWORD, server.password)
+    yield server
+    server.kill()
+
+
+async def test_curves_and_lines_from_a_server(world: World, clickhouse: ClickHouse) -> None:
+    """What another process wrote is read; while the server is away, 503 there and there alone."""
+    await world.play(play(1))
+    world.series = reader = open_series(
+        f"{clickhouse.url}?timeout_s=0.5", ledger_id=world.ledger.id, read_only=True
+    )
+    curves, lines = f"/trials/{TRIAL}/metrics?kind=training&name=loss", f"/trials/{TRIAL}/logs"
+    async with world.gateway() as client:
+
+        async def statuses() -> list[int]:
+            paths = (curves, lines, f"/trials/{TRIAL}")
+            return [(await client.call("GET", path)).status for path in paths]
+
+        assert await statuses() == [503, 503, 200], "nobody has made the tables"
+        await _write(world, clickhouse.url)
+        assert (await client.get(curves))["points"] == [[1, 0.5, 10], [2, "NaN", 20]]
+        assert [line["text"] for line in (await client.get(lines))["items"]] == ["hello"]
+        clickhouse.pause()
+        assert await statuses() == [503, 503, 200]
+        clickhouse.resume()
+        assert await statuses() == [200, 200, 200]
+        clickhouse.kill()
+        answer = await client.call("GET", curves)
+        assert (answer.status, answer.kind) == (503, "unavailable")
+        assert "Connection refused" in answer.json["detail"]
+        clickhouse.start()
+        assert await statuses() == [200, 200, 200]
+    await reader.close()
+
+
+async def _write(world: World, url: str) -> None:
+    """Write a curve and a line as the metrics service does."""
+    rows = [
+        MetricRow(kind="training", step=1, time_ms=10, values={"loss": 0.5}),
+        MetricRow(kind="training", step=2, time_ms=20, values={"loss": "NaN"}),
+    ]
+    line = LogLine(rank=0, stream="stdout", level="info", time_ms=10, text="hello")
+    await world.write(
+        MetricsReported(experiment_id=EXPERIMENT, trial_id=TRIAL, run=1, rows=rows),
+        LogsPrinted(experiment_id=EXPERIMENT, trial_id=TRIAL, run=1, lines=[line]),
+    )
+    store = open_series(url, ledger_id=world.ledger.id)
+    for name in ("metrics", "logs"):
+        for partition in range(world.ledger.partitions(name)):
+            store.absorb(await world.ledger.read(name, partition, 0, 100))
+    await store.flush()
+    await store.close()
