@@ -48,12 +48,13 @@ def test_a_server_is_migrated_as_far_as_its_release_goes(
     assert clickhouse.query("SHOW TABLES FROM rung") == ""
     assert _states(rung, clickhouse.url, "--metrics-days", "30")[0] == "applied"
     assert "metrics" in clickhouse.query("SHOW TABLES FROM rung").split()
-    shown = rung("metrics", "migrate", "--series", clickhouse.url)
+    shown = rung("metrics", "migrate", "--series", clickhouse.url, "--logs-days", "30")
     assert shown.code == 0
     assert "series" in shown.out
     release = clickhouse.query("SELECT version()").split(".")
     if (int(release[0]), int(release[1])) < (20, 10):
         assert f"needs ClickHouse 20.10, this is {release[0]}.{release[1]}" in shown.out
+        assert "give the metrics service the same days" in shown.err
 
 
 @pytest.mark.parametrize(

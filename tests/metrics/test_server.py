@@ -3,9 +3,12 @@
 import asyncio
 import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from ledger.certificates import authority, signed
 from metrics.report import EXPERIMENT, draft, metrics, record, row
 from rung.ledger import Draft
 from rung.ledger.memory import MemoryLedger
@@ -70,6 +73,33 @@ async def test_without_the_driver_the_extra_is_named(
     monkeypatch.setitem(sys.modules, "clickhouse_driver", None)
     error = await _refusal(_open(server_place))
     assert "pip install 'rung[clickhouse]'" in str(error)
+
+
+@pytest.fixture
+def secure(
+    tmp_path: Path, clickhouse: ClickHouse, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[ClickHouse, Path]]:
+    """A server that speaks TLS, and the authority that signed its certificate."""
+    signer = authority(tmp_path, "authority")
+    server = ClickHouse(tmp_path / "server", tls=signed(signer, tmp_path, "server", "127.0.0.1"))
+    server.start()
+    monkeypatch.setenv(PASSWORD, server.password)
+    yield server, signer.certificate
+    server.kill()
+
+
+async def test_a_server_is_reached_by_tls(secure: tuple[ClickHouse, Path]) -> None:
+    """With the authority that signed its certificate, and not without, unless told not to ask."""
+    server, signer = secure
+    store = _open(f"{server.secure_url}&ca_file={signer}")
+    store.absorb([record(metrics([row(1, loss=1.0)]), 0)])
+    assert await store.names(EXPERIMENT) == [("training", "loss")]
+    await store.close()
+    error = await _refusal(_open(server.secure_url))
+    assert "CERTIFICATE_VERIFY_FAILED" in str(error)
+    trusting = _open(f"{server.secure_url}&verify=0")
+    assert await trusting.names(EXPERIMENT) == [("training", "loss")]
+    await trusting.close()
 
 
 async def test_a_reader_changes_nothing(server_place: str) -> None:

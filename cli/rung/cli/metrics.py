@@ -45,6 +45,7 @@ async def migrate(
     where its user on the server may not change tables.
     """
     from rung.metrics import migrate_series  # noqa: PLC0415 - only where it is needed
+    from rung.metrics.retention import KNOWS_TTL  # noqa: PLC0415 - see above
 
     days = {"metrics": metrics_days, "logs": logs_days}
     try:
@@ -59,8 +60,14 @@ async def migrate(
     rows = _rows(plan, applied="pending" if dry_run else "applied")
     if as_json:
         print_json({"clickhouse": _release(plan.version), "migrations": rows})
-    else:
-        print_table(["number", "name", "state"], [list(row.values()) for row in rows])
+        return
+    print_table(["number", "name", "state"], [list(row.values()) for row in rows])
+    if not dry_run and any(days.values()) and plan.version < KNOWS_TTL:
+        click.echo(
+            f"ClickHouse {_release(plan.version)} does not drop old rows by itself: give the "
+            "metrics service the same days, which deletes them now and then.",
+            err=True,
+        )
 
 
 def _rows(plan: "Plan", *, applied: str) -> list[dict[str, Any]]:

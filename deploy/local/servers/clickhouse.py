@@ -23,6 +23,7 @@ _CONFIG: Final = """\
     <listen_host>127.0.0.1</listen_host>
     <tcp_port>{native}</tcp_port>
     <http_port>{http}</http_port>
+{tls}
     <path>{folder}/data/</path>
     <tmp_path>{folder}/tmp/</tmp_path>
     <user_files_path>{folder}/user_files/</user_files_path>
@@ -39,6 +40,14 @@ _CONFIG: Final = """\
     <mlock_executable>false</mlock_executable>
 </yandex>
 """
+_TLS: Final = """\
+    <tcp_port_secure>{port}</tcp_port_secure>
+    <openSSL><server>
+        <certificateFile>{certificate}</certificateFile>
+        <privateKeyFile>{key}</privateKeyFile>
+        <verificationMode>none</verificationMode>
+        <loadDefaultCAFile>false</loadDefaultCAFile>
+    </server></openSSL>"""
 _USERS: Final = """\
 <yandex>
     <profiles>
@@ -67,11 +76,12 @@ class ClickHouse:
         password: of the user `rung`, drawn when the object is made and set at each start.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, tls: tuple[Path, Path] | None = None) -> None:
         """Prepare it; nothing is started yet.
 
         Args:
             folder: for configuration, data and log; made if need be.
+            tls: certificate and key, to speak TLS as well, on a port of its own.
 
         Raises:
             ServerFailed: no ClickHouse is installed.
@@ -80,6 +90,8 @@ class ClickHouse:
         self.password: Final = secrets.token_urlsafe(12)
         self._native: Final = free_port()
         self._http: Final = free_port()
+        self._secure: Final = free_port()
+        self._tls: Final = tls
         self._process: Final = ServerProcess(
             [*_program(), f"--config-file={self.folder}/config.xml"],
             log=self.folder / "clickhouse.log",
@@ -89,6 +101,12 @@ class ClickHouse:
     def url(self) -> str:
         """What `--series` takes; the password goes into RUNG_CLICKHOUSE_PASSWORD."""
         return self.database_url(DATABASE)
+
+    @property
+    def secure_url(self) -> str:
+        """The same over TLS."""
+        assert self._tls, "it has no certificate"
+        return f"clickhouse://{USER}@127.0.0.1:{self._secure}/{DATABASE}?secure=1"
 
     @property
     def port(self) -> int:
@@ -158,8 +176,12 @@ class ClickHouse:
     def _configure(self) -> None:
         for name in ("data", "tmp", "user_files", "format_schemas"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
+        tls = ""
+        if self._tls:
+            certificate, key = self._tls
+            tls = _TLS.format(port=self._secure, certificate=certificate, key=key)
         (self.folder / "config.xml").write_text(
-            _CONFIG.format(native=self._native, http=self._http, folder=self.folder)
+            _CONFIG.format(native=self._native, http=self._http, tls=tls, folder=self.folder)
         )
         users = self.folder / "users.xml"
         users.touch(mode=0o600)

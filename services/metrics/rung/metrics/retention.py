@@ -12,7 +12,7 @@ from rung.metrics.engine import Tables
 DAYS_MAX: Final = 36_500
 TABLES: Final = ("metrics", "logs")
 
-_KNOWS_TTL: Final = (20, 12)
+KNOWS_TTL: Final = (20, 12)
 """TTLs are older (19.6), but could not be taken away again before 20.12."""
 _DAY_S: Final = 86_400
 _DAY_MS: Final = 1_000 * _DAY_S
@@ -50,7 +50,7 @@ def retain(tables: Tables, table: str, days: int, *, now_ms: int) -> bool:
         Whether ClickHouse goes on by itself; if not, this has to be called again and again.
     """
     assert table in TABLES, table
-    if tables.version >= _KNOWS_TTL:
+    if tables.version >= KNOWS_TTL:
         _set_ttl(tables, table, days)
         return True
     if days:
