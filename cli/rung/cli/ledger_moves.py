@@ -64,14 +64,14 @@ async def import_(source: Path | str, target: str | None, link: Link) -> None:
 @click.command()
 @click.option(
     "--to",
-    "url",
+    "target",
     required=True,
     help="URL of the object store: s3://bucket/prefix, file:///srv/archive.",
 )
 @ledger_option
 @linked
 @asynchronous
-async def archive(url: str, source: Path | str | None, link: Link) -> None:
+async def archive(target: str, source: Path | str | None, link: Link) -> None:
     """Archive what the ledger holds now, in segments that prove what they hold.
 
     What the store has already stays as it is, so this can be run again and again. In a cluster
@@ -80,7 +80,7 @@ async def archive(url: str, source: Path | str | None, link: Link) -> None:
     from rung.archive import archive_now  # noqa: PLC0415 - only where it is needed
     from rung.objects import open_store  # noqa: PLC0415 - see above
 
-    store = await asyncio.to_thread(open_store, url)
+    store = await asyncio.to_thread(open_store, target)
     try:
         async with opened_for(link, source) as opened:
             done = await archive_now(opened, store)
