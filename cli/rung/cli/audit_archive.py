@@ -61,10 +61,9 @@ async def audit_archive(
 
 def _verify(url: str, known: list[str]) -> "Report":
     from rung.archive import parse_location, verify  # noqa: PLC0415 - with what S3 needs
-    from rung.objects import open_store  # noqa: PLC0415 - see above
 
     location = parse_location(url)
-    store = open_store(location.url)
+    store = location.open()
     try:
         return verify(store, location.ledger_id, known=known)
     finally:

@@ -63,9 +63,10 @@ def copy(source: str, target: str, *, as_json: bool) -> int:
 def _copy(source: str, target: str, *, as_json: bool) -> Copied:
     from rung.objects import open_store  # noqa: PLC0415 - with what S3 needs
 
+    folder = _folder(source)
     store = open_store(target)
     try:
-        copying = _Copying(_folder(source), store, quiet=as_json)
+        copying = _Copying(folder, store, quiet=as_json)
         copying.code_archives()
         copying.checkpoints()
         return copying.done()

@@ -57,10 +57,9 @@ async def open_archive(url: str, report: "Report | None" = None) -> AsyncIterato
         RungError: there is none, or it is damaged.
     """
     from rung.archive import ArchiveLedger, damaged_in, parse_location  # noqa: PLC0415 - seldom
-    from rung.objects import open_store  # noqa: PLC0415 - see above
 
     location = parse_location(url)
-    store = await asyncio.to_thread(open_store, location.url)
+    store = await asyncio.to_thread(location.open)
     try:
         yield await ArchiveLedger.open(
             store,

@@ -1,0 +1,205 @@
+"""Ledgers are archived, audited from there, and brought back: by commands."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from archive.history import exported, simulated
+from archive.tamper import flip, rewrite_all, segments_of
+from archive.test_verify import worsen
+from cli.conftest import Rung
+from rung.archive import ArchiveLedger, ArchiveSettings, archive_now
+from rung.cli.data_folder import DataFolder
+from rung.events import LedgerTrimmed, topic
+from rung.ledger import Draft, Ledger, SqliteLedger
+from rung.objects import FolderStore
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give a data folder that holds the ledger of a simulated search, and is the one meant."""
+    for name in ("RUNG_URL", "RUNG_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "data"
+    monkeypatch.setenv("RUNG_DATA", str(folder))
+
+    async def fill() -> None:
+        source = await simulated()
+        ledger = await SqliteLedger.open(folder / "ledger", partitions=1)
+        for name in (*topic.TOPICS,):
+            records = await source.read(name, 0, 0, 100_000)
+            await ledger.append([Draft(name, record.key, record.value) for record in records])
+        await ledger.close()
+
+    asyncio.run(fill())
+    return folder
+
+
+@pytest.fixture
+def store(data: Path, tmp_path: Path) -> FolderStore:
+    """Give a store with the archive of that ledger, in small segments."""
+    store = FolderStore(tmp_path / "store")
+
+    async def fill() -> None:
+        ledger = await SqliteLedger.open(data / "ledger")
+        await archive_now(ledger, store, ArchiveSettings(segment_bytes=8_000))
+        await ledger.close()
+
+    asyncio.run(fill())
+    return store
+
+
+def the_id(store: FolderStore) -> str:
+    """Return the id of the ledger that is archived."""
+    return store.list("archive/")[0].name.split("/")[1]
+
+
+def test_archive_and_audit(data: Path, tmp_path: Path, rung: Rung) -> None:
+    """What was archived once is audited without the ledger; archiving again adds nothing."""
+    url = (tmp_path / "archive").as_uri()
+    done = rung("ledger", "archive", "--to", url)
+    assert (done.code, done.err) == (0, "")
+    assert f"new segments of {url}#" in done.out
+    again = rung("ledger", "archive", "--to", url, "--json").json
+    assert (again["records"], again["segments"]) == (0, 0)
+    for name in (url, again["archive"]):
+        audited = rung("audit", "--from-archive", name, "--data", "/nonexistent")
+        assert (audited.code, audited.err) == (0, "")
+        assert "Every segment and every chain is whole." in audited.out
+        assert "decisions are the same" in audited.out
+    assert rung("audit", "simul", "--from-archive", url).code == 0
+    assert rung("audit", "nothing", "--from-archive", url).code == 4
+    found = rung("audit", "--from-archive", url, "--json").json
+    assert found["same"]
+    assert found["archive"]["problems"] == []
+
+
+def test_an_archive_is_read_like_a_ledger(data: Path, store: FolderStore, rung: Rung) -> None:
+    """Shown, exported and audited, it says what the ledger says."""
+    for arguments in (["ledger", "show", "simul"], ["ledger", "export"], ["audit"]):
+        here, there = rung(*arguments), rung(*arguments, "--ledger", store.url)
+        assert (there.code, there.err) == (0, "")
+        assert there.out == here.out
+
+
+def test_what_was_altered_is_named(store: FolderStore, rung: Rung) -> None:
+    """A damaged segment by its name; an altered decision, digests and all, by its fact."""
+    altered = segments_of(store, the_id(store), topic.METRICS)[1]
+    flip(store, altered, 600)
+    result = rung("audit", "--from-archive", store.url)
+    assert result.code == 1
+    assert f"damaged: the segment {altered} is damaged" in result.out
+    assert altered.name in result.out
+    rewrite_all(store, segments_of(store, the_id(store), topic.SEARCHES), worsen)
+    result = rung("audit", "--from-archive", store.url, "--json")
+    assert result.code == 1
+    assert [item["kind"] for item in result.json["archive"]["problems"]] == ["damaged"]
+    assert {item["process"] for item in result.json["differences"]} == {"searcher"}
+    store.delete(segments_of(store, the_id(store), topic.SEARCHES)[1].name)
+    result = rung("audit", "--from-archive", store.url)
+    assert result.code == 1
+    assert "missing: positions" in result.out
+    assert "can be read of it is decided again" in result.out
+
+
+def test_since(store: FolderStore, tmp_path: Path, rung: Rung) -> None:
+    """What an earlier audit saw must still be there; anything else is no such report."""
+    report = tmp_path / "report.json"
+    report.write_text(rung("audit", "--from-archive", store.url, "--json").out)
+    since = ["audit", "--from-archive", store.url, "--since", str(report)]
+    assert rung(*since).code == 0
+    last = segments_of(store, the_id(store), topic.METRICS)[-1]
+    store.delete(last.name)
+    assert rung("audit", "--from-archive", store.url).code == 0
+    result = rung(*since)
+    assert result.code == 1
+    assert f"missing: {last} was there and is no more" in result.out
+    report.write_text("{}")
+    assert "--since" in rung(*since).err
+    assert "goes with --from-archive" in rung("audit", "--since", str(report)).err
+
+
+def test_restore(data: Path, store: FolderStore, tmp_path: Path, rung: Rung) -> None:
+    """A ledger made of an archive holds what the archive holds, and audits."""
+    new = str(tmp_path / "new")
+    result = rung("ledger", "import", store.url, "--data", new, "--json")
+    assert result.code == 0
+    assert result.json["experiments"] == ["simulate"]
+    assert result.json["lost"] == 0
+    assert rung("audit", "--data", new).code == 0
+
+    async def lines(ledger: Ledger) -> list[bytes]:
+        return (await exported(ledger)).splitlines()[1:]
+
+    async def compare() -> None:
+        restored = await SqliteLedger.open(tmp_path / "new" / "ledger")
+        archived = await ArchiveLedger.open(store)
+        kept = {json.loads(line)["event"]["id"] for line in await lines(archived)}
+        assert kept <= {json.loads(line)["event"]["id"] for line in await lines(restored)}
+        await restored.close()
+
+    asyncio.run(compare())
+    assert "is in this ledger already" in rung("ledger", "import", store.url, "--data", new).err
+
+
+def test_a_damaged_archive_is_not_restored(store: FolderStore, tmp_path: Path, rung: Rung) -> None:
+    """It is refused with the segment's name, and nothing is written."""
+    flip(store, segments_of(store, the_id(store), topic.EXPERIMENTS)[1], 600)
+    result = rung("ledger", "import", store.url, "--data", str(tmp_path / "new"))
+    assert result.code == 1
+    assert "the segment experiments/0" in result.err
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["audit", "--from-archive", "STORE", "--ledger", "STORE"], "not by both"),
+        (["audit", "--from-archive", "file:///no/where"], "there is no folder /no/where"),
+        (["audit", "--from-archive", "ftp://x"], "known are URLs such as"),
+        (["audit", "--from-archive", "STORE#nope"], "no archive of the ledger 'nope'"),
+        (["ledger", "import", "kafka://localhost:1", "--data", "NEW"], "export it first"),
+        (["ledger", "import", "STORE", "--ledger", "/srv/x"], "name a cluster, kafka://"),
+        (["ledger", "import", "STORE", "--url", "http://localhost:1"], "into a data folder"),
+        (["ledger", "archive", "--to", "nowhere"], "known are URLs such as"),
+        (["ledger", "show", "--ledger", "/nonexistent"], "does not exist"),
+    ],
+)
+def test_refusals(
+    arguments: list[str], message: str, store: FolderStore, tmp_path: Path, rung: Rung
+) -> None:
+    """Each says what is wrong, and what would be right."""
+    given = [
+        it.replace("STORE", store.url).replace("NEW", str(tmp_path / "n")) for it in arguments
+    ]
+    result = rung(*given)
+    assert result.code in {1, 2}
+    assert message in result.err
+
+
+def test_a_folder_in_use_is_not_imported_into(
+    store: FolderStore, tmp_path: Path, rung: Rung
+) -> None:
+    """It says how to stop what runs there."""
+    folder = DataFolder.open(tmp_path / "busy")
+    result = rung("ledger", "import", store.url, "--data", str(tmp_path / "busy"))
+    folder.close()
+    assert result.code == 1
+    assert "stop it with `rung down --data" in result.err
+
+
+def test_what_retention_took_is_in_the_archive(
+    data: Path, rung: Rung, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An audit of a ledger that does not reach back far enough says where the rest is."""
+
+    async def trimmed(*_: object, **__: object) -> None:
+        raise LedgerTrimmed("position 0 of rung.experiments/0 is no longer there", first=7)
+
+    monkeypatch.setattr("rung.cli.deciders.audit", trimmed)
+    result = rung("audit", "--data", str(data))
+    assert result.code == 1
+    assert "is no longer there" in result.err
+    assert "rung audit --from-archive URL" in result.err
