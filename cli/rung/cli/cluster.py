@@ -1,7 +1,9 @@
 """`rung cluster init|status`: a ledger on Kafka, made and watched."""
 
 import asyncio
+import contextlib
 import re
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,7 +12,7 @@ import click
 from rung.cli import exit_code
 from rung.cli.link import asynchronous
 from rung.cli.output import print_json
-from rung.events import TOPICS, RungError
+from rung.events import TOPICS, LedgerUnavailable, RungError
 
 if TYPE_CHECKING:
     from rung.ledger.kafka import Created, Finding
@@ -90,19 +92,21 @@ async def init(  # noqa: PLR0913 - what can be chosen
 ) -> int:
     """Make the topics of a ledger, or what is missing of them, and say what differs.
 
-    What is there is never changed. The exit code is 1 if the ledger cannot be used as it is.
+    What is there is never changed. The exit code is 1 if the ledger cannot be used as it is, and 3
+    if no broker answers.
     """
     kafka = _kafka()
     settings = kafka.KafkaSettings.from_environment()
     kept = dict(retentions)
     made = None
-    if not dry_run:
-        made = await kafka.create(
-            url, settings, partitions=partitions, replication=replication, retention=kept
+    with _answered():
+        if not dry_run:
+            made = await kafka.create(
+                url, settings, partitions=partitions, replication=replication, retention=kept
+            )
+        findings: list[Finding] = await kafka.check(
+            url, settings, replication=replication, retention=kept
         )
-    findings: list[Finding] = await kafka.check(
-        url, settings, replication=replication, retention=kept
-    )
     of_objects = [] if objects is None else await _ready(objects, dry_run=dry_run)
     if as_json:
         print_json({"ledger": made, "findings": findings, "objects": of_objects})
@@ -151,20 +155,27 @@ async def status(*, url: str, objects: str | None, as_json: bool) -> int:
     kafka = _kafka()
     from rung.cli.cluster_print import print_status  # noqa: PLC0415 - an extra, see `_kafka`
     from rung.cli.cluster_status import survey  # noqa: PLC0415 - see above
-    from rung.client import Unreachable  # noqa: PLC0415 - see above
-    from rung.events import LedgerUnavailable  # noqa: PLC0415 - see above
     from rung.objects import open_store  # noqa: PLC0415 - see above
 
     store = open_store(objects) if objects else None
-    try:
+    with _answered():
         found = await survey(url, kafka.KafkaSettings.from_environment(), store)
-    except LedgerUnavailable as error:
-        raise Unreachable(str(error)) from error
     if as_json:
         print_json(found)
     else:
         print_status(found)
     return exit_code.FAILED if found.problems else exit_code.OK
+
+
+@contextlib.contextmanager
+def _answered() -> Iterator[None]:
+    """Say of a cluster that does not answer that it cannot be reached: exit code 3."""
+    try:
+        yield
+    except LedgerUnavailable as error:
+        from rung.client import Unreachable  # noqa: PLC0415 - a quarter of a second
+
+        raise Unreachable(str(error)) from error
 
 
 def _kafka() -> Any:

@@ -127,9 +127,10 @@ async def _newest_decided(
     start = max(fold.decisions - _LOOK_BACK, 0)
     for record in await ledger.read(process.decisions, partition, start, _LOOK_BACK):
         try:
-            newest = max(newest, decode(record.value).causeposition or -1)
+            cause = decode(record.value).causeposition
         except UndecodableEvent:
             continue
+        newest = newest if cause is None else max(newest, cause)
     return newest
 
 

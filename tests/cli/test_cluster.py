@@ -1,0 +1,131 @@
+"""`rung cluster`: what is refused, what is said of a cluster that is away, and what is wrong."""
+
+from datetime import timedelta
+
+import click
+import pytest
+
+from cli.conftest import Rung
+from rung.cli.cluster import Retention
+from rung.cli.cluster_group import Replica
+from rung.cli.cluster_print import print_status
+from rung.cli.cluster_status import (
+    Broker,
+    ClusterStatus,
+    Consumer,
+    Letter,
+    TopicStatus,
+    _judge,
+)
+from rung.cli.decider_status import Decider, PoolStatus
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("metrics=30d", ("metrics", timedelta(days=30))),
+        ("heartbeats=12h", ("heartbeats", timedelta(hours=12))),
+        ("logs=90m", ("logs", timedelta(minutes=90))),
+        ("pools=ever", ("pools", None)),
+    ],
+)
+def test_retention(text: str, expected: tuple[str, timedelta | None]) -> None:
+    """A topic and its time, or for ever."""
+    assert Retention().convert(text, None, None) == expected
+
+
+@pytest.mark.parametrize("text", ["x=1d", "metrics", "metrics=", "metrics=0d", "metrics=1y", ""])
+def test_retention_that_is_none(text: str) -> None:
+    """The message names what is wrong, and what would be right."""
+    with pytest.raises(click.BadParameter, match=r"there are experiments|give metrics=30d"):
+        Retention().convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["init"], 2, "Missing option '--ledger'"),
+        (["init", "--ledger", "kafka://h", "--partitions", "0"], 2, "0 is not in the range"),
+        (["init", "--ledger", "kafka://h", "--retention", "x=1d"], 2, "no topic 'x'"),
+        (["init", "--ledger", "/folder"], 1, "kafka://host:9092"),
+        (["status", "--ledger", "kafka://a@b"], 1, "RUNG_KAFKA_SASL_USERNAME"),
+        (["init", "--ledger", "kafka://127.0.0.1:1"], 3, "Is it the right address"),
+        (["status", "--ledger", "kafka://127.0.0.1:1"], 3, "Is it the right address"),
+    ],
+)
+def test_refused(
+    arguments: list[str], code: int, words: str, rung: Rung, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What does not fit or does not answer is said in a line, with a code of its own."""
+    monkeypatch.setenv("RUNG_KAFKA_TIMEOUT_S", "0.3")
+    result = rung("cluster", *arguments)
+    assert words in result.err
+    assert result.code == code
+
+
+def _status() -> ClusterStatus:
+    """Return a cluster of which everything can be said, and nothing is wrong."""
+    replica = Replica(host="10.0.0.7", partitions={"experiments": [0, 2], "placements": [0, 2]})
+    return ClusterStatus(
+        ledger="kafka://a:9092/rung",
+        ledger_id="c0ffee",
+        brokers=[Broker(id=1, address="a:9092", answers=True)],
+        topics=[TopicStatus(name="pools", events=7, ends=[3, 4], leaderless=[], behind=[])],
+        replicas={"searcher": [replica]},
+        consumers=[Consumer(name="searcher-intake", topic="placements", lag=2, lags=[2, 0])],
+        deciders=[
+            Decider(
+                name="searcher", facts=4321, since_decision=5, since_snapshot=21, snapshot_s=61.0
+            )
+        ],
+        pools=[PoolStatus(name="gpu", agents=2, slots=16, idle=4, waiting=3)],
+        experiments={"active": 2, "paused": 1},
+        dead_letters=1,
+        newest_letters=[
+            Letter(time="2026-01-01T00:00:00Z", reader="searcher", topic="t", key="k", reason="r")
+        ],
+    )
+
+
+def test_everything_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """All is well comes first, then what there is."""
+    status = _status()
+    _judge(status)
+    print_status(status)
+    text = capsys.readouterr().out
+    assert text.startswith("All is well.\n")
+    for words in (
+        "kafka://a:9092/rung (c0ffee)",
+        "2 active, 1 paused",
+        "searcher  10.0.0.7  experiments 0,2; placements 0,2",
+        "4,321",
+        "1 min 01 s",
+        "searcher-intake  placements    2  2 0",
+        "gpu        2     16     4        3",
+        "2026-01-01T00:00:00Z",
+    ):
+        assert words in text, text
+
+
+def test_what_is_wrong_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
+    """Brokers, then topics, then services, then what is due; one line each."""
+    status = _status()
+    status.brokers.append(Broker(id=2, address=None, answers=False))
+    status.topics[0].leaderless = [1]
+    status.topics[0].behind = [0, 1]
+    status.replicas["scheduler"] = []
+    status.deciders[0].pending = 12
+    status.deciders[0].broken = {"k3v9x2ab": "ValueError: no"}
+    status.problems = ["searcher-intake: it does not answer"]
+    _judge(status)
+    assert status.problems == [
+        "broker 2 (gone) does not answer",
+        "pools: nobody leads partition 1",
+        "pools: a replica of partition 0, 1 is behind",
+        "scheduler: no replica runs",
+        "searcher: 12 decisions are due",
+        "searcher: cannot go on with k3v9x2ab: ValueError: no",
+        "searcher-intake: it does not answer",
+    ]
+    print_status(status)
+    assert capsys.readouterr().out.startswith("WRONG: 7\n  broker 2 (gone) does not answer\n")
