@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -13,6 +14,8 @@ from typing import Final
 _STOP_S: Final = 20.0
 _LOOK_S: Final = 0.05
 _TAIL: Final = 2_000
+_PORTS: Final = range(12_000, 32_000)
+_given: Final[set[int]] = set()
 
 
 class ServerFailed(RuntimeError):
@@ -20,11 +23,18 @@ class ServerFailed(RuntimeError):
 
 
 def free_port() -> int:
-    """Return a TCP port of the loopback interface that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a TCP port of the loopback interface that nobody listens on now.
+
+    From below the range of which the kernel takes ports for outgoing connections, because a
+    server may bind it seconds later, and again after it was killed. Never the same one twice.
+    """
+    while True:
+        port = secrets.choice(_PORTS)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            if port not in _given:
+                _given.add(port)
+                return port
 
 
 def answers(port: int, host: str = "127.0.0.1") -> bool:
