@@ -1,0 +1,123 @@
+"""`rung cluster init` and `status` on a broker, while services come and go."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.trials import Trials
+from ledger.brokers import Broker, started, usable
+from rung.ledger.kafka import KafkaLedger
+from searcher.scenario import config
+from servers.kafka import KafkaBroker
+from servers.process import ServerProcess
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module", params=usable())
+def broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Broker]:
+    """Return a broker of each kind."""
+    yield from started(request.param, tmp_path_factory.mktemp("broker"))
+
+
+class Operator:
+    """Somebody at a terminal."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url = url
+        self.environment = {
+            "RUNG_LEDGER": url,
+            "RUNG_OBJECTS": (folder / "objects").as_uri(),
+            "RUNG_KAFKA_SESSION_TIMEOUT_S": "6",
+        }
+
+    def cluster(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run `rung cluster …`."""
+        return subprocess.run(
+            [sys.executable, "-m", "rung.cli", "cluster", *arguments],
+            env=self.environment,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+
+    def status(self) -> dict[str, Any]:
+        """Return what `rung cluster status --json` says."""
+        result = self.cluster("status", "--json")
+        found: dict[str, Any] = json.loads(result.stdout)
+        assert result.returncode == (1 if found["problems"] else 0), result.stderr
+        return found
+
+
+@pytest.fixture
+def operator(broker: Broker, tmp_path: Path) -> Operator:
+    """Return somebody who looks after a new prefix on the broker."""
+    return Operator(f"{broker.url}/{tmp_path.name}", tmp_path)
+
+
+def test_init_says_what_it_made_and_what_differs(operator: Operator) -> None:
+    """A dry run changes nothing, a second run makes nothing, another number is refused."""
+    dry = operator.cluster("init", "--dry-run")
+    assert dry.returncode == 1
+    assert "topic is missing" in dry.stdout
+    first = operator.cluster("init", "--partitions", "2", "--json")
+    assert first.returncode == 0, first.stderr
+    assert len(json.loads(first.stdout)["ledger"]["made"]) == 10
+    again = operator.cluster("init")
+    assert (again.returncode, "made: nothing" in again.stdout) == (0, True), again.stderr
+    assert operator.cluster("init", "--dry-run").returncode == 0
+    other = operator.cluster("init", "--partitions", "3")
+    assert other.returncode == 1
+    assert "2 partitions per topic, not 3" in other.stderr
+    kept = operator.cluster("init", "--dry-run", "--retention", "metrics=9d")
+    assert "retention.ms is 2592000000, should be 777600000" in kept.stdout
+    assert kept.returncode == 1
+
+
+async def test_status_tells_what_is_due(
+    operator: Operator, broker: Broker, tmp_path: Path
+) -> None:
+    """Without a searcher decisions are due; with one, nothing is, and its partitions are told."""
+    assert operator.cluster("init", "--partitions", "2").returncode == 0
+    ledger = await KafkaLedger.open(operator.url)
+    await Trials(ledger).submit("k3v9x2ab", config("single"))
+    await ledger.close()
+    status = operator.status()
+    due = {item["name"]: item["pending"] for item in status["deciders"]}
+    assert due == {"searcher": 3, "scheduler": 0, "checkpoint-gc": 0}
+    assert "searcher: 3 decisions are due" in status["problems"]
+    assert "searcher: no replica runs" in status["problems"]
+    assert status["experiments"] == {"active": 1}
+    assert [item["answers"] for item in status["brokers"]] == [True]
+
+    searcher = ServerProcess(
+        [sys.executable, "-m", "rung.cli", "service", "searcher"],
+        log=tmp_path / "searcher.log",
+        environment=operator.environment,
+    )
+    searcher.start()
+    try:
+        while "decisions are due" in str((status := operator.status())["problems"]):
+            assert searcher.running, searcher.said()
+    finally:
+        searcher.kill()
+    assert "searcher: no replica runs" not in status["problems"]
+    if _is_kafka(broker):  # Tansu does not tell what its members have
+        (replica,) = status["replicas"]["searcher"]
+        assert replica["partitions"] == {"experiments": [0, 1], "placements": [0, 1]}
+    lag = {item["name"]: item["lag"] for item in status["consumers"]}
+    assert lag["scheduler-intake"] == 3
+    assert "2 active" not in (text := operator.cluster("status").stdout)
+    assert "1 active" in text
+    assert text.startswith("WRONG: ")
+
+
+def _is_kafka(broker: Broker) -> bool:
+    return isinstance(broker, KafkaBroker)
