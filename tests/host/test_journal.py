@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import structlog
 
+from rung.host import journal
 from rung.host.journal import LevelUnknown, bind, log_to
 
 
@@ -20,9 +22,8 @@ def _as_before() -> Iterator[None]:
     configuration = structlog.get_config()
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
-    with structlog.contextvars.bound_contextvars():
-        yield
-    structlog.contextvars.clear_contextvars()
+    yield
+    journal._everywhere.clear()
     structlog.configure(**configuration)
     root.handlers[:], root.level = handlers, level
     logging.captureWarnings(False)  # noqa: FBT003 - how the standard library takes it
@@ -60,6 +61,17 @@ def test_libraries_come_out_in_the_same_form() -> None:
     [line] = _lines(stream)
     assert line["event"] == "lost broker 1"
     assert (line["library"], line["service"]) == ("aiokafka.conn", "searcher")
+
+
+def test_threads_of_libraries_say_whose_they_are() -> None:
+    """They know nothing of what is bound where the process begins."""
+    stream = io.StringIO()
+    log_to(stream, service="searcher")
+    thread = threading.Thread(target=logging.getLogger("faust").warning, args=["something"])
+    thread.start()
+    thread.join()
+
+    assert [line["service"] for line in _lines(stream)] == ["searcher"]
 
 
 def test_a_traceback_is_part_of_its_line() -> None:

@@ -20,6 +20,9 @@ from rung.events import RungError
 
 LEVEL: Final = "RUNG_LOG_LEVEL"
 
+_everywhere: Final[dict[str, str]] = {}
+"""What every line of this process says. Threads of libraries have no context variables of ours."""
+
 _LEVELS: Final = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
@@ -62,6 +65,7 @@ def log_to(stream: TextIO | None = None, **bound: str) -> None:
     level = _level()
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
+        _say_whose,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
@@ -74,12 +78,13 @@ def log_to(stream: TextIO | None = None, **bound: str) -> None:
         logger_factory=structlog.WriteLoggerFactory(file=stream),
     )
     _bridge(stream, [*shared, _name_library], render, max(level, logging.WARNING))
-    structlog.contextvars.bind_contextvars(**bound)
+    _everywhere.clear()
+    bind(**bound)
 
 
 def bind(**bound: str) -> None:
-    """Have every line that is logged from here on say something more."""
-    structlog.contextvars.bind_contextvars(**bound)
+    """Have every line that this process logs from now on say something more."""
+    _everywhere.update(bound)
 
 
 def _level() -> int:
@@ -106,6 +111,12 @@ def _bridge(stream: TextIO, shared: list[Any], render: Any, level: int) -> None:
     root.addHandler(handler)
     root.setLevel(level)
     logging.captureWarnings(True)  # noqa: FBT003 - how the standard library takes it
+
+
+def _say_whose(_: WrappedLogger, __: str, line: EventDict) -> EventDict:
+    for name, value in _everywhere.items():
+        line.setdefault(name, value)
+    return line
 
 
 def _name_library(_: WrappedLogger, __: str, line: EventDict) -> EventDict:

@@ -40,7 +40,9 @@ APPEND_SECONDS: Final = METER.histogram(
     "rung_append_seconds", "From asking for an append until it is durable.", "topic"
 )
 LEDGER_ERRORS: Final = METER.counter(
-    "rung_ledger_errors_total", "What the ledger refused or failed, by the error's name.", "kind"
+    "rung_ledger_errors_total",
+    "What the ledger refused or failed, by the error's name; also asked by a probe.",
+    "kind",
 )
 LOOP_RESTARTS: Final = METER.counter(
     "rung_loop_restarts_total", "Starts of a loop after the ledger failed it.", "loop"

@@ -136,8 +136,10 @@ class Vitals:
                 ends = await asyncio.gather(*(ledger.end(*place) for place in places))
         except TimeoutError:
             self._ledger_away = f"no answer within {ANSWERS_WITHIN_S:.0f} s"
+            measure.LEDGER_ERRORS.of("NoAnswer").inc()
         except LedgerError as error:
             self._ledger_away = str(error)
+            measure.LEDGER_ERRORS.of(type(error).__name__).inc()
         else:
             self._ledger_away = None
             for place, end in zip(places, ends, strict=True):
