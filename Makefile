@@ -35,7 +35,7 @@ check: $(DEV)
 	PYTHONPATH=$(ROOTS) $(BIN)/lint-imports
 
 # Pure parts and single services, in seconds.
-test-fast: $(DEV) $(DEPLOYING)
+test-fast: $(DEV) $(DEPLOYING) $(CLICKHOUSE)
 	$(BIN)/pytest -m "not e2e and not ledger and not sim and not cluster" -n 2
 
 # The ledger's adapters against one conformance suite.
