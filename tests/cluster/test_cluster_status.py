@@ -121,3 +121,18 @@ async def test_status_tells_what_is_due(
 
 def _is_kafka(broker: Broker) -> bool:
     return isinstance(broker, KafkaBroker)
+
+
+def test_an_object_store_that_is_away_is_told_and_not_waited_for(operator: Operator) -> None:
+    """The rest is told all the same, from the ledger's beginning, and --json stays JSON."""
+    operator.cluster("init", "--partitions", "4")
+    operator.environment |= {
+        "RUNG_OBJECTS": "s3://rung",
+        "RUNG_S3_ENDPOINT": "http://127.0.0.1:9",
+        "AWS_ACCESS_KEY_ID": "rung",
+        "AWS_SECRET_ACCESS_KEY": "rung-secret",
+    }
+    found = operator.status()
+
+    assert found["problems"][-1].startswith("object store s3://rung: ")
+    assert found["topics"]

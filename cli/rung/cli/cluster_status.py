@@ -18,7 +18,7 @@ from rung.ledger.kafka import KafkaLedger, KafkaSettings, parse_address
 from rung.ledger.kafka.cluster import Cluster, connect
 from rung.ledger.kafka.failure import FAILURES
 from rung.ledger.kafka.identity import names
-from rung.objects import ObjectStore
+from rung.objects import ObjectError, ObjectStore
 
 SHARED: Final = ("searcher", "scheduler", "checkpoint-gc", "metrics")
 """Services whose replicas share partitions."""
@@ -102,6 +102,7 @@ async def survey(url: str, settings: KafkaSettings, store: ObjectStore | None) -
     """
     patience = replace(settings, timeout_s=min(settings.timeout_s, _PATIENCE_S))
     status = ClusterStatus(ledger=str(parse_address(url)))
+    store = await _reachable(store, status)
     cluster = await connect(parse_address(url), patience, names(parse_address(url)))
     try:
         health = await _look_at_brokers(cluster, status)
@@ -119,6 +120,21 @@ async def survey(url: str, settings: KafkaSettings, store: ObjectStore | None) -
         await cluster.close()
     _judge(status)
     return status
+
+
+async def _reachable(store: ObjectStore | None, status: ClusterStatus) -> ObjectStore | None:
+    """Return the object store if it answers; that it does not is a problem."""
+    if store is None:
+        return None
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            await asyncio.to_thread(store.list, "snapshots/none/")
+    except (ObjectError, TimeoutError) as error:
+        reason = str(error) or f"no answer within {_PATIENCE_S:g} s"
+        status.problems.append(f"object store {store.url}: {reason}")
+        store.close()
+        return None
+    return store
 
 
 async def _look_at_brokers(cluster: Cluster, status: ClusterStatus) -> dict[str, _Health]:
