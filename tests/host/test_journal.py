@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 from rung.host import journal
-from rung.host.journal import LevelUnknown, bind, log_to
+from rung.host.journal import LevelUnknown, bind, log_plainly, log_to
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +72,18 @@ def test_threads_of_libraries_say_whose_they_are() -> None:
     thread.join()
 
     assert [line["service"] for line in _lines(stream)] == ["searcher"]
+
+
+def test_a_command_warns_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    """What it prints on stdout is its answer, perhaps in JSON."""
+    log_plainly()
+    structlog.get_logger().info("not said")
+    structlog.get_logger().warning("said", reason="why")
+
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "said" in err
+    assert "not said" not in err
 
 
 def test_a_traceback_is_part_of_its_line() -> None:

@@ -184,6 +184,9 @@ def _kafka() -> Any:
     Raises:
         RungError: its extra is not installed.
     """
+    from rung.host.journal import log_plainly  # noqa: PLC0415 - only where it is needed
+
+    log_plainly()
     try:
         from rung.ledger import kafka  # noqa: PLC0415 - an extra, not always there
     except ModuleNotFoundError as error:

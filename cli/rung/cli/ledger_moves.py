@@ -136,8 +136,10 @@ async def _lines_of(source: Path | str) -> AsyncIterator[IO[bytes]]:
 @contextlib.asynccontextmanager
 async def _target(url: str | None, link: Link) -> AsyncIterator["Ledger"]:
     """Open the ledger that is written to, which nobody else may use."""
-    from rung.ledger.opening import open_ledger  # noqa: PLC0415 - only where it is needed
+    from rung.host.journal import log_plainly  # noqa: PLC0415 - only where it is needed
+    from rung.ledger.opening import open_ledger  # noqa: PLC0415 - as above
 
+    log_plainly()
     if url is None:
         if link.url is not None:
             raise RungError(

@@ -165,8 +165,10 @@ async def _open_url(url: str) -> AsyncIterator["Ledger"]:
         async with open_archive(url) as archive:
             yield archive
         return
-    from rung.ledger.opening import open_ledger as open_url  # noqa: PLC0415 - only for a cluster
+    from rung.host.journal import log_plainly  # noqa: PLC0415 - only for a cluster
+    from rung.ledger.opening import open_ledger as open_url  # noqa: PLC0415 - as above
 
+    log_plainly()
     opened = await open_url(url)
     try:
         yield opened

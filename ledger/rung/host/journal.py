@@ -82,6 +82,14 @@ def log_to(stream: TextIO | None = None, **bound: str) -> None:
     bind(**bound)
 
 
+def log_plainly() -> None:
+    """Send warnings to stderr, in lines for people: for commands, whose stdout is their answer."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
+    )
+
+
 def bind(**bound: str) -> None:
     """Have every line that this process logs from now on say something more."""
     _everywhere.update(bound)
