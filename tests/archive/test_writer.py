@@ -263,6 +263,17 @@ async def test_what_retention_took_away_is_noted(tmp_path: Path) -> None:
     assert [record.position for record in held] == [*range(40), *range(70, 80)]
 
 
+async def test_what_is_gone_is_not_waited_for(tmp_path: Path) -> None:
+    """Lines of which the ledger has none any more are not behind for ever."""
+    ledger = MemoryLedger(partitions=1)
+    await ledger.append([draft("a", name=topic.LOGS)] * 40)
+    stream = ledger._stream(topic.LOGS, 0)
+    stream.first = 40
+    stream.records.clear()
+    (done,) = [it for it in await archive_now(ledger, FolderStore(tmp_path)) if it.end]
+    assert done == Archived(topic.LOGS, 0, records=0, segments=0, end=40, behind=0)
+
+
 async def test_two_writers_come_together_again(tmp_path: Path) -> None:
     """Where two wrote side by side, both go on behind the one that reached further."""
     ledger = MemoryLedger(partitions=1)

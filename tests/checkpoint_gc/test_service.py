@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from checkpoint_gc.scenario import EXPERIMENT, stored, submitted, trial_id
+from rung.archive import verify
 from rung.checkpoint_gc import CheckpointGC
 from rung.checkpoint_gc.config import Settings
 from rung.checkpoint_gc.service import serve
@@ -205,6 +206,32 @@ async def test_the_program_collects_and_leaves_when_told(tmp_path: Path) -> None
         await ledger.close()
 
     assert _names(store) == ["c2", "c3"]
+
+
+async def test_the_program_archives_the_ledger(tmp_path: Path) -> None:
+    """With --archive it does; on a ledger in a file only then."""
+    store = FolderStore(tmp_path / "objects")
+    ledger = await SqliteLedger.open(tmp_path / "ledger", partitions=1)
+    options = ["--ledger", str(tmp_path / "ledger"), "--objects", store.url]
+    program = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "rung.checkpoint_gc", *options),
+        *("--archive", "--archive-every", "0.2"),
+    )
+    try:
+        await _fill(ledger, store, 3)
+        async with asyncio.timeout(30):
+            prefix = f"archive/{ledger.id}/{topic.RETIREMENTS}/"
+            while not store.list(prefix):  # noqa: ASYNC110 - it lies in another process
+                await asyncio.sleep(0.05)
+        program.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(20):
+            assert await program.wait() == 0
+    finally:
+        if program.returncode is None:
+            program.kill()
+            await program.wait()
+        await ledger.close()
+    assert verify(store).whole
 
 
 @pytest.mark.parametrize(

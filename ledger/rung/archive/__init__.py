@@ -10,8 +10,9 @@ from rung.archive.reading import ArchiveLedger
 from rung.archive.segment import Segment
 from rung.archive.settings import ArchiveSettings
 from rung.archive.shelf import TOPICS, ledgers_in
+from rung.archive.stream import Archived
 from rung.archive.verify import Problem, Report, damaged_in, verify
-from rung.archive.writer import Archived, archive, archive_now
+from rung.archive.writer import archive, archive_now
 
 __all__ = [
     "TOPICS",

@@ -182,19 +182,22 @@ class Builder:
 
     def add(self, records: Sequence[Record]) -> int:
         """Take records until it is full; return how many it took."""
-        taken = 0
+        lines: list[bytes] = []
         for record in records:
             if self.full:
                 break
             line = _encoder.encode(_line_of(record)) + b"\n"
-            self._hash.update(line)
-            self._packed.append(self._packer.compress(line))
+            lines.append(line)
             self._size += len(line)
-            self._first = record.position if not self.count else self._first
-            self._last = record.position
-            self.count += 1
-            taken += 1
-        return taken
+        if lines:
+            if not self.count:
+                self._first = records[0].position
+            self._last = records[len(lines) - 1].position
+            self.count += len(lines)
+            joined = b"".join(lines)
+            self._hash.update(joined)
+            self._packed.append(self._packer.compress(joined))
+        return len(lines)
 
     def finish(self) -> tuple[Segment, bytes]:
         """Return the segment and the bytes of its object."""

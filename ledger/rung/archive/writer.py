@@ -17,40 +17,23 @@ names hold positions and digests, so:
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
-from rung.archive.segment import Builder, Place, Segment
 from rung.archive.settings import ArchiveSettings
-from rung.archive.shelf import GROUPS, find_later, find_tip, tip_of
-from rung.events.errors import LedgerDamaged, LedgerError, LedgerTrimmed, ObjectError
+from rung.archive.shelf import GROUPS
+from rung.archive.stream import Archived, Stream
+from rung.events.errors import LedgerError, ObjectError
 from rung.host import measure
 from rung.host.share import Share, Whole
 from rung.host.vital import VITALS
 from rung.ledger import Ledger
 from rung.objects import ObjectStore
 
-_READ_MAX: Final = 1000
-_LOOK_AGAIN: Final = 100
-"""After so many looks the whole list of a partition is read again, for what others wrote."""
 _WAIT_S_MIN: Final = 1.0
 
 _log = structlog.get_logger()
-
-
-class Archived(NamedTuple):
-    """What was done in a partition of a topic, and how far it is."""
-
-    topic: str
-    partition: int
-    records: int
-    segments: int
-    end: int
-    """The position behind the last one in the archive."""
-    behind: int
-    """How many records the ledger holds behind that."""
-
 
 Watch = Callable[[Archived], None]
 
@@ -115,15 +98,25 @@ class _Archiver:
         watch: Watch | None,
     ) -> None:
         self.ledger: Final = ledger
-        self.store: Final = store
-        self.settings: Final = settings
-        self.room: Final = asyncio.Semaphore(settings.parallel)
+        self._store: Final = store
+        self._settings: Final = settings
+        self._room: Final = asyncio.Semaphore(settings.parallel)
         self._watch: Final = watch or _ignore
         self._behind: dict[tuple[str, int], int] = {}
 
     def group(self, facts: str, partition: int) -> "_Group":
         """Return the work on a partition of a topic and on the decisions on it."""
         return _Group(self, facts, partition)
+
+    def stream(self, name: str, partition: int) -> Stream:
+        """Return the work on a partition of one topic."""
+        return Stream(
+            self.ledger,
+            self._store,
+            (name, partition),
+            segment_bytes=self._settings.segment_bytes,
+            room=self._room,
+        )
 
     async def keep(self, facts: str, partition: int) -> None:
         """Look for what is new now and then, for ever."""
@@ -145,7 +138,7 @@ class _Archiver:
         self._watch(archived)
 
     async def _keep(self, group: "_Group") -> None:
-        wait_s = min(_WAIT_S_MIN, self.settings.retry_s)
+        wait_s = min(_WAIT_S_MIN, self._settings.retry_s)
         while True:
             try:
                 await group.look()
@@ -160,10 +153,10 @@ class _Archiver:
                     wait_s=wait_s,
                 )
                 await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, self.settings.retry_s)
+                wait_s = min(2 * wait_s, self._settings.retry_s)
             else:
-                wait_s = min(_WAIT_S_MIN, self.settings.retry_s)
-                await asyncio.sleep(self.settings.every_s)
+                wait_s = min(_WAIT_S_MIN, self._settings.retry_s)
+                await asyncio.sleep(self._settings.every_s)
 
 
 class _Group:
@@ -173,7 +166,8 @@ class _Group:
         self.facts: Final = facts
         self.partition: Final = partition
         self._ledger = archiver.ledger
-        self._streams = {name: _Stream(archiver, name, partition) for name in _order(facts)}
+        self._tell = archiver.tell
+        self._streams = {name: archiver.stream(name, partition) for name in _order(facts)}
 
     async def look(self) -> None:
         """Store what the ledger holds now and the archive does not, facts first."""
@@ -182,112 +176,7 @@ class _Group:
             for name in reversed(_order(self.facts))
         }
         for name, stream in self._streams.items():
-            await stream.copy(ends[name])
-
-
-class _Stream:
-    """A partition of a topic on its way into the archive."""
-
-    def __init__(self, archiver: _Archiver, name: str, partition: int) -> None:
-        ledger = archiver.ledger
-        self._ledger = ledger
-        self._store = archiver.store
-        self._limit = archiver.settings.segment_bytes
-        self._room = archiver.room
-        self._report = archiver.tell
-        self._place = Place(ledger.id, name, partition, ledger.partitions(name))
-        self._tip: Segment | None = None
-        self._looks = 0
-
-    async def copy(self, end: int) -> None:
-        """Store the records up to a position that the archive does not hold."""
-        await self._find()
-        records = segments = 0
-        while self._next < end:
-            async with self._room:
-                count = await self._copy(end)
-            if not count:
-                break
-            records += count
-            segments += 1
-        await self._tell(records, segments, end)
-
-    async def _copy(self, end: int) -> int:
-        """Store one segment; return how many records it holds."""
-        builder = await self._fill(end)
-        if builder.count:
-            segment, data = builder.finish()
-            await asyncio.to_thread(self._store.put_bytes, segment.name, data)
-            # Others may have stored one that reaches further, and gone on from there.
-            later = await asyncio.to_thread(self._later)
-            self._tip = tip_of(it for it in (segment, later) if it is not None)
-        return builder.count
-
-    @property
-    def _next(self) -> int:
-        return 0 if self._tip is None else self._tip.last + 1
-
-    async def _find(self) -> None:
-        """Learn from the store where the archive ends."""
-        find = partial(find_tip, self._store, self._place) if self._stale() else self._later
-        self._tip = await asyncio.to_thread(find)
-
-    def _stale(self) -> bool:
-        self._looks += 1
-        return self._looks % _LOOK_AGAIN == 1
-
-    def _later(self) -> Segment | None:
-        """Return the tip that others, or an object of ours that is there now, have made."""
-        return find_later(self._store, self._place, self._tip)
-
-    async def _fill(self, end: int) -> Builder:
-        """Return a segment of what follows the tip; shorter where the ledger lacks records."""
-        previous = None if self._tip is None else self._tip.digest
-        builder = Builder(self._place, previous, size_bytes=self._limit)
-        position = self._next
-        name, number = self._place.topic, self._place.partition
-        while position < end and not builder.full:
-            try:
-                found = await self._ledger.read(
-                    name, number, position, min(_READ_MAX, end - position)
-                )
-            except LedgerTrimmed as trimmed:
-                _log.error(
-                    "archive has a hole: the ledger no longer keeps these records",
-                    topic=name,
-                    partition=number,
-                    first=position,
-                    last=trimmed.first - 1,
-                )
-                if builder.count:
-                    break
-                position = trimmed.first
-                continue
-            if not found:
-                break
-            taken = await asyncio.to_thread(builder.add, found)
-            position = found[taken - 1].position + 1
-        return builder
-
-    async def _tell(self, records: int, segments: int, end: int) -> None:
-        """Say how far the archive is.
-
-        Raises:
-            LedgerDamaged: further than the ledger.
-        """
-        place = self._place
-        if self._next > end:
-            end = await self._ledger.end(place.topic, place.partition)
-        if self._next > end:
-            raise LedgerDamaged(
-                f"the archive {self._store.url} holds {place} up to {self._next - 1}, but the "
-                f"ledger {place.ledger} ends at {end}: it lost records, or was put back to an "
-                "earlier copy. Restore it from the archive: "
-                "docs/operations/restore-from-archive.md"
-            )
-        self._report(
-            Archived(place.topic, place.partition, records, segments, self._next, end - self._next)
-        )
+            self._tell(await stream.copy(ends[name]))
 
 
 def _order(facts: str) -> tuple[str, ...]:
@@ -295,4 +184,4 @@ def _order(facts: str) -> tuple[str, ...]:
 
 
 def _ignore(_: Archived) -> None:
-    """Nobody watches."""
+    """Watch for nobody."""
