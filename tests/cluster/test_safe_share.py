@@ -1,0 +1,63 @@
+"""Faust is let in by brokers that want a login, encryption, or a certificate."""
+
+import asyncio
+import shutil
+
+import pytest
+
+from ledger.brokers import KAFKA, reasons
+from ledger.test_kafka_security import Safe, settings
+from ledger.test_kafka_security import safe as safe_fixture
+from rung.host.faust_share import FaustShare
+from rung.host.share_settings import ShareSettings
+from rung.ledger.kafka import create, parse_address
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(reasons()[KAFKA] is not None, reason=str(reasons()[KAFKA])),
+    pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl"),
+]
+
+safe = safe_fixture
+
+
+@pytest.mark.parametrize(
+    ("listener", "protocol"),
+    [("LOGIN", "SASL_PLAINTEXT"), ("TLS", "SSL"), ("BOTH", "SASL_SSL"), ("MUTUAL", "SSL")],
+)
+async def test_a_member_of_the_group(safe: Safe, listener: str, protocol: str) -> None:
+    """The replica gets all partitions there are, works on them, and stops when it leaves."""
+    kafka = settings(
+        protocol,
+        ca=safe.ours if "SSL" in protocol else None,
+        own=safe.client if listener == "MUTUAL" else None,
+    )
+    url = safe.url(listener)
+    await create(url, kafka, partitions=2)
+    share = FaustShare(
+        parse_address(url),
+        kafka,
+        service=f"test-{listener}",
+        topics=["experiments", "searches"],
+        settings=ShareSettings(),
+    )
+    begun, ended = set[int](), set[int]()
+    both = asyncio.Event()
+
+    async def work(partition: int) -> None:
+        begun.add(partition)
+        if begun == {0, 1}:
+            both.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.add(partition)
+
+    async with share.joined():
+        holding = asyncio.create_task(share.hold("searches", work))
+        await asyncio.wait_for(both.wait(), 60)
+        assert share.held == {"experiments": {0, 1}, "searches": {0, 1}}
+        assert share.ready
+    assert ended == {0, 1}
+    holding.cancel()
+    await asyncio.gather(holding, return_exceptions=True)
