@@ -48,17 +48,17 @@ def _of_incarnation(number: int) -> Callable[[AgentBeat], bool]:
 
 async def test_joins_and_leaves(rig: Rig) -> None:
     """An agent joins with its slots and the next incarnation, beats, and says when it leaves."""
-    for incarnation in (1, 2):
+    for life in (1, 2):
         rig.start()
-        await rig.until(AgentBeat, _of_incarnation(incarnation))
+        joined = await rig.until(AgentJoined, count=life)
+        await rig.until(AgentBeat, _of_incarnation(joined[-1].incarnation))
         await rig.stop()
-    joined = await rig.until(AgentJoined)
-    assert [(it.agent_id, it.incarnation, it.pool) for it in joined] == [
-        ("a1", 1, POOL),
-        ("a1", 2, POOL),
-    ]
-    assert [slot.id for slot in joined[0].slots] == [0, 1, 2, 3]
-    assert [it.incarnation for it in await rig.until(AgentLeft)] == [1, 2]
+    first, second = await rig.until(AgentJoined, count=2)
+    assert second.incarnation == first.incarnation + 1
+    assert {(it.agent_id, it.pool) for it in (first, second)} == {("a1", POOL)}
+    assert [slot.id for slot in first.slots] == [0, 1, 2, 3]
+    left = await rig.until(AgentLeft, count=2)
+    assert [it.incarnation for it in left] == [first.incarnation, second.incarnation]
 
 
 async def test_beats_name_the_runs(rig: Rig) -> None:
@@ -258,7 +258,7 @@ async def test_killed_agent(node: Rig) -> None:
         await eventually(lambda: not alive(pid))
     with _process(node) as process:
         joined = await node.until(AgentJoined, count=2)
-        assert [it.incarnation for it in joined] == [1, 2]
+        assert joined[1].incarnation == joined[0].incarnation + 1
         fresh = await node.grant(code=node.code(train="print('again')"))
         assert (await node.end_of(fresh)).printed() == ["again"]
         process.send_signal(signal.SIGTERM)

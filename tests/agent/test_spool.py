@@ -86,11 +86,26 @@ async def test_numbers_never_come_twice(tmp_path: Path) -> None:
 
 async def test_incarnations(spool: Spool) -> None:
     """Each life has a higher number than the one before."""
-    assert [await spool.start_incarnation() for _ in range(2)] == [1, 2]
+    first = await spool.start_incarnation()
+    assert await spool.start_incarnation() == first + 1
     again = await _reopened(spool)
-    assert await again.start_incarnation() == 3
+    assert await again.start_incarnation() == first + 2
     assert again.id == spool.id
     await again.close()
+
+
+async def test_incarnations_of_a_lost_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent that lost its spool goes on above the incarnations that it had."""
+    numbers = []
+    for minute in range(2):
+        monkeypatch.setattr("time.time", lambda minute=minute: 1_800_000_000.0 + 60 * minute)
+        spool = Spool(tmp_path / f"{minute}.db")
+        spool.open("a1", "host")
+        numbers += [await spool.start_incarnation() for _ in range(2)]
+        await spool.close()
+    assert numbers == sorted(set(numbers))
 
 
 async def test_names(tmp_path: Path, spool: Spool) -> None:

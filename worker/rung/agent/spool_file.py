@@ -9,6 +9,7 @@ import contextlib
 import secrets
 import sqlite3
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -137,7 +138,9 @@ class SpoolFile:
                 ("layout", str(_LAYOUT)),
                 ("spool_id", secrets.token_hex(8)),
                 ("agent_id", agent_id or default_agent_id),
-                ("incarnation", "0"),
+                # From the clock, so that an agent whose folder was lost is heard again: its
+                # incarnations go on above those that it had.
+                ("incarnation", str(int(time.time()))),
                 ("forgotten", "0"),
             ):
                 self._db.execute("INSERT OR IGNORE INTO mark VALUES (?, ?)", (name, value))
