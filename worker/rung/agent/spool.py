@@ -46,9 +46,16 @@ _log = structlog.get_logger()
 class Spool:
     """Facts on their way to the ledger. Its methods belong to one event loop."""
 
-    def __init__(self, path: Path, *, pending_bytes_max: int = PENDING_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        pending_bytes_max: int = PENDING_BYTES_MAX,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._file = SpoolFile(path)
         self._pending_bytes_max = pending_bytes_max
+        self._clock = clock
         self._pending: list[Spooled] = []
         self._pending_bytes = 0
         self._forgotten = 0
@@ -86,7 +93,7 @@ class Spool:
         self._committed = marks.last
         self._next = marks.last + 1
         if self.backlog:
-            self._ages.append((marks.forgotten + 1, time.monotonic()))
+            self._ages.append((marks.forgotten + 1, self._clock()))
         self._thread = threading.Thread(target=self._commit_forever, name="spool", daemon=True)
         self._thread.start()
 
@@ -118,7 +125,7 @@ class Spool:
     @property
     def oldest_s(self) -> float:
         """For how long the oldest of them has been held, by this life of the agent."""
-        return time.monotonic() - self._ages[0][1] if self.backlog and self._ages else 0.0
+        return self._clock() - self._ages[0][1] if self.backlog and self._ages else 0.0
 
     @property
     def size_bytes(self) -> int:
@@ -134,7 +141,7 @@ class Spool:
 
     def put(self, *payloads: Payload) -> int:
         """Take facts, in this order; return the number of the last. Never blocks."""
-        traceparent, now_s = trace.current(), time.monotonic()
+        traceparent, now_s = trace.current(), self._clock()
         if not self._ages or now_s - self._ages[-1][1] > _AGES_EVERY_S:
             self._ages.append((self._next, now_s))
         for payload in payloads:

@@ -1,0 +1,66 @@
+"""What an agent tells of its runs and of its spool."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rung.agent.gauge import measured
+from rung.agent.spool import Spool
+from rung.events import decode
+from rung.events.allocation import AgentLeft
+from rung.host import measure
+from rung.host.trace import following
+
+_GONE = AgentLeft(pool="default", agent_id="a", incarnation=1)
+_TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
+
+
+@dataclass
+class _Run:
+    launched: bool
+
+
+async def test_runs_and_spool_are_read_while_the_agent_lives(tmp_path: Path) -> None:
+    """How many, how large, how old; nothing is left when it has gone."""
+    spool = Spool(tmp_path / "spool.db")
+    spool.open("a", "a")
+    runs = {"1": _Run(launched=True), "2": _Run(launched=False), "3": _Run(launched=True)}
+    with measured(spool, runs):
+        await spool.durable(spool.put(_GONE, _GONE))
+        assert measure.RUNS.read() == {("preparing",): 1.0, ("running",): 2.0}
+        assert measure.SPOOL_RECORDS.read() == {(): 2.0}
+        assert measure.SPOOL_BYTES.read()[()] > 4096
+        assert measure.SPOOL_OLDEST_SECONDS.read()[()] >= 0.0
+    assert measure.SPOOL_RECORDS.read() == {}
+    await spool.close()
+
+
+async def test_the_oldest_fact_is_as_old_as_the_first_that_is_held(
+    tmp_path: Path,
+) -> None:
+    """It grows while nothing is brought away, shrinks with what is, and is 0 when all is."""
+    now_s = 100.0
+    spool = Spool(tmp_path / "spool.db", clock=lambda: now_s)
+    spool.open("a", "a")
+    first = spool.put(_GONE)
+    now_s = 160.0
+    second = spool.put(_GONE)
+    now_s = 200.0
+    assert spool.oldest_s == 100.0
+    spool.forget(first)
+    assert spool.oldest_s == 40.0
+    spool.forget(second)
+    assert spool.oldest_s == 0.0
+    await spool.close()
+
+
+async def test_what_follows_from_a_request_carries_its_trace(tmp_path: Path) -> None:
+    """And what follows from none carries none."""
+    spool = Spool(tmp_path / "spool.db")
+    spool.open("a", "a")
+    with following(_TRACE):
+        spool.put(_GONE)
+    await spool.durable(spool.put(_GONE))
+    spooled = await spool.read(0, 10)
+
+    assert [decode(it.draft.value).traceparent for it in spooled] == [_TRACE, None]
+    await spool.close()
