@@ -252,6 +252,23 @@ async def test_an_agent_that_died_carries_on_in_its_next_life(
     await eventually(lambda: not half.parent.exists())
 
 
+async def test_a_checkpoint_does_not_overtake_the_reports_before_it(
+    away: tuple[Rig, Seaweed],
+) -> None:
+    """One that the dead agent had not yet noted as announced is dropped: its steps come again."""
+    rig, server = away
+    allocation_id = await stage_while_away(rig, server)
+    staged = rig.folder / "agent" / "staged" / allocation_id
+    await rig.abandon()
+    (announced,) = (staged / "announced").iterdir()
+    announced.unlink()
+    server.start()
+    rig.start()
+    await rig.until(AgentJoined, count=2)
+    assert not staged.exists()
+    assert [e for e in await rig.events() if isinstance(e.data, CheckpointStored)] == []
+
+
 async def test_a_run_that_claims_what_it_did_not_stage_has_failed(running: Rig) -> None:
     """No checkpoint is told that is not there."""
     script = SPEAK + (

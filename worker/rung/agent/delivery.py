@@ -53,7 +53,8 @@ class Delivery:
         """Carry on what was staged; return what is wrong with the message, if something is."""
         if not message.checkpoint_id.startswith(f"{self._allocation_id}."):
             return f"checkpoint {message.checkpoint_id!r} is not one of this run's"
-        task = self._depot.background(self._ship(connection, message.checkpoint_id))
+        after = self._depot.said
+        task = self._depot.background(self._ship(connection, message.checkpoint_id, after))
         self._shipments.add(task)
         task.add_done_callback(self._shipments.discard)
         return None
@@ -81,7 +82,8 @@ class Delivery:
         if self.staged:
             self._depot.background(self._clear_up())
 
-    async def _ship(self, connection: Connection, checkpoint_id: str) -> None:
+    async def _ship(self, connection: Connection, checkpoint_id: str, after: int) -> None:
+        await self._depot.announce(self._owner, checkpoint_id, after)
         async with self._order:
             problem = await self._depot.ship(self._owner, checkpoint_id, self._note)
         if problem:

@@ -4,11 +4,15 @@ A run is user code and holds no keys. Where objects lie in a folder, runs use it
 they lie in S3, each run gets a folder of the agent's to stage its checkpoints in:
 
     staged/<allocation>/checkpoints/…    complete ones with a manifest, others half-written
+    staged/<allocation>/announced/…      names of those whose run said so, and what it said before
+                                         is safe in the spool
     staged/<allocation>/fetched/…        objects on their way to the run
 
-A complete one is carried on, its manifest last; then, and not before, `CheckpointStored` is
+An announced one is carried on, its manifest last; then, and not before, `CheckpointStored` is
 written, and the staged one deleted. So the folder is the queue: what lies there when an agent
-starts is carried on first. While the store is away everything waits and is tried again.
+starts is carried on first, if it was announced: a checkpoint must not overtake the reports of the
+steps that it holds, which may have died with the agent. While the store is away everything waits
+and is tried again.
 """
 
 import asyncio
@@ -39,6 +43,7 @@ from rung.objects.manifest import MANIFEST
 
 _SHIPPED_AT_ONCE: Final = 2
 _FETCHED_AT_ONCE: Final = 4
+_ANNOUNCED: Final = "announced"
 _WAIT_S: Final = 1.0
 _WAIT_S_MAX: Final = 30.0
 CREDENTIALS: Final = frozenset(
@@ -81,6 +86,11 @@ class Depot:
         self._fetchers = ThreadPoolExecutor(_FETCHED_AT_ONCE, "fetching")
         self._tasks: set[asyncio.Task[Any]] = set()
 
+    @property
+    def said(self) -> int:
+        """The number in the spool of the last that any run has said."""
+        return self._spool.last
+
     def folder_of(self, allocation_id: str) -> Path:
         """Return where a run stages what it stores."""
         return self._folder / allocation_id
@@ -99,6 +109,11 @@ class Depot:
         if shipping:
             _log.info("carrying on checkpoints of an earlier life", count=len(shipping))
             await asyncio.wait(shipping, timeout=within_s)
+
+    async def announce(self, owner: Owner, checkpoint_id: str, after: int) -> None:
+        """Note that a checkpoint may be carried on, once the spool is safe up to a number."""
+        await self._spool.durable(after)
+        await asyncio.to_thread(_touch, self._announcement(owner, checkpoint_id))
 
     async def ship(self, owner: Owner, checkpoint_id: str, note: Note) -> str:
         """Carry a staged checkpoint to the store and write that it is there.
@@ -145,6 +160,9 @@ class Depot:
         task.add_done_callback(self._tasks.discard)
         return task
 
+    def _announcement(self, owner: Owner, checkpoint_id: str) -> Path:
+        return self.folder_of(owner.allocation_id) / _ANNOUNCED / checkpoint_id
+
     async def close(self) -> None:
         """Stop; what is staged stays for the next life."""
         await asyncio.to_thread(self.store.close)
@@ -169,12 +187,16 @@ class Depot:
             wait_s = min(2 * wait_s, _WAIT_S_MAX)
 
     def _left(self) -> Iterator[tuple[Owner, str]]:
-        """Yield the complete checkpoints that are staged; delete everything else."""
+        """Yield the announced checkpoints that are staged; delete everything else."""
         if not self._folder.is_dir():
             return
         for run in sorted(self._folder.iterdir()):
             checkpoints = sorted(run.glob("checkpoints/*/*"))
-            whole = [found for found in checkpoints if (found / MANIFEST).is_file()]
+            whole = [
+                found
+                for found in checkpoints
+                if (found / MANIFEST).is_file() and (run / _ANNOUNCED / found.name).is_file()
+            ]
             trial_id, _, number = run.name.rpartition(".")
             if not whole or not number.isdecimal() or not self.staged:
                 shutil.rmtree(run, ignore_errors=True)
@@ -185,6 +207,11 @@ class Depot:
                     yield Owner(found.parent.name, trial_id, int(number)), found.name
                 else:
                     shutil.rmtree(found, ignore_errors=True)
+
+
+def _touch(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
 
 
 def remove_if_empty(folder: Path) -> None:

@@ -118,6 +118,11 @@ class Spool:
         return self._forgotten
 
     @property
+    def last(self) -> int:
+        """The number of the newest fact."""
+        return self._next - 1
+
+    @property
     def backlog(self) -> int:
         """How many facts the ledger does not have yet."""
         return self._next - 1 - self._forgotten
