@@ -218,6 +218,8 @@ async def _opened(place: Place, service: str, topics: Sequence[str]) -> AsyncIte
             async with share.joined():
                 yield Opened(ledger, share, store)
     finally:
+        if store is not None:  # first: whoever waits for it is let go
+            await asyncio.to_thread(store.close)
         await ledger.close()
 
 

@@ -21,6 +21,7 @@ from rung.host.launch import Place, placed
 @click.option("--slots", type=int, help="Slots of the CPU. [default: one per CUDA device or core]")
 @click.option("--agent-id", help="Name of the agent. [default: the host's]")
 @click.option("--grace", default=math.inf, help="Longest grace period of a preemption, in s.")
+@click.option("--leave", default=5.0, help="Seconds for checkpoints when the agent is stopped.")
 @click.option("--parent-pipe", type=int, help="Descriptor; when it closes, the agent stops.")
 @click.option("--cold", is_flag=True, help="Do not import frameworks ahead of the trials.")
 def main(  # noqa: PLR0913 - one for each option
@@ -31,6 +32,7 @@ def main(  # noqa: PLR0913 - one for each option
     slots: int | None,
     agent_id: str | None,
     grace: float,
+    leave: float,
     parent_pipe: int | None,
     cold: bool,
 ) -> None:
@@ -45,6 +47,7 @@ def main(  # noqa: PLR0913 - one for each option
             slots=slots,
             agent_id=agent_id,
             grace_s_max=grace,
+            leave_s=leave,
             cold=cold,
         )
         asyncio.run(live(place, settings, parent_pipe))
