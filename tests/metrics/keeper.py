@@ -1,6 +1,6 @@
 """A metrics service to be killed: `python keeper.py LEDGER_FOLDER SERIES`.
 
-Writes in tiny batches, so that it is nearly always within one.
+Writes in tiny batches, so that it is nearly always within one, and says each that is stored.
 """
 
 import asyncio
@@ -14,9 +14,16 @@ from rung.metrics import Settings, open_series, serve
 async def _run(ledger_folder: Path, series: str) -> None:
     ledger = await SqliteLedger.open(ledger_folder)
     store = open_series(series, ledger_id=ledger.id)
-    await store.open()
-    sys.stdout.write("open\n")
-    sys.stdout.flush()
+    write = store.write
+
+    async def say() -> bool:
+        stored = await write()
+        if stored:
+            sys.stdout.write("stored\n")
+            sys.stdout.flush()
+        return stored
+
+    store.write = say  # type: ignore[method-assign]
     await serve(ledger, store, Settings(flush_seconds=0.01, flush_bytes=10_000))
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ _KEEPER = Path(__file__).with_name("keeper.py")
 _EVENTS = 600
 _STEPS = 4
 _KILLS = 5
+_CHUNK = 20
 
 
 def _drafts() -> list[Draft]:
@@ -36,27 +37,32 @@ def _drafts() -> list[Draft]:
     return drafts
 
 
-async def _feed(ledger: Ledger, drafts: Iterator[Draft], enough: asyncio.Event) -> None:
-    while not enough.is_set() and (item := next(drafts, None)):
-        await ledger.append([item])
-        await asyncio.sleep(0)
-
-
 async def _kill_a_keeper(
-    ledger: SqliteLedger, folder: Path, place: str, drafts: Iterator[Draft], after_s: float
+    ledger: SqliteLedger, folder: Path, place: str, drafts: Sequence[Draft], chance: random.Random
 ) -> None:
+    """Have a keeper store some batches, and kill it a moment later, while more comes in."""
     keeper = await asyncio.create_subprocess_exec(
         sys.executable, str(_KEEPER), str(folder), place, stdout=asyncio.subprocess.PIPE
     )
     assert keeper.stdout
-    assert await keeper.stdout.readline() == b"open\n"
-    enough = asyncio.Event()
-    feeding = asyncio.create_task(_feed(ledger, drafts, enough))
-    await asyncio.wait([feeding], timeout=after_s)
-    keeper.kill()
+    before = chance.randint(1, 4) * _CHUNK
+    try:
+        for start in range(0, before, _CHUNK):
+            await ledger.append(drafts[start : start + _CHUNK])
+            assert await keeper.stdout.readline() == b"stored\n"
+        feeding = asyncio.create_task(_feed(ledger, drafts[before:]))
+        await asyncio.sleep(chance.uniform(0, 0.03))
+    finally:
+        keeper.kill()
     assert await keeper.wait() == -9
-    enough.set()
     await feeding
+
+
+async def _feed(ledger: Ledger, drafts: Sequence[Draft]) -> None:
+    """Append as agents do, event by event."""
+    for item in drafts:
+        await ledger.append([item])
+        await asyncio.sleep(0.001)
 
 
 def _sum(tables: Tables) -> int:
@@ -115,10 +121,10 @@ async def test_kills_while_writing_leave_no_gap_and_nothing_twice(
     """After kills at random moments while agents report, every row is there exactly once."""
     chance = random.Random(7)  # noqa: S311 - a test's own chance
     ledger = await SqliteLedger.open(tmp_path / "ledger", partitions=2)
-    drafts = iter(_drafts())
-    for _ in range(_KILLS):
-        await _kill_a_keeper(ledger, tmp_path / "ledger", place, drafts, chance.uniform(0.01, 0.3))
-    await ledger.append(list(drafts))
+    *parts, rest = _parts(_KILLS + 1)
+    for part in parts:
+        await _kill_a_keeper(ledger, tmp_path / "ledger", place, part, chance)
+    await ledger.append(rest)
 
     store = open_series(place, ledger_id=ledger.id)
     before_rest = await _stored(store)
@@ -140,17 +146,16 @@ async def test_a_server_killed_while_writing_leaves_no_gap_and_nothing_twice(
     store = open_series(f"{lone.url}?timeout_s=5", ledger_id=ledger.id)
     settings = Settings(flush_seconds=0.01, flush_bytes=10_000)
     serving = asyncio.create_task(serve(ledger, store, settings))
-    drafts, seen = iter(_drafts()), [0]
-    for _ in range(_KILLS):
-        enough = asyncio.Event()
-        feeding = asyncio.create_task(_feed_slowly(ledger, drafts, enough))
-        await asyncio.wait([feeding], timeout=chance.uniform(0.05, 0.3))
+    *parts, rest = _parts(_KILLS + 1)
+    seen = []
+    for part in parts:
+        feeding = asyncio.create_task(_feed(ledger, part))
+        await asyncio.sleep(chance.uniform(0.05, 0.3))
         lone.kill()
         await asyncio.to_thread(lone.start)
         seen.append(await _stored(store))
-        enough.set()
         await feeding
-    await ledger.append(list(drafts))
+    await ledger.append(rest)
     await _until_all(store)
     serving.cancel()
     await asyncio.wait([serving])
@@ -160,8 +165,7 @@ async def test_a_server_killed_while_writing_leaves_no_gap_and_nothing_twice(
     await store.close()
 
 
-async def _feed_slowly(ledger: Ledger, drafts: Iterator[Draft], enough: asyncio.Event) -> None:
-    """Append as agents do, with pauses between; so that kills fall into the writing."""
-    while not enough.is_set() and (item := next(drafts, None)):
-        await ledger.append([item])
-        await asyncio.sleep(0.001)
+def _parts(count: int) -> list[list[Draft]]:
+    drafts = _drafts()
+    size = len(drafts) // count
+    return [drafts[start : start + size] for start in range(0, size * count, size)]

@@ -333,3 +333,18 @@ def _counted() -> list[float]:
         float(counts.get(f'rung_series_rows_total{{table="{table}"}}', 0))
         for table in ("metrics", "logs")
     ]
+
+
+async def test_serving_ends_whenever_it_is_cancelled(store: SeriesStore) -> None:
+    """However far it is: no cancellation is lost on the way, which would have it serve on."""
+    ledger = MemoryLedger(partitions=1, ledger_id="ledger-1")
+    await ledger.append(_drafts(trials=1))
+    await store.open()
+    for steps in range(120):
+        serving = asyncio.create_task(serve(ledger, store, Settings(flush_seconds=0.001)))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        serving.cancel()
+        async with asyncio.timeout(30):
+            await asyncio.wait([serving])
+        assert serving.cancelled()

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from rung.host.launch import Opened, Place, checked, launch, placed
+from rung.host.vital import VITALS
 from rung.metrics.config import Settings
 from rung.metrics.opening import open_series
 from rung.metrics.service import NAME, TOPICS, serve
@@ -32,8 +33,13 @@ def main(*, place: Place, series: str, migrate: bool, **settings: Any) -> None:
 
     async def keep(opened: Opened) -> None:
         store = checked(open_series, place=series, ledger_id=opened.ledger.id, migrates=migrate)
+
+        async def unready() -> str | None:
+            return store.trouble
+
         try:
-            await serve(opened.ledger, store, chosen, share=opened.share)
+            with VITALS.check("series", unready):
+                await serve(opened.ledger, store, chosen, share=opened.share)
         finally:
             await store.close()
 

@@ -71,7 +71,9 @@ class Server:
             SeriesError: the server refuses.
         """
         try:
-            await asyncio.wait_for(self._free.acquire(), self._address.timeout_s)
+            # Not `wait_for`: Python 3.11's forgets a cancellation that comes as it returns.
+            async with asyncio.timeout(self._address.timeout_s):
+                await self._free.acquire()
         except TimeoutError as error:
             raise SeriesUnavailable(
                 f"{self.place}: {_CONNECTIONS} requests wait for the server already"

@@ -23,7 +23,6 @@ from rung.host import Rejected, dead_letter, measure
 from rung.host.pulse import waiting_for
 from rung.host.share import Share, Whole
 from rung.host.supervise import supervise
-from rung.host.vital import VITALS
 from rung.ledger import Ledger, Record
 from rung.metrics.config import Settings
 from rung.metrics.errors import SeriesDamaged, SeriesUnavailable
@@ -64,15 +63,7 @@ async def serve(
     settings = settings or Settings()
     intake = _Intake(ledger, store, settings)
     store.on_rejected(intake.reject)
-
-    async def unready() -> str | None:
-        return store.trouble
-
-    with contextlib.ExitStack() as signs:
-        signs.enter_context(VITALS.check("series", unready))
-        signs.enter_context(
-            measure.SERIES_PENDING_BYTES.read_from(lambda: {(): float(store.pending_bytes)})
-        )
+    with measure.SERIES_PENDING_BYTES.read_from(lambda: {(): float(store.pending_bytes)}):
         await patiently(store.open)
         await store.forget()
         await _run(ledger, store, settings, intake, share or Whole(ledger))
@@ -173,8 +164,10 @@ class _Intake:
         while True:
             await self._came.wait()
             self._came.clear()
+            # Not `wait_for`: Python 3.11's forgets a cancellation that comes as it returns.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._full.wait(), self._settings.flush_seconds)
+                async with asyncio.timeout(self._settings.flush_seconds):
+                    await self._full.wait()
             self._full.clear()
             await self._store.cut()
             self._ready.set()
