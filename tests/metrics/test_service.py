@@ -254,6 +254,17 @@ async def test_a_ledger_put_back_is_noticed(store: SeriesStore) -> None:
         await serve(ledger, store, QUICK)
 
 
+async def test_what_the_ledger_dropped_is_not_waited_for(store: SeriesStore) -> None:
+    """After an outage longer than the ledger keeps reports, the rest is stored all the same."""
+    ledger = MemoryLedger(partitions=1, ledger_id="ledger-1")
+    await ledger.append([draft(metrics([row(step, loss=1.0)]), step) for step in range(1, 11)])
+    ledger._streams["metrics", 0].trim(keep=4)
+    async with _serving(ledger, store):
+        await _until(lambda: _caught_up(ledger, store))
+        curve = await store.curve(TRIAL, "training", "loss", 20)
+    assert [step for step, _, _ in curve] == [7, 8, 9, 10]
+
+
 class _Dumb(MemoryLedger):
     """A ledger that can be read and not be written."""
 

@@ -115,7 +115,15 @@ async def _keep(
             f"{store.place} has partition {partition} of {name} up to {start}, the ledger ends at "
             f"{end}: was the ledger put back to an earlier copy? {store.remedy}"
         )
-    follower = _Follower(ledger, intake, name, partition, start)
+    first = await patiently(partial(ledger.start, name, partition))
+    if start < first:
+        _log.error(
+            "reports are gone: the ledger keeps them for less time than nobody stored them",
+            topic=name,
+            partition=partition,
+            lost=first - start,
+        )
+    follower = _Follower(ledger, intake, name, partition, max(start, first))
     await supervise(follower.run, name=f"{NAME}/{name}/{partition}")
 
 
