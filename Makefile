@@ -47,7 +47,7 @@ sim: $(DEV)
 	$(BIN)/pytest -m sim
 
 # Real processes, killed at bad moments.
-test-e2e: $(DEV) $(BROWSER)
+test-e2e: $(DEV) $(BROWSER) $(CLICKHOUSE)
 	$(BIN)/pytest -m e2e
 
 # The services apart, on Kafka, ClickHouse and an S3 server.

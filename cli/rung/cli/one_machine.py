@@ -159,7 +159,8 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
         return
     process.terminate()
     try:
-        await asyncio.wait_for(process.wait(), _AGENT_STOP_S)
+        async with asyncio.timeout(_AGENT_STOP_S):
+            await process.wait()
     except TimeoutError:
         process.kill()
         await process.wait()

@@ -40,7 +40,8 @@ async def watch(client: "AsyncClient", experiment_id: str, show: Show) -> "Exper
                 return experiment
             await asyncio.sleep(max(_PAUSE_S, 3 * (time.monotonic() - started)))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(heard.wait(), _POLL_S)
+                async with asyncio.timeout(_POLL_S):
+                    await heard.wait()
     finally:
         listener.cancel()
         await asyncio.gather(listener, return_exceptions=True)

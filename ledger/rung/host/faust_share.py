@@ -118,7 +118,8 @@ class FaustShare:
         """Wait until the application fails."""
         while not app.ended.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(app.ended.wait(), _PATIENCE_S)
+                async with asyncio.timeout(_PATIENCE_S):
+                    await app.ended.wait()
             if not app.ended.is_set() and not self.ready:
                 _log.warning("still without a share of the partitions", service=self._service)
 
@@ -126,7 +127,8 @@ class FaustShare:
         self._assigned.clear()
         await self._portion.change({})
         try:
-            await asyncio.wait_for(app.stop(), _STOPS_WITHIN_S)
+            async with asyncio.timeout(_STOPS_WITHIN_S):
+                await app.stop()
         except Exception as error:  # noqa: BLE001 - the broker notices by its silence
             _log.warning("left without a word", service=self._service, reason=repr(error))
 

@@ -108,7 +108,8 @@ class Parent:
     async def hear_out(self) -> None:
         """Log what it printed at the end."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._prints.ended(), 1.0)
+            async with asyncio.timeout(1.0):
+                await self._prints.ended()
         self._prints.close()
 
     def _wait(self) -> None:
