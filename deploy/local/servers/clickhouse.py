@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from servers.process import ServerFailed, ServerProcess, free_port
+from servers.process import Server, ServerFailed, ServerProcess, free_port
 
 USER: Final = "rung"
 DATABASE: Final = "rung"
@@ -69,7 +69,7 @@ _USERS: Final = """\
 """
 
 
-class ClickHouse:
+class ClickHouse(Server):
     """One server. Its data stay in the folder, through `kill` and `stop`, until `start` again.
 
     Attributes:
@@ -92,7 +92,7 @@ class ClickHouse:
         self._http: Final = free_port()
         self._secure: Final = free_port()
         self._tls: Final = tls
-        self._process: Final = ServerProcess(
+        self._process = ServerProcess(
             [*_program(), f"--config-file={self.folder}/config.xml"],
             log=self.folder / "clickhouse.log",
         )
@@ -117,11 +117,6 @@ class ClickHouse:
     def http_port(self) -> int:
         """Where it speaks HTTP."""
         return self._http
-
-    @property
-    def pid(self) -> int:
-        """The server's process."""
-        return self._process.pid
 
     def database_url(self, database: str) -> str:
         """Return what `--series` takes for another database."""
@@ -156,22 +151,6 @@ class ClickHouse:
         if status != http.client.OK:
             raise ServerFailed(f"{sql[:200]}: {answer}")
         return answer.rstrip("\n")
-
-    def kill(self) -> None:
-        """End it at once (SIGKILL)."""
-        self._process.kill()
-
-    def pause(self) -> None:
-        """Stop it from running (SIGSTOP); its connections stay open."""
-        self._process.pause()
-
-    def resume(self) -> None:
-        """Let it run again (SIGCONT)."""
-        self._process.resume()
-
-    def stop(self) -> None:
-        """Ask it to end, and wait until it has."""
-        self._process.stop()
 
     def _configure(self) -> None:
         for name in ("data", "tmp", "user_files", "format_schemas"):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from servers.kafka_properties import MAIN, Place, places, properties, protocols
-from servers.process import ServerFailed, ServerProcess, free_port
+from servers.process import Server, ServerFailed, ServerProcess, free_port
 
 JARS: Final = Path(sys.prefix) / "kafka"
 """Where `make` puts them, beside the virtual environment's own folders."""
@@ -52,7 +52,7 @@ def available() -> bool:
     return missing() is None
 
 
-class KafkaBroker:
+class KafkaBroker(Server):
     """One broker: a cluster by itself, or a part of one.
 
     Its data stay in the folder, through `kill` and `stop`, until `start` again.
@@ -91,7 +91,7 @@ class KafkaBroker:
         self._listeners: Final = dict(listeners or {})
         self._more: Final = dict(properties or {})
         self._prefix: Final = tuple(prefix)
-        self._process: Final = ServerProcess(
+        self._process = ServerProcess(
             [*_JAVA, "kafka.Kafka", str(self._settings)],
             log=self.folder / "kafka.log",
             prefix=prefix,
@@ -116,16 +116,6 @@ class KafkaBroker:
     def url(self) -> str:
         """What `--ledger` takes."""
         return f"kafka://{self.address}"
-
-    @property
-    def pid(self) -> int:
-        """The server's process."""
-        return self._process.pid
-
-    @property
-    def running(self) -> bool:
-        """Whether it was started and has not ended."""
-        return self._process.running
 
     def listener(self, name: str) -> str:
         """Return host and port of one of the further listeners."""
@@ -157,22 +147,6 @@ class KafkaBroker:
                 how = "is not ready" if self.running else "ended at its start"
                 raise ServerFailed(f"broker {self.number} {how}: {self._process.said()}")
             time.sleep(0.05)
-
-    def kill(self) -> None:
-        """End it at once (SIGKILL)."""
-        self._process.kill()
-
-    def pause(self) -> None:
-        """Stop it from running (SIGSTOP); its connections stay open."""
-        self._process.pause()
-
-    def resume(self) -> None:
-        """Let it run again (SIGCONT)."""
-        self._process.resume()
-
-    def stop(self) -> None:
-        """Ask it to end, and wait until it has."""
-        self._process.stop()
 
     def restart(self) -> None:
         """Stop it in good order and start it again."""

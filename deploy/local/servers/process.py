@@ -159,3 +159,35 @@ class ServerProcess:
             self._process.wait(within_s)
         self.kill()
         return self._process.returncode
+
+
+class Server:
+    """A server of one process; what it keeps stays in its folder until it is started again."""
+
+    _process: ServerProcess
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process.running
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL)."""
+        self._process.kill()
+
+    def pause(self) -> None:
+        """Stop it from running (SIGSTOP); its connections stay open."""
+        self._process.pause()
+
+    def resume(self) -> None:
+        """Let it run again (SIGCONT)."""
+        self._process.resume()
+
+    def stop(self) -> None:
+        """Ask it to end, and wait until it has."""
+        self._process.stop()

