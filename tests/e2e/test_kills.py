@@ -6,8 +6,10 @@ at a time, which fixes the order of arrival.
 """
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
+import psutil
 import pytest
 
 from e2e.installation import Installation
@@ -44,11 +46,22 @@ def _kill_something(installation: Installation, chance: random.Random) -> str:
         installation.kill_server()
         installation.up()
     elif target == "agent":
-        wait_for(lambda: installation.agent, "an agent runs").kill()
+        wait_for(lambda: _killed([installation.agent], chance), "an agent was killed")
     else:
-        victims = wait_for(installation.trials, "a trial runs")
-        chance.choice(victims).kill()
+        wait_for(lambda: _killed(installation.trials(), chance), "a trial was killed")
     return target
+
+
+def _killed(victims: Sequence[psutil.Process | None], chance: random.Random) -> bool:
+    """Kill one of them; return whether that was before it ended by itself."""
+    alive = [victim for victim in victims if victim is not None]
+    if not alive:
+        return False
+    try:
+        chance.choice(alive).kill()
+    except psutil.NoSuchProcess:
+        return False
+    return True
 
 
 @pytest.mark.e2e
