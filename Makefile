@@ -34,7 +34,7 @@ check: $(DEV)
 	$(BIN)/mypy
 	PYTHONPATH=$(ROOTS) $(BIN)/lint-imports
 
-# Pure parts and single services, in seconds.
+# Pure parts and single services, in under three minutes.
 test-fast: $(DEV) $(DEPLOYING) $(CLICKHOUSE)
 	$(BIN)/pytest -m "not e2e and not ledger and not sim and not cluster" -n 2
 
@@ -90,21 +90,22 @@ $(DEV): $(SETUP)
 
 # The page's tests drive a real Chromium; on Debian and its kin root may install it.
 $(BROWSER): | $(BIN)/python
-	command -v chromium chromium-browser google-chrome >/dev/null \
+	command -v chromium >/dev/null || command -v chromium-browser >/dev/null \
+	  || command -v google-chrome >/dev/null \
 	  || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
 	  || { echo "The tests of the page need Chromium: install it, then make test again."; exit 1; }
 	touch $@
 
 # Apache Kafka as plain jars; without Maven or Java its tests say so and Tansu stands in for it.
 $(KAFKA): deploy/kafka/pom.xml | $(BIN)/python
-	if command -v mvn java >/dev/null; then \
+	if command -v mvn >/dev/null && command -v java >/dev/null; then \
 	  mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/$@; \
 	else echo "No Maven or no Java: Apache Kafka is left out."; mkdir -p $@; fi
 	touch $@
 
 # A ClickHouse server; on Debian and its kin root may install it.
 $(CLICKHOUSE): | $(BIN)/python
-	command -v clickhouse-server clickhouse >/dev/null \
+	command -v clickhouse-server >/dev/null || command -v clickhouse >/dev/null \
 	  || { apt-get update -qq && apt-get install -y -qq --no-install-recommends clickhouse-server >/dev/null; } \
 	  || { echo "The tests of the cluster need a ClickHouse server: install it, then make test again."; exit 1; }
 	touch $@

@@ -40,16 +40,19 @@ def version(*, as_json: bool) -> None:
         click.echo(f"rung {facts['rung']}, Python {facts['python']}")
 
 
-@click.command()
-@click.argument("shell", type=click.Choice(list(_HOW)))
-def completion(shell: str) -> None:
-    r"""Print the completion script of a shell.
+# click keeps lines as they are below a \b, which a docstring of ours may not hold.
+@click.command(
+    help="""Print the completion script of a shell.
 
     \b
     bash: eval "$(rung completion bash)" in ~/.bashrc
     zsh:  eval "$(rung completion zsh)" in ~/.zshrc
     fish: rung completion fish > ~/.config/fish/completions/rung.fish
     """
+)
+@click.argument("shell", type=click.Choice(list(_HOW)))
+def completion(shell: str) -> None:
+    """Print the completion script of a shell."""
     from click.shell_completion import get_completion_class  # noqa: PLC0415 - only here
 
     from rung.cli.group import rung  # noqa: PLC0415 - the group imports this module

@@ -110,6 +110,6 @@ def rung() -> None:
 
     `rung up` starts it on this machine; `rung submit experiment.yaml folder -f` trains.
 
-    Every command takes --json, and --data (or RUNG_DATA) or --url and --token (RUNG_URL,
-    RUNG_TOKEN) to say which Rung is meant.
+    Nearly every command takes --json; those that ask a Rung take --data (or RUNG_DATA), or --url
+    and --token (RUNG_URL, RUNG_TOKEN), to say which one is meant.
     """

@@ -31,7 +31,7 @@ _START_S_MAX: Final = 60.0
 @click.option(
     "--slots",
     type=click.IntRange(1, 1024),
-    help="CPU slots to offer. [the machine's GPUs, or else a slot a core]",
+    help="Slots of the CPU to offer, and no GPU. [a slot a GPU, or else a slot a core]",
 )
 @click.option("--detach", is_flag=True, help="Return once it runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print address, data folder and process.")
