@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-from e2e.user import User
+from e2e.user import User, wait_for
 from rung.cli.deciders import audit_all
 from rung.events import Event, decode, topic
 from rung.events.metric import MetricsReported
 from rung.events.trial import RunEnded, RunRequested, TrialExited
 from rung.ledger import Ledger, Record
-from rung.objects import ObjectStore, load_checkpoint
+from rung.objects import ObjectMissing, ObjectStore, load_checkpoint
 from servers.clickhouse import DATABASE, ClickHouse
 
 Row = tuple[str, str, str, int]
@@ -114,5 +114,16 @@ def kept_checkpoints_are_whole(user: User, store: ObjectStore, experiment: str) 
     assert best in {checkpoint["id"] for checkpoint in kept}
     for checkpoint in kept:
         with tempfile.TemporaryDirectory() as folder:
-            load_checkpoint(store, experiment, checkpoint["id"], Path(folder) / "checkpoint")
+            try:
+                load_checkpoint(store, experiment, checkpoint["id"], Path(folder) / "checkpoint")
+            except ObjectMissing:
+                _wait_until_retired(user, checkpoint["id"])
     return len(kept)
+
+
+def _wait_until_retired(user: User, checkpoint_id: str) -> None:
+    """Wait until a checkpoint that is gone is told to be: it was deleted meanwhile."""
+    wait_for(
+        lambda: user.get(f"/checkpoints/{checkpoint_id}")["state"] in {"retired", "deleted"},
+        f"{checkpoint_id} is not there, and was retired",
+    )

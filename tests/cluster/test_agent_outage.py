@@ -97,7 +97,8 @@ async def test_an_agent_outlives_its_broker(
     ledger = await _made(f"{broker.url}/t", tmp_path)
     try:
         pools, beats = Reader(ledger, topic.POOLS), Reader(ledger, topic.HEARTBEATS)
-        await pools.until(AgentJoined)
+        joined = await pools.until(AgentJoined)
+        assert isinstance(joined, AgentJoined)
         await beats.until(AgentBeat)
 
         broker.kill()
@@ -106,7 +107,7 @@ async def test_an_agent_outlives_its_broker(
         broker.start()
         beat = await beats.until(AgentBeat)
         assert isinstance(beat, AgentBeat)
-        assert beat.incarnation == 1
+        assert beat.incarnation == joined.incarnation
         assert await asyncio.to_thread(agent.stop) == 0
         await pools.until(AgentLeft)
     finally:

@@ -1,8 +1,8 @@
 """One server process: started in a session of its own, awaited, signaled, ended for good."""
 
 import contextlib
+import itertools
 import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -14,8 +14,10 @@ from typing import Final
 _STOP_S: Final = 20.0
 _LOOK_S: Final = 0.05
 _TAIL: Final = 2_000
-_PORTS: Final = range(12_000, 32_000)
-_given: Final[set[int]] = set()
+_FIRST_PORT: Final = 12_000
+_PARTS: Final = 40
+_PART: Final = 500
+_numbers: Final = itertools.count()
 
 
 class ServerFailed(RuntimeError):
@@ -26,15 +28,15 @@ def free_port() -> int:
     """Return a TCP port of the loopback interface that nobody listens on now.
 
     From below the range of which the kernel takes ports for outgoing connections, because a
-    server may bind it seconds later, and again after it was killed. Never the same one twice.
+    server may bind it seconds later, and again after it was killed; from a part of that range
+    that is this process's own, because others look for ports at the same time.
     """
+    first = _FIRST_PORT + os.getpid() % _PARTS * _PART
     while True:
-        port = secrets.choice(_PORTS)
+        port = first + next(_numbers) % _PART
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
-            if port not in _given:
-                _given.add(port)
-                return port
+            return port
 
 
 def answers(port: int, host: str = "127.0.0.1") -> bool:

@@ -104,7 +104,10 @@ class FaustShare:
         Raises:
             LedgerUnavailable: it did; another one may do better.
         """
-        app = self._new_app()
+        try:
+            app = self._new_app()
+        except Exception as error:
+            raise LedgerUnavailable(f"no member of the replicas' group: {error}") from error
         try:
             await app.start()
             await self._stay(app)

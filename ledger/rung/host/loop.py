@@ -34,6 +34,9 @@ from rung.ledger import Draft, Ledger, Record
 S = TypeVar("S")
 
 _READ_MAX: Final = 2_000
+_TOLD_BYTES: Final = 128 << 10
+"""Of a record's value in its dead letter, which must not be too large for the ledger itself."""
+_REASON_MAX: Final = 2_000
 _WORTH_SAVING: Final = 500
 """So many facts behind the last snapshot are worth another one when a loop ends."""
 _SAVES_WITHIN_S: Final = 1.5
@@ -222,8 +225,8 @@ def dead_letter(ledger_id: str, reader: str, rejected: Rejected) -> Draft:
             position=record.position,
             key=record.key,
             reader=reader,
-            reason=reason,
-            value=record.value.decode(errors="replace"),
+            reason=reason[:_REASON_MAX],
+            value=record.value[:_TOLD_BYTES].decode(errors="replace"),
         ),
         source=f"/rung/{reader}",
         origin=f"{ledger_id}/{reader}/{record.topic}/{record.partition}",

@@ -49,7 +49,10 @@ class Seen:
         while self._image.position < position:
             count = min(position - self._image.position, _READ_MAX)
             place = (self._topic, self._partition, self._image.position)
-            for record in await self._ledger.read(*place, count):
+            records = await self._ledger.read(*place, count)
+            if not records:  # the ledger ends before: whoever follows it from there says so
+                return position
+            for record in records:
                 try:
                     self.is_new(record.position, decode(record.value))
                 except UndecodableEvent:

@@ -65,6 +65,11 @@ class Delivery:
         self._fetches.add(task)
         task.add_done_callback(self._fetches.discard)
 
+    @property
+    def pending(self) -> bool:
+        """Whether checkpoints are still under way."""
+        return any(not shipment.done() for shipment in self._shipments)
+
     def hurry(self) -> None:
         """Do not let the run wait for its checkpoints any longer."""
         self._hurried.set()
@@ -83,9 +88,12 @@ class Delivery:
             self._depot.background(self._clear_up())
 
     async def _ship(self, connection: Connection, checkpoint_id: str, after: int) -> None:
-        await self._depot.announce(self._owner, checkpoint_id, after)
-        async with self._order:
-            problem = await self._depot.ship(self._owner, checkpoint_id, self._note)
+        try:
+            await self._depot.announce(self._owner, checkpoint_id, after)
+            async with self._order:
+                problem = await self._depot.ship(self._owner, checkpoint_id, self._note)
+        except (OSError, ObjectError) as error:  # of this machine's disk
+            problem = f"checkpoint {checkpoint_id} could not be stored: {error}"
         if problem:
             self._note(problem)
             self.problem = self.problem or problem

@@ -137,7 +137,8 @@ class Depot:
                 await asyncio.to_thread(discard)
             return f"{what} could not be stored: {error}"
         await self._spool.durable(self._spool.put(_fact_of(owner, stored)))
-        await asyncio.to_thread(discard)
+        with contextlib.suppress(ObjectError):  # it is stored; the next life tries again
+            await asyncio.to_thread(discard)
         return ""
 
     async def fetch(self, name: str, target: Path, note: Note) -> None:

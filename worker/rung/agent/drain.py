@@ -10,7 +10,6 @@ from rung.events import LedgerError
 from rung.ledger import Draft, Ledger
 
 _BATCH: Final = 512
-_BATCH_BYTES_MAX: Final = 4 * 1024**2
 _WAIT_S_MIN: Final = 0.05
 _WAIT_S_MAX: Final = 5.0
 
@@ -35,13 +34,8 @@ class Drain:
         self._after = self._spool.forgotten
         while True:
             spooled = await self._spool.read(self._after, _BATCH)
-            size = 0
-            count = 0
-            while count < len(spooled) and (count == 0 or size < _BATCH_BYTES_MAX):
-                size += len(spooled[count].draft.value)
-                count += 1
-            await self._append([item.draft for item in spooled[:count]])
-            self._after = spooled[count - 1].number
+            await self._append([item.draft for item in spooled])
+            self._after = spooled[-1].number
             self._spool.forget(self._after)
             async with self._drained:
                 self._drained.notify_all()

@@ -17,7 +17,7 @@ def wants_frameworks(folder: Path) -> bool:
     for very many files, the answer is yes, which costs some milliseconds; a wrong no, as for an
     import made by a string, costs the time of the import.
     """
-    files = sorted(folder.rglob("*.py"))
+    files = sorted(path for path in folder.rglob("*.py") if path.is_file())
     if not files or len(files) > _FILES_MAX:
         return True
     top = _names_in(folder)
@@ -44,7 +44,7 @@ def _imported(path: Path) -> Iterator[str]:
     """Yield the modules that a file imports by their full names."""
     try:
         tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OSError):
         return  # it fails in the run just the same
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

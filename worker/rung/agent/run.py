@@ -210,6 +210,8 @@ class Run:
         """Return how the run ended once its checkpoints have arrived."""
         leave_s = self._node.settings.leave_s
         await self._delivery.finish(leave_s if ending is None else None)
+        if self._leaving and self._asked is None and self._delivery.pending:
+            return None  # it goes with the agent: what it stored last would not count
         problem = self._delivery.problem
         if ending is None or not problem or ending.outcome not in {"finished", "preempted"}:
             return ending

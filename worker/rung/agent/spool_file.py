@@ -18,6 +18,7 @@ from rung.events import RungError
 from rung.ledger import Draft
 
 _LAYOUT: Final = 1
+_SELECT_BYTES_MAX: Final = 4 * 1024**2
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS fact (
     number INTEGER PRIMARY KEY, topic TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL
@@ -114,13 +115,24 @@ class SpoolFile:
         self._removed = max(self._removed, forgotten)
 
     def select(self, after: int, last: int, limit: int) -> list[Spooled]:
-        """Return facts with numbers above `after` and up to `last`, in order."""
+        """Return facts with numbers above `after` and up to `last`, in order.
+
+        Fewer where they are large: at most one more than a few MiB hold.
+        """
         rows = self._reader.execute(
             "SELECT number, topic, key, value FROM fact WHERE number > ? AND number <= ? "
             "ORDER BY number LIMIT ?",
             (after, last, limit),
-        ).fetchall()
-        return [Spooled(number, Draft(topic, key, value)) for number, topic, key, value in rows]
+        )
+        found: list[Spooled] = []
+        size = 0
+        for number, topic, key, value in rows:
+            found.append(Spooled(number, Draft(topic, key, value)))
+            size += len(value)
+            if size >= _SELECT_BYTES_MAX:
+                break
+        rows.close()
+        return found
 
     def count_incarnation(self) -> int:
         """Count one more life of the agent; durable when it returns."""

@@ -32,6 +32,7 @@ _PARTITION_BYTES: Final = 1 << 20
 _LINKS: Final = 8
 """Connections per broker on which fetches wait."""
 _BACKOFF_S: Final = 0.2
+_AGAIN_S: Final = 0.05
 _QUIET_S: Final = 10.0
 """Between two warnings that a broker does not answer."""
 
@@ -66,6 +67,9 @@ class Follower:
                 records = stream.recent(cursor.position, _BATCH)
                 if not records and cursor.position < stream.position:
                     records = await self._catch_up(topic, partition, cursor.position)
+                    if not records:  # they are there: others have seen the stream go past them
+                        await asyncio.sleep(_AGAIN_S)
+                        continue
                 if records:
                     cursor.position = records[-1].position + 1
                     self._schedule()

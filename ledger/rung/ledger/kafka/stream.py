@@ -78,6 +78,7 @@ class Stream:
         if position > self.position:
             self._chunks.clear()
             self.position = position
+            self._wake()  # those behind read for themselves what nobody fetches for them now
 
     def grow(self, fetched: Fetched) -> None:
         """Take what was fetched at the stream's position."""
@@ -85,15 +86,18 @@ class Stream:
         if fetched.records:
             self._chunks.append(fetched)
         self._trim()
-        for cursor in self.cursors:
-            if cursor.waiting and not cursor.waiting.done() and cursor.position < self.position:
-                cursor.waiting.set_result(None)
+        self._wake()
 
     def fail(self, error: LedgerError) -> None:
         """Make all who wait meet a failure."""
         for cursor in self.cursors:
             if cursor.waiting and not cursor.waiting.done():
                 cursor.waiting.set_exception(error)
+
+    def _wake(self) -> None:
+        for cursor in self.cursors:
+            if cursor.waiting and not cursor.waiting.done() and cursor.position < self.position:
+                cursor.waiting.set_result(None)
 
     def _trim(self) -> None:
         positions = [cursor.position for cursor in self.cursors]

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from rung.events.errors import ObjectDamaged, ObjectError, ObjectUnavailable
+from rung.events.errors import ObjectError, ObjectUnavailable
 from rung.objects.s3.settings import MIB
 from rung.objects.s3.trouble import UploadGone
 from rung.objects.s3.wire import Digest, Wire
@@ -186,6 +186,10 @@ def _whole_of(etags: list[str]) -> str:
 
 
 def _compare(wire: Wire, doing: str, sent: str, arrived: str) -> None:
-    """Check the digest that the server found, where it tells it."""
+    """Check the digest that the server found, where it tells it.
+
+    Raises:
+        ObjectUnavailable: it differs; what was sent is whole, and may be sent again.
+    """
     if wire.tells_digests and arrived != sent:
-        raise ObjectDamaged(f"{doing}: what arrived has the digest {arrived}, not {sent}")
+        raise ObjectUnavailable(f"{doing}: what arrived has the digest {arrived}, not {sent}")

@@ -164,6 +164,7 @@ class SeriesStore:
             batch = self._batches[0]
             if batch.rejected and self._reject:
                 await self._reject(batch.rejected)
+                batch.rejected.clear()  # told once, however often the batch is tried
             started = time.perf_counter()
             await self._run(lambda tables: query.write(tables, batch))
             measure.SERIES_FLUSH_SECONDS.of().observe(time.perf_counter() - started)
