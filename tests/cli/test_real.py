@@ -5,7 +5,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -171,8 +170,10 @@ def test_what_trials_printed_is_there(
 ) -> None:
     """Logs can be read and followed; an experiment that ended ends the following."""
     monkeypatch.setattr("rung.cli.logs._LOOK_S", 0.2)
-    while "left as asked" not in rung("logs", experiment, "--json").out:
-        time.sleep(0.1)  # lines are stored a moment after they were printed
+    wait_for(
+        lambda: "left as asked" in rung("logs", experiment, "--json").out,
+        "what was printed is stored",
+    )
     for arguments in (["logs", experiment], ["logs", experiment, "-f"]):
         result = rung(*arguments)
         assert result.code == 0
