@@ -1,5 +1,6 @@
 """What must hold of a cluster after any storm, read from its ledger, its ClickHouse and its S3."""
 
+import asyncio
 import hashlib
 import json
 import tempfile
@@ -44,6 +45,17 @@ async def reports_are_stored_once(ledger: Ledger, clickhouse: ClickHouse) -> int
         if isinstance(event.data, MetricsReported):
             for row, version in _rows(event, event.data, record.position):
                 expected[row] = max(version, expected.get(row, version))
+    await asyncio.to_thread(
+        wait_for,
+        lambda: _stored(clickhouse).keys() >= expected.keys(),
+        "ClickHouse has every report of the ledger",
+    )
+    stored = _stored(clickhouse)
+    assert stored == {row: value for row, (_, _, value) in expected.items()}
+    return len(stored)
+
+
+def _stored(clickhouse: ClickHouse) -> dict[Row, float]:
     columns = "trial_id, kind, name, step, value"
     table = f"{DATABASE}.metrics"
     answer = clickhouse.query(f"SELECT {columns} FROM {table} FINAL FORMAT JSONCompact")  # noqa: S608 - constants
@@ -52,8 +64,7 @@ async def reports_are_stored_once(ledger: Ledger, clickhouse: ClickHouse) -> int
         row = (trial, kind, name, int(step))
         assert row not in stored, f"twice: {row}"
         stored[row] = float(value)
-    assert stored == {row: value for row, (_, _, value) in expected.items()}
-    return len(stored)
+    return stored
 
 
 def _rows(

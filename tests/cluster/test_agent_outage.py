@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e.user import wait_for
 from ledger.brokers import settings
 from rung.events import Payload, decode, topic
 from rung.events.allocation import AgentJoined, AgentLeft
@@ -68,12 +69,14 @@ class Reader:
             asyncio.create_task(self._next(partition, kind))
             for partition in range(len(self._positions))
         ]
-        async with asyncio.timeout(60):
-            done, others = await asyncio.wait(followers, return_when=asyncio.FIRST_COMPLETED)
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        return done.pop().result()
+        try:
+            async with asyncio.timeout(60):
+                done, _ = await asyncio.wait(followers, return_when=asyncio.FIRST_COMPLETED)
+            return done.pop().result()
+        finally:
+            for task in followers:
+                task.cancel()
+            await asyncio.gather(*followers, return_exceptions=True)
 
     async def _next(self, partition: int, kind: type[Payload]) -> Payload:
         position = self._positions[partition]
@@ -89,11 +92,11 @@ class Reader:
 async def test_an_agent_outlives_its_broker(
     broker: KafkaBroker, agent: ServerProcess, tmp_path: Path
 ) -> None:
-    """It waits for one that is not there yet, goes on after one was killed, and leaves at last."""
+    """It waits for one, and for its topics, goes on after one was killed, and leaves at last."""
     agent.start()
-    await asyncio.sleep(2 * TIMEOUT_S)
-    assert agent.running, agent.said()
+    await _said(agent, "does not serve it")
     broker.start()
+    await _said(agent, "there is no ledger")
     ledger = await _made(f"{broker.url}/t", tmp_path)
     try:
         pools, beats = Reader(ledger, topic.POOLS), Reader(ledger, topic.HEARTBEATS)
@@ -112,6 +115,12 @@ async def test_an_agent_outlives_its_broker(
         await pools.until(AgentLeft)
     finally:
         await ledger.close()
+
+
+async def _said(agent: ServerProcess, what: str) -> None:
+    """Wait until the agent says something, and lives."""
+    await asyncio.to_thread(wait_for, lambda: what in agent.said(), f"the agent says: {what}")
+    assert agent.running, agent.said()
 
 
 async def _made(url: str, folder: Path) -> KafkaLedger:

@@ -114,3 +114,36 @@ async def test_an_error_of_the_work_ends_the_holding() -> None:
     with pytest.raises(LedgerDamaged, match="beyond repair"):
         await portion.hold("searches", work)
     assert ended == [0]
+
+
+async def test_slow_work_is_waited_for_through_several_changes() -> None:
+    """A partition given and taken again while its first work still ends is worked on once."""
+    portion, work = Portion(), Work()
+    task = asyncio.create_task(portion.hold("searches", work))
+    await portion.change({"searches": {0}})
+    await _settle()
+    work.slow.clear()
+    for held in ({}, {"searches": {0}}, {}, {"searches": {0}}):
+        await portion.change(held, within_s=0.01)
+        await _settle()
+    assert work.notes == ["+0"]
+    work.slow.set()
+    await _settle()
+    assert work.notes == ["+0", "-0", "+0"]
+    await _end(task)
+
+
+async def test_nothing_begins_while_the_holder_ends() -> None:
+    """A change that comes while the last work ends starts no more of it."""
+    portion, work = Portion(), Work()
+    task = asyncio.create_task(portion.hold("searches", work))
+    await portion.change({"searches": {0}})
+    await _settle()
+    work.slow.clear()
+    task.cancel()
+    await _settle()
+    await portion.change({"searches": {0, 1}}, within_s=0.01)
+    work.slow.set()
+    await asyncio.gather(task, return_exceptions=True)
+    await _settle()
+    assert work.notes == ["+0", "-0"]

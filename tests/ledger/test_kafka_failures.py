@@ -135,6 +135,31 @@ async def test_memory_is_bounded(kafka: KafkaBroker, tmp_path: Path) -> None:
     await ledger.close()
 
 
+async def test_a_large_record_beside_a_busy_partition(kafka: KafkaBroker, tmp_path: Path) -> None:
+    """A record larger than a partition's part of a fetch comes before the others are read out."""
+    ground = Ground(kafka.url, tmp_path / "objects")
+    ledger = await ground.open()
+    other = next(f"o{n}" for n in range(100) if partition_of(f"o{n}", 4) != AT)
+    try:
+        busy = [draft("k", b"x" * 500_000) for _ in range(80)]
+        await ledger.append([draft(other, b"y" * 3_000_000)])
+        for first in range(0, len(busy), 10):
+            await ledger.append(busy[first : first + 10])
+        seen: list[int] = []
+
+        async def read(at: int, count: int) -> None:
+            async for records in ledger.follow(topic.EXPERIMENTS, at, 0):
+                seen.extend([at] * len(records))
+                if seen.count(at) >= count:
+                    return
+
+        async with asyncio.timeout(60):
+            await asyncio.gather(read(AT, len(busy)), read(partition_of(other, 4), 1))
+        assert seen.index(partition_of(other, 4)) < len(busy) // 2
+    finally:
+        await ledger.close()
+
+
 async def test_no_cluster(tmp_path: Path) -> None:
     """Where nobody listens, opening fails in bounded time with the address and what to check."""
     from rung.ledger.kafka import KafkaLedger, KafkaSettings  # noqa: PLC0415 - this test's alone

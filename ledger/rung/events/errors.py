@@ -4,6 +4,7 @@
     ├── LedgerError               the ledger could not do what was asked
     │   ├── LedgerUnavailable     it may work in a moment (retriable)
     │   ├── LedgerDamaged         it will not work before a person acts
+    │   ├── LedgerMissing         it was not made yet, or not all of it
     │   ├── LedgerTrimmed         what was asked for is no longer kept
     │   ├── Fenced                another writer owns the partition (start again)
     │   └── UndecodableEvent      a message that this version cannot read
@@ -38,6 +39,10 @@ class LedgerUnavailable(LedgerError):
 
 class LedgerDamaged(LedgerError):
     """The ledger's file is truncated, corrupt, or written by a newer version."""
+
+
+class LedgerMissing(LedgerError):
+    """There is no ledger there, or it is being made at this moment."""
 
 
 class LedgerTrimmed(LedgerError):

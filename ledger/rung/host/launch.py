@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import click
 import structlog
 
-from rung.events import LedgerError, RungError
+from rung.events import LedgerError, LedgerMissing, RungError
 from rung.host import journal
 from rung.host.observed_ledger import ObservedLedger
 from rung.host.observed_store import ObservedStore
@@ -169,7 +169,9 @@ async def until_stopped(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def open_patiently(url: str, snapshots: ObjectStore | None = None) -> Ledger:
-    """Open a ledger; wait for brokers that do not answer yet.
+    """Open a ledger; wait for brokers that do not answer yet, and for who makes its topics.
+
+    Machines start in any order: a service may well be there before `rung cluster init` is.
 
     Raises:
         LedgerError: it cannot be used, and will not be by waiting.
@@ -179,7 +181,8 @@ async def open_patiently(url: str, snapshots: ObjectStore | None = None) -> Ledg
         try:
             return await open_ledger(url, snapshots)
         except LedgerError as error:
-            if not (error.retriable and url.startswith(_KAFKA)):
+            waits = error.retriable or isinstance(error, LedgerMissing)
+            if not (waits and url.startswith(_KAFKA)):
                 raise
             _log.warning("waiting for the ledger", reason=str(error), wait_s=wait_s)
             await asyncio.sleep(wait_s)

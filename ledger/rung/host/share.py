@@ -107,33 +107,38 @@ class _Holder:
         self.failed: Final = asyncio.get_running_loop().create_future()
         self._work = work
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._ending: dict[int, asyncio.Task[None]] = {}
+        self._ending: dict[int, list[asyncio.Task[None]]] = {}
+        self._over = False
 
     def start(self, partitions: Collection[int]) -> None:
-        """Work on these partitions too."""
-        for partition in partitions:
+        """Work on these partitions too, unless all work was told to end."""
+        for partition in () if self._over else partitions:
             if partition not in self._tasks:
-                task = asyncio.create_task(self._begin(partition, self._ending.get(partition)))
+                task = asyncio.create_task(self._begin(partition, self._ending.get(partition, [])))
                 task.add_done_callback(self._look)
                 self._tasks[partition] = task
 
     def stop_all_but(self, kept: Collection[int]) -> list[asyncio.Task[None]]:
         """Have the work on all other partitions end; return what is ending."""
         for partition in [partition for partition in self._tasks if partition not in kept]:
-            task = self._ending[partition] = self._tasks.pop(partition)
+            task = self._tasks.pop(partition)
             task.cancel()
+            self._ending.setdefault(partition, []).append(task)
         self._ending = {
-            partition: task for partition, task in self._ending.items() if not task.done()
+            partition: slow
+            for partition, tasks in self._ending.items()
+            if (slow := [task for task in tasks if not task.done()])
         }
-        return list(self._ending.values())
+        return [task for tasks in self._ending.values() for task in tasks]
 
     async def end(self) -> None:
-        """Have all work end, and wait until it has."""
+        """Have all work end, and wait until it has; none begins any more."""
+        self._over = True
         await asyncio.gather(*self.stop_all_but(()), return_exceptions=True)
 
-    async def _begin(self, partition: int, earlier: asyncio.Task[None] | None) -> None:
-        if earlier is not None:
-            await asyncio.wait([earlier])
+    async def _begin(self, partition: int, earlier: Collection[asyncio.Task[None]]) -> None:
+        if earlier:
+            await asyncio.wait(earlier)
         await self._work(partition)
 
     def _look(self, task: asyncio.Task[None]) -> None:

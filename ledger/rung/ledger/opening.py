@@ -23,7 +23,8 @@ async def open_ledger(where: str | Path, snapshots: ObjectStore | None = None) -
 
     Raises:
         LedgerUnavailable: it does not answer.
-        LedgerError: there is none, or it cannot be used.
+        LedgerMissing: it was not made yet.
+        LedgerError: it cannot be used.
     """
     url = str(where)
     if url.startswith(_KAFKA):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 from rung.events import TOPICS, partition_of, topic
-from rung.events.errors import LedgerDamaged, LedgerError, LedgerUnavailable
+from rung.events.errors import LedgerDamaged, LedgerError, LedgerMissing, LedgerUnavailable
 from rung.ledger.doorbell import Ringer, sweep
 from rung.ledger.failure import explain
 from rung.ledger.port import Draft, Record
@@ -68,7 +68,8 @@ class SqliteLedger:
         Raises:
             LedgerDamaged: the file is truncated, corrupt, of a newer version, or no ledger.
             LedgerUnavailable: the disk is full.
-            LedgerError: there is none, or it cannot be written.
+            LedgerMissing: there is none.
+            LedgerError: it cannot be written.
         """
         path = folder / FILE
         try:
@@ -274,7 +275,7 @@ def _prepare(path: Path, partitions: int | None) -> _About:
         path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists():
         if partitions is None:
-            raise LedgerError(f"there is no ledger in {path.parent}")
+            raise LedgerMissing(f"there is no ledger in {path.parent}")
         create(path, partitions)
     check_size(path)
     (path.parent / _DOORBELLS).mkdir(mode=0o700, exist_ok=True)

@@ -74,6 +74,25 @@ def test_wrong_keys(seaweed: Seaweed, changes: dict[str, str], message: str) -> 
             ask()
 
 
+def test_keys_that_are_being_replaced(tmp_path: Path, seaweed: Seaweed) -> None:
+    """Between the first and the second file of new keys, or while one is empty, it waits."""
+    right, file = seaweed.environment["AWS_SECRET_ACCESS_KEY"], tmp_path / "secret"
+    key = seaweed.environment["AWS_ACCESS_KEY_ID"]
+    (tmp_path / "key").write_text(key)
+    given = {"AWS_ACCESS_KEY_ID_FILE": str(tmp_path / "key")}
+    given |= {"AWS_SECRET_ACCESS_KEY_FILE": str(file)}
+    store = open_at(seaweed, AWS_ACCESS_KEY_ID="", AWS_SECRET_ACCESS_KEY="", **given)
+    for wrong in ("", "the key before"):
+        file.write_text(wrong)
+        replace = threading.Timer(0.5, file.write_text, [right])
+        replace.start()
+        store.put_bytes("x", b"1")
+        replace.join()
+    file.write_text("wrong for good")
+    with pytest.raises(ObjectError, match="AWS_SECRET_ACCESS_KEY does not belong"):
+        store.read("x")
+
+
 def test_a_bucket_that_is_not_there(seaweed: Seaweed) -> None:
     """The message says who makes it."""
     store = S3Store("s3://no-such-bucket", from_environment(seaweed.environment))

@@ -18,9 +18,9 @@ from typing import Final
 import structlog
 from aiokafka import errors
 
-from rung.events.errors import LedgerError, LedgerUnavailable
+from rung.events.errors import LedgerDamaged, LedgerError, LedgerUnavailable
 from rung.ledger.kafka.cluster import Cluster
-from rung.ledger.kafka.failure import FAILURES, explain, failed, passes, told
+from rung.ledger.kafka.failure import explain, failed, passes, told
 from rung.ledger.kafka.fetch import Answer, Wanted, answers, fetch_request, unpack
 from rung.ledger.kafka.reader import Reader
 from rung.ledger.kafka.stream import Cursor, Stream
@@ -151,7 +151,7 @@ class Follower:
         )
         try:
             found = list(answers(await self._cluster.send(node, request, f"follow-{link}")))
-        except FAILURES as error:
+        except Exception as error:  # noqa: BLE001 - what a broker answers may be of any kind
             await self._pause(error)
             found = []
         finally:
@@ -162,12 +162,28 @@ class Follower:
             if stream.position != position:
                 continue  # somebody who follows further ahead has come meanwhile
             try:
-                _take(stream, answer)
+                if _take(stream, answer):
+                    self._queue_up(stream)
             except errors.KafkaError as error:
                 self._mend_soon(stream, error)
+            except Exception as error:  # noqa: BLE001 - bytes of any kind: its followers hear it
+                stream.fail(LedgerDamaged(f"{self._place(stream)} cannot be read: {told(error)}"))
         for stream, _ in asked.values():
             stream.fetching = False
         self._schedule()
+
+    def _queue_up(self, stream: Stream) -> None:
+        """Ask for it after all others next time.
+
+        A broker fills its answer in the order of the request, and only the first gets a record
+        that is larger than its part of it.
+        """
+        place = (stream.topic, stream.partition)
+        if self._streams.get(place) is stream:
+            self._streams[place] = self._streams.pop(place)
+
+    def _place(self, stream: Stream) -> str:
+        return f"{self._cluster.address.topic(stream.topic)}/{stream.partition}"
 
     def _mend_soon(self, stream: Stream, error: errors.KafkaError) -> None:
         stream.fetching = True
@@ -183,8 +199,7 @@ class Follower:
             elif passes(error):
                 await self._pause(error)
             else:
-                place = f"{self._cluster.address.topic(stream.topic)}/{stream.partition}"
-                stream.fail(explain(error, f"following {place}"))
+                stream.fail(explain(error, f"following {self._place(stream)}"))
         except LedgerError as reason:
             stream.fail(reason)
         finally:
@@ -201,11 +216,11 @@ class Follower:
         now = asyncio.get_running_loop().time()
         if now - self._warned_s > _QUIET_S:
             self._warned_s = now
-            _log.warning("following waits", ledger=str(self._cluster.address), error=error)
+            _log.warning("following waits", brokers=str(self._cluster.address), error=error)
 
 
-def _take(stream: Stream, answer: Answer) -> None:
-    """Hand what was fetched at a stream's position to it.
+def _take(stream: Stream, answer: Answer) -> bool:
+    """Hand what was fetched at a stream's position to it; return whether that is something.
 
     Raises:
         KafkaError: it cannot be fetched there.
@@ -216,3 +231,4 @@ def _take(stream: Stream, answer: Answer) -> None:
         stream.grow(unpack(answer.raw, stream.topic, stream.partition, stream.position))
     elif answer.end < stream.position:
         raise errors.OffsetOutOfRangeError(f"ends at {answer.end}")
+    return bool(answer.raw)

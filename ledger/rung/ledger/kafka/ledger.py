@@ -11,6 +11,7 @@ from typing import Final, Self
 from rung.events import TOPICS, partition_of
 from rung.events.errors import (
     LedgerError,
+    LedgerMissing,
     LedgerUnavailable,
     ObjectError,
     ObjectMissing,
@@ -50,7 +51,8 @@ class KafkaLedger:
 
         Raises:
             LedgerUnavailable: the cluster does not answer.
-            LedgerError: there is no ledger, its topics do not fit, or the login is refused.
+            LedgerMissing: there is no ledger, or not all of its topics.
+            LedgerError: its topics do not fit, or the login is refused.
         """
         address = parse_address(url)
         cluster = await connect(
@@ -222,14 +224,14 @@ class KafkaLedger:
 def _check(cluster: Cluster, found: Identity | None) -> Identity:
     """Return who the ledger is; refuse one that was not made, or whose topics do not fit."""
     if found is None:
-        raise LedgerError(
+        raise LedgerMissing(
             f"there is no ledger on {cluster.address}: {_INIT.format(url=cluster.address)}"
         )
     for name in TOPICS:
         full = cluster.address.topic(name)
         count = cluster.metadata.partitions(full)
         if not count:
-            raise LedgerError(
+            raise LedgerMissing(
                 f"the topic {full} is missing: {_INIT.format(url=cluster.address)}, which makes "
                 "what is missing"
             )

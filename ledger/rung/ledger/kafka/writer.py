@@ -206,6 +206,11 @@ class Writer:
             if batches and not await self._request(node, batches):
                 await asyncio.sleep(_BACKOFF_S)
                 await self._cluster.refresh_quietly()
+        except Exception as error:
+            for (name, partition), batch in batches.items():
+                reason = LedgerError(f"appending to {name}/{partition}: {told(error)}")
+                fail([part for part, _ in batch.parts], reason)
+            raise
         finally:
             self._flying.difference_update(batches)
             for place in batches:  # the next request begins with those that had to wait

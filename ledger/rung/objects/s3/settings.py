@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from rung.events.errors import ObjectError
+from rung.objects.s3.trouble import KeysRefused
 
 MIB: Final = 1024**2
 AWS_ENDPOINT: Final = "https://s3.amazonaws.com"
@@ -51,16 +52,16 @@ class Secret(Struct, frozen=True):
         """Return the value.
 
         Raises:
-            ObjectError: its file cannot be read, or is empty.
+            KeysRefused: its file cannot be read, or is empty.
         """
         text = self.value or ""
         if self.file is not None:
             try:
                 text = self.file.read_text(encoding="utf-8").strip()
             except (OSError, UnicodeDecodeError) as error:
-                raise ObjectError(f"{self.name}: {self.file} cannot be read: {error}") from error
+                raise KeysRefused(f"{self.name}: {self.file} cannot be read: {error}") from error
         if not text:
-            raise ObjectError(f"{self.name}: {self.file or 'the value'} is empty")
+            raise KeysRefused(f"{self.name}: {self.file or 'the value'} is empty")
         return text
 
     def __repr__(self) -> str:

@@ -19,6 +19,10 @@ class NoBucket(ObjectError):
     """There is no bucket of that name."""
 
 
+class KeysRefused(ObjectError):
+    """The keys cannot be read, or the server does not take them: they may be half replaced."""
+
+
 class Replaced(ObjectError):
     """The object is another than the one whose beginning was read."""
 
@@ -75,6 +79,9 @@ _FIXES: Final[dict[str, str]] = {
     "XMinioAdminBucketQuotaExceeded": "the bucket's quota is used up; free some space",
     "XMinioStorageFull": "the server's disks are full; free some space",
 }
+_OF_KEYS: Final = frozenset(
+    {"ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"}
+)
 _STATUS_PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})
 
 
@@ -120,7 +127,8 @@ def _of_answer(error: S3Error, doing: str, endpoint: str) -> ObjectError:
     if code == "RequestTimeTooSkewed":
         return ObjectError(f"{doing}: {_skew(error)}")
     if code in _FIXES:
-        kind = NoBucket if code == "NoSuchBucket" else ObjectError
+        kind = KeysRefused if code in _OF_KEYS else ObjectError
+        kind = NoBucket if code == "NoSuchBucket" else kind
         return kind(f"{doing}: {_FIXES[code]} ({code}, {endpoint})")
     text = f"{doing}: {endpoint} answered {code}: {error.message}"
     if code in _PASSING or error.response.status in _STATUS_PASSING:

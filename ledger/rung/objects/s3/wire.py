@@ -26,12 +26,14 @@ from minio.datatypes import Part
 from minio.error import S3Error
 from minio.sse import Sse, SseCustomerKey, SseKMS, SseS3
 
-from rung.events.errors import ObjectUnavailable
+from rung.events.errors import ObjectError, ObjectUnavailable
 from rung.objects.s3.settings import S3Settings
-from rung.objects.s3.trouble import UploadGone, explain
+from rung.objects.s3.trouble import KeysRefused, UploadGone, explain
 
 _WAIT_S: Final = 0.2
 _WAIT_S_MAX: Final = 5.0
+_ROTATION_S: Final = 5.0
+"""Within this time whoever replaces keys in files has replaced all of them."""
 _PAGE: Final = 1000
 _random: Final = random.Random()  # noqa: S311 - spreads retries over time, guards nothing
 
@@ -74,7 +76,7 @@ class Wire:
     def close(self) -> None:
         """Give up what is being tried again; no more is begun."""
         self._closing.set()
-        self._pool.shutdown(cancel_futures=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)  # a silent server holds up nobody
 
     def side_by_side(self, doing: str, work: Callable[[T], R], parts: Sequence[T]) -> list[R]:
         """Return what the work makes of each part, in order; several at once.
@@ -107,7 +109,7 @@ class Wire:
             ObjectError: it was refused.
             ObjectUnavailable: it did not pass within the patience.
         """
-        deadline = time.monotonic() + self.settings.patience_s
+        begun = time.monotonic()
         wait_s = _WAIT_S
         while True:
             try:
@@ -116,11 +118,17 @@ class Wire:
                 trouble = explain(error, doing, self.settings.endpoint)
                 if trouble is None:
                     raise
-                if not trouble.retriable or time.monotonic() + wait_s > deadline:
+                if time.monotonic() + wait_s > begun + self._patience_s(trouble):
                     raise trouble from error
             if self._closing.wait(wait_s * _random.uniform(0.5, 1.0)):
                 raise ObjectUnavailable(f"{doing}: the store is closed")
             wait_s = min(2 * wait_s, _WAIT_S_MAX)
+
+    def _patience_s(self, trouble: ObjectError) -> float:
+        """Return for how long to try again after a trouble."""
+        if isinstance(trouble, KeysRefused) and self.settings.access_key.file is not None:
+            return _ROTATION_S
+        return self.settings.patience_s if trouble.retriable else 0.0
 
     def encryption(self) -> dict[str, str]:
         """Return the headers with which an object is written."""
