@@ -194,6 +194,8 @@ def _join(listener: socket.socket, key: str, size: int, deadline: float) -> list
         try:
             connection, _ = listener.accept()
         except TimeoutError:
+            for line in found.values():
+                line.close()
             missing = [str(rank) for rank in range(1, size) if rank not in found]
             raise RanksApart(
                 f"these ranks did not come: {', '.join(missing)}; every rank must call "

@@ -106,7 +106,7 @@ class Scheduler:
         decisions += [_dropped(state, request) for request in state.leaving.values()]
         if isinstance(fact, AllocationWithdrawn):
             decisions += _signaled(state, fact.allocation_id, fact.how)
-        elif isinstance(fact, AllocationReleased) and fact.failed:
+        elif isinstance(fact, AllocationReleased) and fact.failed and _counts(state, fact):
             decisions += _signaled(state, fact.allocation_id, "kill", fact.failed)
         decisions += _granted(state, state.queue)
         decisions += _granted(state, state.zero_slot_queue)
@@ -277,6 +277,11 @@ def _signaled(
             reason=reason,
         )
     ]
+
+
+def _counts(state: State, fact: AllocationReleased) -> bool:
+    """Return whether a release is of the agent's present life."""
+    return state.incarnations.get(fact.agent_id) == fact.incarnation
 
 
 def _granted(state: State, queue: Queue) -> list[Payload]:
