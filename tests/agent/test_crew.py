@@ -174,3 +174,15 @@ async def test_no_launcher_means_one_process_with_all_slots(running: Rig) -> Non
     script = "import os; print(os.environ['RUNG_SIZE'], os.environ['NNODES'])"
     ended = await running.run_script(script, slots=[0, 1, 2], distributed={"launcher": "none"})
     assert ranks_of(ended) == {0: ["1 1"]}
+
+
+async def test_the_cause_is_told_from_what_follows_it(running: Rig) -> None:
+    """A rank that only missed another is not blamed, even where it is heard of first."""
+    script = RANK + (
+        "if rank == 0: raise ConnectionResetError('Connection reset by peer')\n"
+        "import signal; signal.signal(15, signal.SIG_IGN)\n"
+        "time.sleep(0.5)\n"
+        "raise ValueError('no data')"
+    )
+    ended = await running.run_script(script, slots=[0, 1])
+    assert ended.exit.message == "rank 1: ValueError: no data (exit code 1)"

@@ -2,7 +2,8 @@
 
 A rank that fails takes the others along: what they would do without it is wait. They get SIGTERM
 at once and SIGKILL a little later, and what becomes of them then says nothing about the run; its
-end is the first failure's, in that rank's words.
+end is the first failure's, in that rank's words. Where those say only that another rank was lost,
+and one that ended about the same time says more, its words count.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from rung.agent.aftermath import is_aftermath
 from rung.agent.departure import Departure
 from rung.agent.member import Member
 from rung.agent.outcome import Conduct, Ending, ending_of, worst
@@ -49,11 +51,13 @@ class Crew:
         self._refused: NotStarted | None = None
         self._lost = False
         self._stopper: asyncio.TimerHandle | None = None
+        self._sent: set[int] = set()
+        """By which signals the others were stopped."""
 
-    def signal(self, number: signal.Signals) -> None:
+    def send(self, number: signal.Signals) -> None:
         """Send all of them a signal."""
         for member in self.members:
-            member.signal(number)
+            member.send(number)
 
     async def live(
         self,
@@ -100,7 +104,7 @@ class Crew:
             conduct: what passed between the platform and the run in all.
         """
         if self._first is not None:
-            first = self._first
+            first = self._cause(self._first)
             before = first.conduct._replace(refusal=conduct.refusal)
             return self._named(first, self._ending(first, before))
         ends = sorted(self.ends, key=lambda end: end.member.rank)
@@ -120,14 +124,35 @@ class Crew:
             self._first = end
             self._stop_the_others()
 
+    def _cause(self, first: End) -> End:
+        """Return the failure that the first one heard of follows from, or itself."""
+        if not is_aftermath(self._words(first)):
+            return first
+        for end in self.ends:
+            stopped = end.exited.signal in {signal.SIGTERM, signal.SIGKILL} and (
+                end.exited.signal in self._sent
+            )
+            said = self._words(end)
+            failed = bool(end.exited.code) or end.exited.signal is not None
+            if failed and not is_aftermath(said) and (said or not stopped):
+                return end
+        return first
+
+    def _words(self, end: End) -> str:
+        return self._reports.last_words(end.member.rank)
+
     def _stop_the_others(self) -> None:
         if self._stopper is None and not all(member.over for member in self.members):
-            self.signal(signal.SIGTERM)
             loop = asyncio.get_running_loop()
-            self._stopper = loop.call_later(STOP_S, self.signal, signal.SIGKILL)
+            self._stopper = loop.call_later(STOP_S, self._stop, signal.SIGKILL)
+            self._stop(signal.SIGTERM)
+
+    def _stop(self, number: signal.Signals) -> None:
+        self._sent.add(number)
+        self.send(number)
 
     def _ending(self, end: End, conduct: Conduct) -> Ending:
-        return ending_of(end.exited, conduct, self._reports.last_words(end.member.rank))
+        return ending_of(end.exited, conduct, self._words(end))
 
     def _named(self, end: End, ending: Ending) -> Ending:
         """Return the ending with the rank in its words, where there are several."""

@@ -50,7 +50,7 @@ class Member:
             begun()
         return await self._starter.exited(self.name)
 
-    def signal(self, number: signal.Signals) -> None:
+    def send(self, number: signal.Signals) -> None:
         """Send it a signal, if it lives."""
         if not self.over:
             self._starter.signal(self.name, number)

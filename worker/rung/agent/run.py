@@ -16,11 +16,13 @@ takes a new incarnation), the agent goes down (`AgentLeft`), the agent died.
 """
 
 import asyncio
+import contextlib
 import secrets
 from functools import partial
 from typing import Final
 
 from rung.agent.command import InvalidEntrypoint
+from rung.agent.aftermath import is_aftermath
 from rung.agent.crew import Crew
 from rung.agent.delivery import Delivery
 from rung.agent.departure import Departure
@@ -52,6 +54,8 @@ from rung.events.trial import ExitOutcome, TrialStarted, Withdrawal
 from rung.host import trace
 
 _SETTLE_S: Final = 10.0
+AFTERMATH_S: Final = 10.0
+"""How long a failure that says that another agent's rank was lost waits for news of that."""
 _GRACE_S: Final = 3600.0
 _IGNORED: Final = "rung ignored what the script said on its socket"
 
@@ -85,12 +89,13 @@ class Run:
         self._spoke = False
         self._asked: Withdrawal | None = None
         self._elsewhere = ""
+        self._told = asyncio.Event()
         self._leaving = False
         names = _names(granted.allocation_id, [place.rank for place in self._places])
         members = [Member(node.starter, name, rank) for rank, name in names]
         ranked = self._places[0].size > 1
         self._crew = Crew(members, self._reports, ranked=ranked)
-        self._departure = Departure(self._crew.signal)
+        self._departure = Departure(self._crew.send)
         self._rendezvous = Rendezvous(node, granted, share, self._wanted)
         self._delivery = Delivery(node.depot, granted.spec, self._warn)
 
@@ -112,8 +117,18 @@ class Run:
             self._crew.close()
             self._rendezvous.close()
         if ending is not None:
-            self._report(ending)
+            self._report(await self._explained(ending))
         await asyncio.to_thread(self._node.sources.discard, self.allocation_id)
+
+    async def _explained(self, ending: Ending) -> Ending:
+        """Return the end in the words of another agent's part, where it follows from that."""
+        if self._gang and ending.outcome == "failed" and is_aftermath(ending.message):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(AFTERMATH_S):
+                    await self._told.wait()
+            if self._elsewhere:
+                return ending._replace(message=self._elsewhere)
+        return ending
 
     def ask(self, how: Withdrawal, reason: str = "") -> None:
         """Make the run stop, as the scheduler wants it.
@@ -126,6 +141,7 @@ class Run:
             return
         self._asked = how
         self._elsewhere = reason
+        self._told.set()
         if not self._launched:
             if self._preparation is not None:
                 self._preparation.cancel()
@@ -217,6 +233,8 @@ class Run:
                 if self._asked is None:
                     raise
         if self._asked is not None:
+            if self._elsewhere:
+                return Ending("failed", None, None, self._elsewhere)
             outcome: ExitOutcome = "killed" if self._asked == "kill" else "preempted"
             return Ending(outcome, None, None, "withdrawn before it started")
         for member in self._crew.members:

@@ -59,8 +59,15 @@ class Captured(Struct, kw_only=True):
     trainer: dict[str, Any]
 
 
-def capture(parts: Parts, data: dict[str, Any] | None) -> Captured:
-    """Return the state of this moment.
+def capture(
+    parts: Parts, data: dict[str, Any] | None, *, fetched: bool = True
+) -> Captured:
+    """Return the state of this moment; where several ranks train, all must call this.
+
+    Args:
+        parts: what has a state.
+        data: the position in the data.
+        fetched: whether some of the last batch fell to this rank.
 
     Raises:
         NotPlain: some state holds what a checkpoint cannot.
@@ -81,7 +88,7 @@ def capture(parts: Parts, data: dict[str, Any] | None) -> Captured:
         "callbacks": {name: hook.state_dict() for name, hook in parts.callbacks.items()},
     }
     if parts.ranks.size > 1:
-        training |= _of_all_ranks(parts, generators, data)
+        training |= _of_all_ranks(parts, generators, data if fetched else None)
     checked = {name: plain(value, name) for name, value in training.items()}
     trainer = {
         "format": FORMAT,
@@ -194,7 +201,8 @@ def _of_all_ranks(
         for said, _ in together
     ]
     averages = merged([said["averages"] for said in ranks])
-    return {"ranks": ranks, "averages": averages, "data": together[-1][1]}
+    positions = [position for _, position in together if position is not None]
+    return {"ranks": ranks, "averages": averages, "data": positions[-1] if positions else None}
 
 
 def _of_rank(ranks: core.DistributedContext, captured: Captured) -> dict[str, Any] | None:
