@@ -8,7 +8,7 @@ from rung.agent.aftermath import is_aftermath
 @pytest.mark.parametrize(
     "words",
     [
-        "RuntimeError: [third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer",
+        "RuntimeError: [gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer",
         "[rank1]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2",
         "ConnectionResetError: [Errno 104] Connection reset by peer",
         "rung.core.star.RanksApart: rank 1 is gone while this one waited for it",

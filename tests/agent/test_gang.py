@@ -144,9 +144,7 @@ async def test_a_failure_on_the_second_agent_ends_the_run_on_both(pair: Pair) ->
 async def test_a_failure_on_the_first_agent_ends_the_second(pair: Pair) -> None:
     """The other agent stops its part and says nothing of its own about the run."""
     script = (
-        "import os, time\n"
-        "if os.environ['RUNG_RANK'] == '0': raise SystemExit(4)\n"
-        "time.sleep(60)"
+        "import os, time\nif os.environ['RUNG_RANK'] == '0': raise SystemExit(4)\ntime.sleep(60)"
     )
     scheduler = asyncio.create_task(pair.pass_failures_on())
     ended = await pair.end_of(await pair.grant(script))

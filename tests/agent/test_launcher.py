@@ -13,7 +13,9 @@ SHARES = [
     Share(agent_id="a", incarnation=1, slots=[0, 1]),
     Share(agent_id="b", incarnation=1, slots=[4, 5]),
 ]
-MEETING = Meeting([Part("10.0.0.1", [5000, 5001, 5002]), Part("10.0.0.2", [6000, 6001, 6002])], "k")
+MEETING = Meeting(
+    [Part("10.0.0.1", [5000, 5001, 5002]), Part("10.0.0.2", [6000, 6001, 6002])], "k"
+)
 
 
 def test_ranks_are_counted_over_all_agents() -> None:
@@ -64,7 +66,9 @@ def test_tensorflow() -> None:
     """TF_CONFIG lists a worker for each rank, each with a port of its own."""
     found = variables("tensorflow", places(SHARES, 1, "tensorflow")[0], MEETING, None)
     assert json.loads(found["TF_CONFIG"]) == {
-        "cluster": {"worker": ["10.0.0.1:5001", "10.0.0.1:5002", "10.0.0.2:6001", "10.0.0.2:6002"]},
+        "cluster": {
+            "worker": ["10.0.0.1:5001", "10.0.0.1:5002", "10.0.0.2:6001", "10.0.0.2:6002"]
+        },
         "task": {"type": "worker", "index": 2},
     }
 

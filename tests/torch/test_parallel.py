@@ -133,7 +133,7 @@ async def test_a_checkpoint_of_n_slots_resumes_on_m(
 
 
 async def test_on_as_many_slots_it_resumes_bit_for_bit(warm: Rig) -> None:
-    """Each rank takes up its own generators: with dropout the curve is exactly the unbroken one."""
+    """Each rank takes up its own generators: with dropout the curve is the unbroken one."""
     wanted = curve(await train(warm, 2, data={"noise": True}))
     first = await train(warm, 2, data={"noise": True, "die_at": 8})
     stored = [each.checkpoint_id for each in first.of(CheckpointStored)][::-1]

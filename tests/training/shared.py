@@ -1,10 +1,10 @@
 """A trial for any number of slots, as a script; what it draws and when it dies is configured.
 
-    noise        dropout, so that each rank draws
-    stream       an IterableDataset that can tell where it is, in place of a shuffled list
-    per_slot     the loader's batch size is this process's share of `global_batch_size`
-    die_at       in its first run, rank 1 (or the only one) kills itself in this step
-    slow         so many seconds of rest in each step of rank 1
+noise        dropout, so that each rank draws
+stream       an IterableDataset that can tell where it is, in place of a shuffled list
+per_slot     the loader's batch size is this process's share of `global_batch_size`
+die_at       in its first run, rank 1 (or the only one) kills itself in this step
+slow         so many seconds of rest in each step of rank 1
 """
 
 import os

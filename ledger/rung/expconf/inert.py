@@ -30,7 +30,10 @@ INERT: Final[dict[tuple[str, ...], str]] = {
     ("profiling",): "there is no profiler yet",
     ("resources", "agent_label"): "historical",
     ("resources", "devices"): _CONTAINERS,
-    ("resources", "is_single_node"): "a trial goes to several machines only where no single one has room",
+    (
+        "resources",
+        "is_single_node",
+    ): "a trial spans machines only where no single one has room",
     ("resources", "native_parallel"): "historical",
     ("resources", "shm_size"): _CONTAINERS,
     ("resources", "slots"): "historical",

@@ -12,6 +12,8 @@ from typing import Final
 _HEAD_BYTES_MAX: Final = 16 * 1024
 _BODY_BYTES_MAX: Final = 1024**2
 _PATIENCE_S: Final = 30.0
+_BROKEN: Final = (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
+"""What a request brings about that is none, or that breaks off."""
 
 
 class KeyValues:
@@ -33,9 +35,7 @@ class KeyValues:
             self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(
-            OSError, TimeoutError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError
-        ):
+        with contextlib.suppress(*_BROKEN):
             async with asyncio.timeout(_PATIENCE_S):
                 writer.write(await self._answer(reader))
                 await writer.drain()
@@ -44,8 +44,10 @@ class KeyValues:
     async def _answer(self, reader: asyncio.StreamReader) -> bytes:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         method, path, _ = head[0].split(" ", 2)
-        fields = dict(line.split(":", 1) for line in head[1:] if ":" in line)
-        lengths = [int(value) for name, value in fields.items() if name.lower() == "content-length"]
+        fields = [line.partition(":") for line in head[1:]]
+        lengths = [
+            int(value) for name, value in fields.items() if name.lower() == "content-length"
+        ]
         size = lengths[0] if lengths else 0
         if not 0 <= size <= _BODY_BYTES_MAX:
             return _response(413)

@@ -1,12 +1,12 @@
 """What a rank's environment says so that its framework finds the other ranks.
 
-    torch         MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, …: what
-                  `torch.distributed.init_process_group()` reads, and Lightning and Transformers
-    horovod       HOROVOD_RANK, … and the address of a key-value server that this agent is:
-                  `hvd.init()` needs no launcher then
-    tensorflow    TF_CONFIG: a worker for each rank
-    none          one process per agent, with all of its slots, that starts what it likes; told
-                  where the first agent is and how many there are
+torch         MASTER_ADDR, MASTER_PORT, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, …: what
+`torch.distributed.init_process_group()` reads, and Lightning and Transformers
+horovod       HOROVOD_RANK, … and the address of a key-value server that this agent is:
+`hvd.init()` needs no launcher then
+tensorflow    TF_CONFIG: a worker for each rank
+none          one process per agent, with all of its slots, that starts what it likes; told
+where the first agent is and how many there are
 """
 
 import json

@@ -31,10 +31,12 @@ def address_of(interface: str | None) -> str:
     """
     if interface is not None:
         return _address_of_interface(interface)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        with contextlib.suppress(OSError):
-            probe.connect(_ANYWHERE)
-            return str(probe.getsockname()[0])
+    with (
+        contextlib.suppress(OSError),
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe,
+    ):
+        probe.connect(_ANYWHERE)
+        return str(probe.getsockname()[0])
     return LOOPBACK
 
 

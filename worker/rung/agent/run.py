@@ -21,8 +21,8 @@ import secrets
 from functools import partial
 from typing import Final
 
-from rung.agent.command import InvalidEntrypoint
 from rung.agent.aftermath import is_aftermath
+from rung.agent.command import InvalidEntrypoint
 from rung.agent.crew import Crew
 from rung.agent.delivery import Delivery
 from rung.agent.departure import Departure

@@ -75,7 +75,7 @@ class TrainingData:
             raise ValueError("the training data loader has no batches; is the data set empty?")
 
     def start(self, epoch: int, state: dict[str, Any] | None, batch: int = 0) -> None:
-        """Begin an epoch, or go on within it, behind so many batches, from what `state` returned."""
+        """Begin an epoch, or go on within it, so many batches on, from what `state` returned."""
         self._batch = batch
         if self._order is not None:
             self._order.epoch = epoch

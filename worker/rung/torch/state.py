@@ -6,9 +6,9 @@
                      the data, averages, the trial's and the callbacks' own state
     trainer.json     counters, Python's and NumPy's generators
 
-Where several ranks train, the chief's files hold for all: sharded tensors are brought together, and
-`training.pt` holds under `ranks` what each rank has of its own, its generators and averages. As many
-ranks take these up again; another number begins new generators for all but the first.
+Where several ranks train, the chief's files hold for all: sharded tensors are brought together,
+and `training.pt` holds under `ranks` what each rank has of its own, its generators and averages.
+As many ranks take these up again; another number begins new generators for all but the first.
 
 `capture` reads the state of the moment; `write` turns it into files. Only the former must happen
 between two steps.
@@ -59,9 +59,7 @@ class Captured(Struct, kw_only=True):
     trainer: dict[str, Any]
 
 
-def capture(
-    parts: Parts, data: dict[str, Any] | None, *, fetched: bool = True
-) -> Captured:
+def capture(parts: Parts, data: dict[str, Any] | None, *, fetched: bool = True) -> Captured:
     """Return the state of this moment; where several ranks train, all must call this.
 
     Args:
@@ -195,8 +193,8 @@ def _of_all_ranks(
     ranks = [
         said
         | {
-            "generator": torch.from_numpy(said["generator"].copy()),
-            "generators_cuda": [torch.from_numpy(state.copy()) for state in said["generators_cuda"]],
+            "generator": torch.tensor(said["generator"]),
+            "generators_cuda": [torch.tensor(state) for state in said["generators_cuda"]],
         }
         for said, _ in together
     ]

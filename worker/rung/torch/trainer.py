@@ -266,9 +266,7 @@ class _Loop:
         if self._stored_at == progress.moment():
             return
         self._stored_at = progress.moment()
-        captured = state.capture(
-            self._parts, self._data.state(), fetched=self._data.share > 0
-        )
+        captured = state.capture(self._parts, self._data.state(), fetched=self._data.share > 0)
         for hook in self._hooks:
             hook.on_checkpoint_save_start(captured.training)
         metadata = {"framework": f"torch-{torch.__version__}", "epochs": progress.epochs}
