@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from core.agent_end import AgentEnd
+from core.agent_end import AgentEnd, run_spec
 from rung import core
 from rung.core import protocol
 from rung.core.distributed import DistributedContext, Place, place_from
+from rung.core.goal import Goal
 from rung.core.preempt import PreemptContext
 from rung.core.protocol import Acknowledged
 
@@ -131,17 +132,11 @@ def test_the_chief_decides_when_all_leave(asked: int) -> None:
     links = [_Link(preempted=rank == asked) for rank in range(3)]
 
     def work(ranks: DistributedContext) -> bool:
-        goal = core.context.Goal(_spec())
+        goal = Goal(run_spec())
         return PreemptContext(links[ranks.rank], goal, ranks).should_preempt()
 
     assert ranked(on_agents(3), work) == [asked == 0] * 3
     assert [link.said for link in links] == [[Acknowledged()] if asked == 0 else [], [], []]
-
-
-def _spec() -> Any:
-    from core.agent_end import run_spec  # noqa: PLC0415 - only here
-
-    return run_spec()
 
 
 def test_a_managed_process_of_one_slot_has_the_context(managed: Managed) -> None:

@@ -39,7 +39,10 @@ def meet(address: tuple[str, int]) -> Iterator[Meet]:
 
         def together(size: int) -> list[Any]:
             spokes = [pool.submit(Spoke, address, KEY, rank, 20.0) for rank in range(1, size)]
-            ranks = [Hub(address, KEY, size, 20.0), *(spoke.result() for spoke in spokes)]
+            ranks: list[Any] = [
+                Hub(address, KEY, size, 20.0),
+                *(spoke.result() for spoke in spokes),
+            ]
             for rank in ranks:
                 stack.callback(rank.close)
             return ranks

@@ -53,6 +53,12 @@ def kill_one(victims: Sequence[psutil.Process | None], chance: random.Random) ->
     return True
 
 
+def two_more_steps(installation: Installation, name: str) -> None:
+    """Wait until the trial has trained on a little."""
+    before = installation.validations(name)
+    wait_for(lambda: installation.validations(name) >= before + 2, "two more steps")
+
+
 def strike(installation: Installation, target: str, chance: random.Random) -> None:
     """Kill one of the two ranks, the agent, or all of Rung."""
     if target == "everything":
@@ -85,8 +91,7 @@ def test_two_ranks_under_kills_end_on_the_unbroken_curve(four_slots: Installatio
     name = four_slots.submit(experiment("storm", slow=0.15), code)
     chance = random.Random(4)  # noqa: S311 - repeatable, not secret
     for target in KILLS:
-        before = four_slots.validations(name)
-        wait_for(lambda: four_slots.validations(name) >= before + 2, "two more steps")
+        two_more_steps(four_slots, name)
         strike(four_slots, target, chance)
     storm = outcome(four_slots, name)
     assert storm == calm

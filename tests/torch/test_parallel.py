@@ -99,7 +99,7 @@ async def test_a_stream_is_shared_too(warm: Rig) -> None:
 
 async def test_steps_over_several_batches(warm: Rig) -> None:
     """With gradients gathered over two batches the curve is that of one slot."""
-    more = {"optimizations": {"aggregation_frequency": 2}}
+    more: dict[str, Any] = {"optimizations": {"aggregation_frequency": 2}}
     wanted = curve(await train(warm, 1, **more))
     assert_same(curve(await train(warm, 2, **more)), wanted)
 

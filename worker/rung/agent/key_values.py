@@ -45,10 +45,7 @@ class KeyValues:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         method, path, _ = head[0].split(" ", 2)
         fields = [line.partition(":") for line in head[1:]]
-        lengths = [
-            int(value) for name, value in fields.items() if name.lower() == "content-length"
-        ]
-        size = lengths[0] if lengths else 0
+        size = sum(int(value) for name, _, value in fields if name.lower() == "content-length")
         if not 0 <= size <= _BODY_BYTES_MAX:
             return _response(413)
         body = await reader.readexactly(size)

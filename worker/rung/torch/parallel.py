@@ -51,7 +51,7 @@ class Parallel:
         if not self.several or not any(p.requires_grad for p in model.parameters()):
             return model
         if self._sync_batch_norm and self.device.type == "cuda":
-            nn.SyncBatchNorm.convert_sync_batchnorm(model)
+            nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]  # torch's
         return self._shard(model) if self.sharded else self._replicate(model)
 
     def share_buffers(self, models: list[nn.Module]) -> None:

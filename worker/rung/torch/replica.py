@@ -24,7 +24,7 @@ class Replica(DistributedDataParallel):
         """Compute, with the other ranks only in training."""
         if not self.module.training:
             return self.module(*inputs, **named)
-        return super().forward(*inputs, **named)
+        return super().forward(*inputs, **named)  # type: ignore[no-untyped-call]  # torch's own
 
     def state_dict(self, *arguments: Any, **named: Any) -> Any:
         """Return the model's own state, without a prefix."""
