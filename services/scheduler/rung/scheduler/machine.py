@@ -280,8 +280,9 @@ def _signaled(
 
 
 def _counts(state: State, fact: AllocationReleased) -> bool:
-    """Return whether a release is of the agent's present life."""
-    return state.incarnations.get(fact.agent_id) == fact.incarnation
+    """Return whether a release is of the agent's present life, if that is not over."""
+    offer = state.room.agents.get(fact.agent_id)
+    return offer is not None and offer.incarnation == fact.incarnation
 
 
 def _granted(state: State, queue: Queue) -> list[Payload]:
