@@ -129,7 +129,7 @@ class Rig:
             trial_id=f"{EXPERIMENT}.{index}",
             trial_index=index,
             run=2 if restore else 1,
-            hparams={"lr": 0.1},
+            hparams={"lr": 0.1, "global_batch_size": 8},
             seed=7,
             length=10,
             time_metric="batches",

@@ -46,6 +46,8 @@ class Reference:
             case AllocationReleased() if self._is_current(fact.agent_id, fact.incarnation):
                 self.parts.pop((fact.allocation_id, fact.agent_id), None)
                 self._forget()
+                if fact.failed:
+                    said += self._stop(fact.allocation_id, "kill")
             case _:
                 pass
         return said + self._start(zero=False) + self._start(zero=True)
@@ -99,6 +101,9 @@ class Reference:
             if request.allocation_id == name:
                 self.waiting.remove(request)
                 return [f"dropped {name}"]
+        return self._stop(name, how)
+
+    def _stop(self, name: str, how: str) -> list[str]:
         if name not in self.running or name in self.lost:
             return []
         if self.signaled.get(name) in {"kill", how}:

@@ -78,10 +78,16 @@ def withdrawn(allocation_id: str, how: Withdrawal = "preempt") -> AllocationWith
     return AllocationWithdrawn(pool=POOL, allocation_id=allocation_id, how=how)
 
 
-def released(allocation_id: str, agent_id: str, incarnation: int = 1) -> AllocationReleased:
+def released(
+    allocation_id: str, agent_id: str, incarnation: int = 1, failed: str = ""
+) -> AllocationReleased:
     """An agent's part of an allocation is over."""
     return AllocationReleased(
-        pool=POOL, allocation_id=allocation_id, agent_id=agent_id, incarnation=incarnation
+        pool=POOL,
+        allocation_id=allocation_id,
+        agent_id=agent_id,
+        incarnation=incarnation,
+        failed=failed,
     )
 
 

@@ -134,6 +134,37 @@ _TABLE: dict[str, tuple[list[Payload], Payload, list[str]]] = {
         withdrawn("e.0.1"),
         ["signaled e.0.1 preempt: a b"],
     ),
+    "a part of a gang that failed ends the others": (
+        [joined("a"), joined("b"), joined("c"), requested("e.0.1", 12)],
+        released("e.0.1", "b", failed="rank 4: no memory"),
+        ["signaled e.0.1 kill: a c"],
+    ),
+    "only the first failure is told": (
+        [
+            joined("a"),
+            joined("b"),
+            joined("c"),
+            requested("e.0.1", 12),
+            released("e.0.1", "b", failed="rank 4: no memory"),
+        ],
+        released("e.0.1", "a", failed="rank 0: connection closed"),
+        [],
+    ),
+    "a failure on all agents that there are ends nothing": (
+        [joined("a"), requested("e.0.1")],
+        released("e.0.1", "a", failed="rank 0: no data"),
+        [],
+    ),
+    "a failure of an earlier life of an agent ends nothing": (
+        [joined("a"), joined("b", incarnation=2), requested("e.0.1", 8)],
+        released("e.0.1", "b", incarnation=1, failed="rank 4: no memory"),
+        [],
+    ),
+    "a kill follows a preemption where a part fails on its way out": (
+        [joined("a"), joined("b"), requested("e.0.1", 8), withdrawn("e.0.1")],
+        released("e.0.1", "a", failed="rank 2: disk full"),
+        ["signaled e.0.1 kill: b"],
+    ),
     "the agents that are done are not signaled": (
         [joined("a"), joined("b"), requested("e.0.1", 8), released("e.0.1", "a")],
         withdrawn("e.0.1", "kill"),
@@ -358,7 +389,7 @@ def test_events_of_other_topics_change_nothing() -> None:
 
     assert pool.tell(*others) == []
     assert pool.state.room.agents.keys() == {"a"}
-    assert len(others) + 10 == len(get_args(Payload))
+    assert len(others) + 11 == len(get_args(Payload))
 
 
 def test_the_scheduler_is_a_process() -> None:

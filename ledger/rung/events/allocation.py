@@ -105,6 +105,28 @@ class AllocationReleased(Struct, frozen=True, kw_only=True):
     allocation_id: str
     agent_id: str
     incarnation: int
+    failed: str = ""
+    """What went wrong, where this part of several failed: the others are to be stopped."""
+
+
+class AllocationAddressed(Struct, frozen=True, kw_only=True):
+    """An agent's part of an allocation over several agents can be reached by the others."""
+
+    TYPE: ClassVar[str] = "rung.allocation.addressed.v1"
+    TOPIC: ClassVar[str] = topic.POOLS
+    WRITER: ClassVar[str] = "agent"
+    READERS: ClassVar[tuple[str, ...]] = ("agent",)
+
+    pool: str
+    allocation_id: str
+    agent_id: str
+    incarnation: int
+    host: str
+    """A name or an address of the agent's machine that the other agents reach."""
+    ports: list[int]
+    """Kept free for the allocation: the first for the ranks' own words, then one for each rank."""
+    key: str
+    """Of the first agent: what proves that a process is one of this allocation."""
 
 
 class Share(Struct, frozen=True, kw_only=True):
@@ -141,6 +163,8 @@ class AllocationSignaled(Struct, frozen=True, kw_only=True):
     allocation_id: str
     agents: list[str]
     how: Withdrawal
+    reason: str = ""
+    """What failed on another agent of the allocation, where that is why."""
 
 
 class AllocationLost(Struct, frozen=True, kw_only=True):

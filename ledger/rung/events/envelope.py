@@ -15,6 +15,7 @@ from rung.events.allocation import (
     AgentJoined,
     AgentLeft,
     AgentLost,
+    AllocationAddressed,
     AllocationDropped,
     AllocationGranted,
     AllocationLost,
@@ -91,6 +92,7 @@ Payload = (
     | AllocationRequested
     | AllocationWithdrawn
     | AllocationReleased
+    | AllocationAddressed
     | AllocationGranted
     | AllocationSignaled
     | AllocationLost

@@ -6,6 +6,7 @@ from rung.events.allocation import (
     AgentJoined,
     AgentLeft,
     AgentLost,
+    AllocationAddressed,
     AllocationDropped,
     AllocationGranted,
     AllocationLost,
@@ -206,6 +207,15 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
     ),
     AllocationWithdrawn(pool="default", allocation_id=_A, how="preempt"),
     AllocationReleased(pool="default", allocation_id=_A, agent_id="node-a", incarnation=4),
+    AllocationAddressed(
+        pool="default",
+        allocation_id=_A,
+        agent_id="node-a",
+        incarnation=4,
+        host="10.0.0.7",
+        ports=[40113, 40114],
+        key="6b1f",
+    ),
     AllocationGranted(
         pool="default",
         allocation_id=_A,

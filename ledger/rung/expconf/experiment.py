@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from rung.expconf.distributed import Distributed
 from rung.expconf.environment import Environment
 from rung.expconf.foreign import (
     BindMount,
@@ -94,6 +95,8 @@ class Experiment(Section):
     """How the search goes."""
     resources: Resources = Field(default_factory=Resources)
     """What it may use of the machines."""
+    distributed: Distributed | None = None
+    """How a trial's processes work together, where it has several slots."""
     checkpoint_storage: CheckpointStorage = Field(default_factory=OwnStorage)
     """Where checkpoints go, and which are kept."""
     checkpoint_policy: Literal["best", "all", "none"] = "best"

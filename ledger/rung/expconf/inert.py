@@ -30,7 +30,10 @@ INERT: Final[dict[tuple[str, ...], str]] = {
     ("profiling",): "there is no profiler yet",
     ("resources", "agent_label"): "historical",
     ("resources", "devices"): _CONTAINERS,
-    ("resources", "is_single_node"): "a trial's slots are always on one machine",
+    (
+        "resources",
+        "is_single_node",
+    ): "a trial spans machines only where no single one has room",
     ("resources", "native_parallel"): "historical",
     ("resources", "shm_size"): _CONTAINERS,
     ("resources", "slots"): "historical",

@@ -22,6 +22,8 @@ from rung.host.launch import Place, placed
 @click.option("--agent-id", help="Name of the agent. [default: the host's]")
 @click.option("--grace", default=math.inf, help="Longest grace period of a preemption, in s.")
 @click.option("--leave", default=5.0, help="Seconds for checkpoints when the agent is stopped.")
+@click.option("--address", help="How other agents reach this machine. [default: --interface's]")
+@click.option("--interface", help="Network interface of trials that span machines.")
 @click.option("--parent-pipe", type=int, help="Descriptor; when it closes, the agent stops.")
 @click.option("--cold", is_flag=True, help="Do not import frameworks ahead of the trials.")
 def main(  # noqa: PLR0913 - one for each option
@@ -33,6 +35,8 @@ def main(  # noqa: PLR0913 - one for each option
     agent_id: str | None,
     grace: float,
     leave: float,
+    address: str | None,
+    interface: str | None,
     parent_pipe: int | None,
     cold: bool,
 ) -> None:
@@ -48,6 +52,8 @@ def main(  # noqa: PLR0913 - one for each option
             agent_id=agent_id,
             grace_s_max=grace,
             leave_s=leave,
+            address=address,
+            interface=interface,
             cold=cold,
         )
         asyncio.run(live(place, settings, parent_pipe))

@@ -31,7 +31,8 @@ from rung.agent.drain import Drain
 from rung.agent.endpoint import Endpoint
 from rung.agent.gauge import measured
 from rung.agent.leftovers import kill_marked
-from rung.agent.losses import follow_losses
+from rung.agent.losses import PoolFacts
+from rung.agent.meeting import Introductions
 from rung.agent.node import Node
 from rung.agent.placements import Placement, Placements
 from rung.agent.run import Run
@@ -79,6 +80,10 @@ class Agent:
         self._spool = Spool(folder / "spool.db")
         self._drain = Drain(self._spool, ledger)
         self._placements = Placements(ledger, settings.pool, self._obey)
+        self._introductions = Introductions()
+        self._pool_facts = PoolFacts(
+            ledger, settings.pool, self._taken_for_lost, self._introductions.hear
+        )
         self._depot = Depot(folder, open_store(settings.objects_url), self._spool)
         self._sources = SourceFolder(folder, self._depot.store)
         self._socket = SocketFolder(folder)
@@ -145,6 +150,7 @@ class Agent:
             self._endpoint,
             path,
             self._slots,
+            self._introductions,
         )
 
     async def _live(self, stop: asyncio.Event, gone: asyncio.Event) -> None:
@@ -152,9 +158,7 @@ class Agent:
         starter = asyncio.create_task(self._starter.run())
         work = asyncio.create_task(self._work())
         beat = asyncio.create_task(self._beat())
-        losses = asyncio.create_task(
-            follow_losses(self._ledger, self._settings.pool, self._taken_for_lost)
-        )
+        losses = asyncio.create_task(self._pool_facts.follow())
         stopped, abandoned = (asyncio.create_task(event.wait()) for event in (stop, gone))
         always = (drain, starter, work, beat, losses)
         try:
@@ -177,6 +181,7 @@ class Agent:
         await self._depot.clear_backlog(_BACKLOG_S)
         await self._drain.empty()
         await self._placements.skip_to_the_end()
+        await self._pool_facts.following.wait()
         await self._join()
         await self._placements.follow()
 
@@ -224,7 +229,7 @@ class Agent:
             case AllocationSignaled():
                 run = self._runs.get(decision.allocation_id)
                 if run is not None and self._spool.agent_id in decision.agents:
-                    run.ask(decision.how)
+                    run.ask(decision.how, decision.reason)
             case AllocationLost():
                 if run := self._runs.get(decision.allocation_id):
                     run.ask("kill")
@@ -235,10 +240,10 @@ class Agent:
 
     def _start(self, granted: AllocationGranted) -> None:
         own = (self._spool.agent_id, self._offering)
-        for rank, share in enumerate(granted.shares):
+        for number, share in enumerate(granted.shares):
             if (share.agent_id, share.incarnation) == own:
                 assert granted.allocation_id not in self._runs, "an allocation is granted once"
-                run = Run(self._node, granted, rank, share.incarnation)
+                run = Run(self._node, granted, number, share.incarnation)
                 self._runs[run.allocation_id] = run
                 task = asyncio.create_task(self._carry_out(run, granted.spec))
                 self._tasks[run.allocation_id] = task

@@ -27,6 +27,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The longest grace period of a preemption, whatever an experiment asks for."""
     leave_s: float = 5.0
     """How long trials may take to checkpoint when the agent itself is asked to stop."""
+    address: str | None = None
+    """How other agents reach this machine; None: at the address of `interface`."""
+    interface: str | None = None
+    """The network interface of trials that span machines; None: the one that leads outside."""
     cold: bool = False
     """Whether the warm parent imports no frameworks: for tests, and scripts that need none."""
 

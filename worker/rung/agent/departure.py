@@ -6,20 +6,19 @@ connected does not know the platform's words, and gets SIGTERM.
 
 import asyncio
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rung.agent.endpoint import Connection
 from rung.agent.outcome import Conduct
-from rung.agent.starter import Starter
 from rung.core.protocol import Preempt
 
 
 class Departure:
     """What the platform does to end one launched run, and what passes meanwhile."""
 
-    def __init__(self, starter: Starter, allocation_id: str) -> None:
-        self._starter = starter
-        self._allocation_id = allocation_id
+    def __init__(self, signal_all: Callable[[signal.Signals], None]) -> None:
+        """Begin to watch a run, all of whose processes get what `signal_all` is called with."""
+        self._signal_all = signal_all
         self._leave_at = 0.0
         self._deadline: asyncio.TimerHandle | None = None
         self.conduct = Conduct()
@@ -50,7 +49,7 @@ class Departure:
             connection.say(Preempt(int(grace_s * 1000)))
         if not spoke:
             self.conduct = self.conduct._replace(sent_sigterm=True)
-            self._starter.signal(self._allocation_id, signal.SIGTERM)
+            self._signal_all(signal.SIGTERM)
 
     def remind(self, connection: Connection) -> None:
         """Tell a process that has connected only now, if the run was asked to leave."""
@@ -61,7 +60,7 @@ class Departure:
     def kill(self, reason: str) -> None:
         """Kill the run at once."""
         self.conduct = self.conduct._replace(sent_sigkill=reason)
-        self._starter.signal(self._allocation_id, signal.SIGKILL)
+        self._signal_all(signal.SIGKILL)
 
     def close(self) -> None:
         """Stop waiting for the end of the grace period."""

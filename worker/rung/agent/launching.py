@@ -1,55 +1,87 @@
-"""What a run is launched with: its command, its environment, its threads."""
+"""What a process is launched with: its command, its environment, its threads."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from rung.agent.command import command_of, search_path, variables_of
+from rung.agent.launcher import Wanted, variables
+from rung.agent.meeting import Meeting
 from rung.agent.slots import Device
 from rung.agent.threads import threads_of
 from rung.agent.wire import Launch
 from rung.core import protocol
+from rung.core.distributed import Place
 from rung.events.trial import RunSpec
 
 
 class Identity(NamedTuple):
-    """What tells a process which run it is."""
+    """What tells a process which one of which run it is."""
 
+    process: str
+    """As the warm parent knows it."""
     allocation_id: str
     token: str
-    rank: int
+    place: Place
     socket: Path
 
 
-def launch_of(
-    spec: RunSpec, identity: Identity, held: list[int], slots: list[Device], folder: Path
+def launch_of(  # noqa: PLR0913, PLR0917 - all that a process depends on
+    spec: RunSpec,
+    identity: Identity,
+    held: list[int],
+    slots: list[Device],
+    folder: Path,
+    network: Mapping[str, str],
 ) -> Launch:
     """Return what to ask the warm parent for.
 
     Args:
         spec: the run.
         identity: who the process will be.
-        held: ids of the slots that the run holds.
+        held: ids of the slots that the run holds on this agent.
         slots: all slots of the agent.
         folder: the run's working folder.
+        network: the variables by which its framework finds the other ranks.
 
     Raises:
         InvalidEntrypoint: the experiment's entrypoint cannot be run.
     """
+    place = identity.place
     devices = [slot for slot in slots if slot.id in held]
     kind = devices[0].kind if devices else "cpu"
-    variables = variables_of(spec.config, kind)
-    threads = threads_of(held=len(held), slots=len(slots), variables=variables)
+    own = variables_of(spec.config, kind)
+    share = len(held) // place.local_size
+    threads = threads_of(held=share, slots=len(slots), variables=own)
     environment = {
         "OMP_NUM_THREADS": str(threads),
         "PYTHONUNBUFFERED": "1",
-        **variables,
-        "PATH": search_path(variables.get("PATH")),
+        **{name: value for name, value in network.items() if name not in own},
+        **own,
+        "PATH": search_path(own.get("PATH")),
         protocol.SOCKET_VARIABLE: str(identity.socket),
         protocol.ALLOCATION_VARIABLE: identity.allocation_id,
         protocol.TOKEN_VARIABLE: identity.token,
-        protocol.RANK_VARIABLE: str(identity.rank),
+        **place.variables(),
     }
     if kind == "cuda":
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(device.visible_as for device in devices)
-    command = command_of(spec.config.get("entrypoint"), variables)
-    return Launch(identity.allocation_id, command, environment, str(folder), threads)
+        visible = devices if "TF_CONFIG" not in network else devices[place.local_rank :][:1]
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(device.visible_as for device in visible)
+    command = command_of(spec.config.get("entrypoint"), own)
+    return Launch(identity.process, command, environment, str(folder), threads)
+
+
+def network_of(wanted: Wanted, place: Place, meeting: Meeting | None) -> dict[str, str]:
+    """Return the variables by which a process finds the others of its run.
+
+    Args:
+        wanted: what the experiment says.
+        place: of the process.
+        meeting: where the ranks meet; None where there is nobody to meet.
+    """
+    if meeting is None:
+        return {}
+    return variables(wanted.launcher, place, meeting, wanted.interface) | {
+        protocol.CHIEF_VARIABLE: meeting.chief,
+        protocol.KEY_VARIABLE: meeting.key,
+    }

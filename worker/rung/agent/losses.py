@@ -1,39 +1,61 @@
-"""Hears when the scheduler takes an agent for lost that is alive after all.
+"""Hears what the other agents of a pool, and its watch, say that concerns this one.
+
+How the other agents of a gang can be reached; and when this agent is taken for lost that is alive
+after all.
 
 An agent that stood still for longer than the scheduler waits (a stopped process, a machine that
 slept) is declared lost, and what it runs is given to others. Nothing on `placements` would tell an
 idle agent of that.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from rung.events import decode, partition_of, topic
-from rung.events.allocation import AgentLost
+from rung.events.allocation import AgentLost, AllocationAddressed
 from rung.host.supervise import supervise
 from rung.ledger import Ledger
 
-_MARK: Final = AgentLost.TYPE.encode()
+_MARKS: Final = (AgentLost.TYPE.encode(), AllocationAddressed.TYPE.encode())
 
 
-async def follow_losses(
-    ledger: Ledger, pool: str, lost: Callable[[AgentLost], Awaitable[None]]
-) -> None:
-    """Hand on each loss of an agent of the pool, from where the pool's facts end now, for ever."""
-    partition = partition_of(pool, ledger.partitions(topic.POOLS))
-    position: int | None = None
+class PoolFacts:
+    """Hands on each fact of a pool that concerns its agents, from where they end now."""
 
-    async def follow() -> None:
-        nonlocal position
-        if position is None:
-            position = await ledger.end(topic.POOLS, partition)
-        async for records in ledger.follow(topic.POOLS, partition, position):
+    def __init__(
+        self,
+        ledger: Ledger,
+        pool: str,
+        lost: Callable[[AgentLost], Awaitable[None]],
+        addressed: Callable[[AllocationAddressed], Awaitable[None]],
+    ) -> None:
+        self._ledger = ledger
+        self._pool = pool
+        self._lost = lost
+        self._addressed = addressed
+        self._partition = partition_of(pool, ledger.partitions(topic.POOLS))
+        self._position = 0
+        self.following = asyncio.Event()
+        """Whether nothing that is said from now on is missed."""
+
+    async def follow(self) -> None:
+        """Follow for ever, through absences of the ledger."""
+        await supervise(self._follow, name="agent-losses")
+
+    async def _follow(self) -> None:
+        if not self.following.is_set():
+            self._position = await self._ledger.end(topic.POOLS, self._partition)
+            self.following.set()
+        async for records in self._ledger.follow(topic.POOLS, self._partition, self._position):
             for record in records:
-                position = record.position + 1
-                if record.key != pool or _MARK not in record.value:
-                    continue
-                data = decode(record.value).data
-                if isinstance(data, AgentLost):
-                    await lost(data)
+                self._position = record.position + 1
+                if record.key == self._pool and any(mark in record.value for mark in _MARKS):
+                    await self._take(record.value)
 
-    await supervise(follow, name="agent-losses")
+    async def _take(self, value: bytes) -> None:
+        data = decode(value).data
+        if isinstance(data, AgentLost):
+            await self._lost(data)
+        elif isinstance(data, AllocationAddressed):
+            await self._addressed(data)

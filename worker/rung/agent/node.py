@@ -6,6 +6,7 @@ from typing import NamedTuple
 from rung.agent.config import Settings
 from rung.agent.depot import Depot
 from rung.agent.endpoint import Endpoint
+from rung.agent.meeting import Introductions
 from rung.agent.slots import Device
 from rung.agent.source_folder import SourceFolder
 from rung.agent.spool import Spool
@@ -24,3 +25,4 @@ class Node(NamedTuple):
     endpoint: Endpoint
     socket: Path
     slots: list[Device]
+    introductions: Introductions

@@ -10,6 +10,7 @@ another exit code                                      failed
 """
 
 import signal
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from rung.agent.wire import Exited
@@ -17,6 +18,13 @@ from rung.events.allocation import AllocationReleased
 from rung.events.trial import ExitOutcome, RunSpec, TrialExited, allocation_id_of
 
 MESSAGE_CHARACTERS_MAX: Final = 1000
+_GRAVEST: Final[tuple[ExitOutcome, ...]] = (
+    "invalid_hp",
+    "failed",
+    "killed",
+    "preempted",
+    "finished",
+)
 
 
 class Ending(NamedTuple):
@@ -52,10 +60,30 @@ def ending_of(exited: Exited, conduct: Conduct, last_words: str) -> Ending:
     return Ending(outcome, exited.code, exited.signal, message[:MESSAGE_CHARACTERS_MAX])
 
 
-def facts_of(
-    ending: Ending, spec: RunSpec, agent_id: str, *, pool: str, incarnation: int
+def worst(endings: Sequence[Ending]) -> int:
+    """Return which of the ends of a run's processes, in the order of ranks, is the run's end."""
+    return min(range(len(endings)), key=lambda number: _GRAVEST.index(endings[number].outcome))
+
+
+def facts_of(  # noqa: PLR0913 - what is known of an end
+    ending: Ending,
+    spec: RunSpec,
+    agent_id: str,
+    *,
+    pool: str,
+    incarnation: int,
+    failed: str = "",
 ) -> tuple[TrialExited, AllocationReleased]:
-    """Return what is written about the end of a run: how it ended, and that its slots are free."""
+    """Return what is written about the end of a run: how it ended, and that its slots are free.
+
+    Args:
+        ending: how it ended.
+        spec: the run.
+        agent_id: of this agent.
+        pool: of this agent.
+        incarnation: of this agent.
+        failed: what other agents that have a part of the run shall stop for.
+    """
     exited = TrialExited(
         experiment_id=spec.experiment_id,
         trial_id=spec.trial_id,
@@ -71,6 +99,7 @@ def facts_of(
         allocation_id=allocation_id_of(spec.trial_id, spec.run),
         agent_id=agent_id,
         incarnation=incarnation,
+        failed=failed,
     )
     return exited, released
 

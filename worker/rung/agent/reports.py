@@ -34,8 +34,8 @@ class Reports:
         self._lines: list[LogLine] = []
         self._characters = 0
         self._timer: asyncio.TimerHandle | None = None
-        self.stdout = Severity("info")
-        self.stderr = Severity("warning")
+        self._stdout: dict[int, Severity] = {}
+        self._stderr: dict[int, Severity] = {}
 
     def put(self, payload: Payload) -> None:
         """Take a fact; the metrics that came before it go first."""
@@ -54,18 +54,25 @@ class Reports:
             self._flush_metrics()
         self._flush_soon()
 
+    def last_words(self, rank: int) -> str:
+        """Return the last line of a process's traceback, or of what it printed as errors."""
+        stderr = self._stderr.get(rank)
+        return (stderr.exception or stderr.last) if stderr else ""
+
     def printed_out(self, lines: list[str], rank: int) -> None:
         """Take lines of stdout."""
         now = time.time_ns() // 1_000_000
+        severity = self._stdout.setdefault(rank, Severity("info"))
         for line in lines:
-            level = self.stdout.of(line)
+            level = severity.of(line)
             self._line(LogLine(rank=rank, stream="stdout", level=level, time_ms=now, text=line))
 
     def printed_err(self, lines: list[str], rank: int) -> None:
         """Take lines of stderr."""
         now = time.time_ns() // 1_000_000
+        severity = self._stderr.setdefault(rank, Severity("warning"))
         for line in lines:
-            level = self.stderr.of(line)
+            level = severity.of(line)
             self._line(LogLine(rank=rank, stream="stderr", level=level, time_ms=now, text=line))
 
     def note(self, level: Level, text: str, rank: int) -> None:

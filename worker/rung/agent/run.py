@@ -1,10 +1,14 @@
 """One run on this agent: from its grant to the release of its slots.
 
-    prepare     unpack the code, wait for the warm parent
-    launch      a process is forked; `TrialStarted`
-    live        the process speaks over the socket and prints; the scheduler may ask it to leave
-    settle      the process and all it started are gone; read to the end what they said
+    prepare     unpack the code, wait for the warm parent; where there are several processes, agree
+                on where they meet
+    launch      a process is forked for each slot; `TrialStarted`
+    live        they speak over the socket and print; the scheduler may ask them to leave
+    settle      they and all they started are gone; read to the end what they said
     report      `TrialExited`, then `AllocationReleased`
+
+Of a run over several agents, the first says how it ended. Another speaks of it only where its own
+part failed; the scheduler then has the others stopped, for the same reason.
 
 Whatever keeps a run from starting is reported as its failure. Three kinds of end are not reported
 at all, because the scheduler declares the run lost by itself: the warm parent died (the agent
@@ -12,24 +16,29 @@ takes a new incarnation), the agent goes down (`AgentLeft`), the agent died.
 """
 
 import asyncio
+import contextlib
 import secrets
 from functools import partial
 from typing import Final
 
-from rung.agent.capture import Capture
+from rung.agent.aftermath import is_aftermath
 from rung.agent.command import InvalidEntrypoint
+from rung.agent.crew import Crew
 from rung.agent.delivery import Delivery
 from rung.agent.departure import Departure
 from rung.agent.endpoint import Connection
-from rung.agent.launching import Identity, launch_of
+from rung.agent.launcher import places, wanted
+from rung.agent.launching import Identity, launch_of, network_of
 from rung.agent.lines import Level
+from rung.agent.member import Member
 from rung.agent.node import Node
-from rung.agent.outcome import Ending, ending_of, facts_of
+from rung.agent.outcome import Ending, facts_of
+from rung.agent.rendezvous import Rendezvous
 from rung.agent.reports import Reports
 from rung.agent.saying import fact_of, problem_with
 from rung.agent.source_folder import CodeUnusable
 from rung.agent.starter import NotStarted
-from rung.agent.wire import Exited, Launch
+from rung.agent.wire import Launch
 from rung.core import protocol
 from rung.core.protocol import (
     Damaged,
@@ -45,6 +54,8 @@ from rung.events.trial import ExitOutcome, TrialStarted, Withdrawal
 from rung.host import trace
 
 _SETTLE_S: Final = 10.0
+AFTERMATH_S: Final = 10.0
+"""How long a failure that says that another agent's rank was lost waits for news of that."""
 _GRACE_S: Final = 3600.0
 _IGNORED: Final = "rung ignored what the script said on its socket"
 
@@ -53,28 +64,39 @@ class Run:
     """Carries out one grant; a `Speaker` for the endpoint."""
 
     def __init__(
-        self, node: Node, granted: AllocationGranted, rank: int, incarnation: int
+        self, node: Node, granted: AllocationGranted, share: int, incarnation: int
     ) -> None:
         self.token = secrets.token_hex(16)
         self.allocation_id = granted.allocation_id
         self._node = node
         self._spec = granted.spec
-        self._slots = granted.shares[rank].slots
-        self._rank = rank
+        self._slots = granted.shares[share].slots
+        self._wanted = wanted(granted.spec.config)
+        self._places = places(granted.shares, share, self._wanted.launcher)
+        self._chief = share == 0
+        self._gang = len(granted.shares) > 1
+        self._rank = self._places[0].rank
         self._incarnation = incarnation
         self._trace = trace.current()
         self._reports = Reports(node.spool, granted.spec)
         self._connections: list[Connection] = []
         self._silent = asyncio.Event()
         self._silent.set()
-        self._preparation: asyncio.Task[Launch] | None = None
+        self._preparation: asyncio.Task[list[Launch]] | None = None
         self._frameworks = True
         self._launched = False
         self._started = False
         self._spoke = False
         self._asked: Withdrawal | None = None
+        self._elsewhere = ""
+        self._told = asyncio.Event()
         self._leaving = False
-        self._departure = Departure(node.starter, granted.allocation_id)
+        names = _names(granted.allocation_id, [place.rank for place in self._places])
+        members = [Member(node.starter, name, rank) for rank, name in names]
+        ranked = self._places[0].size > 1
+        self._crew = Crew(members, self._reports, ranked=ranked)
+        self._departure = Departure(self._crew.send)
+        self._rendezvous = Rendezvous(node, granted, share, self._wanted)
         self._delivery = Delivery(node.depot, granted.spec, self._warn)
 
     @property
@@ -92,22 +114,40 @@ class Run:
         finally:
             self._departure.close()
             self._reports.close()
-            self._node.starter.forget(self.allocation_id)
+            self._crew.close()
+            self._rendezvous.close()
         if ending is not None:
-            self._report(ending)
+            self._report(await self._explained(ending))
         await asyncio.to_thread(self._node.sources.discard, self.allocation_id)
 
-    def ask(self, how: Withdrawal) -> None:
-        """Make the run stop, as the scheduler wants it."""
+    async def _explained(self, ending: Ending) -> Ending:
+        """Return the end in the words of another agent's part, where it follows from that."""
+        if self._gang and ending.outcome == "failed" and is_aftermath(ending.message):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(AFTERMATH_S):
+                    await self._told.wait()
+            if self._elsewhere:
+                return ending._replace(message=self._elsewhere)
+        return ending
+
+    def ask(self, how: Withdrawal, reason: str = "") -> None:
+        """Make the run stop, as the scheduler wants it.
+
+        Args:
+            how: by asking, or by force.
+            reason: what failed on another agent, where that is why.
+        """
         if self._asked in {"kill", how}:
             return
         self._asked = how
+        self._elsewhere = reason
+        self._told.set()
         if not self._launched:
             if self._preparation is not None:
                 self._preparation.cancel()
         elif how == "kill":
             self._delivery.hurry()
-            self._departure.kill("killed, as asked")
+            self._departure.kill(reason or "killed, as asked")
         else:
             self._departure.ask(self._grace_s(), self._connections, spoke=self._spoke)
 
@@ -133,7 +173,8 @@ class Run:
         self._spoke = True
         self._note_start()
         url, staged = self._delivery.url, self._delivery.staged
-        connection.say(Welcome(self._spec, self._node.agent_id, url, self._slots, staged=staged))
+        slots = self._slots_of(connection.rank)
+        connection.say(Welcome(self._spec, self._node.agent_id, url, slots, staged=staged))
         self._departure.remind(connection)
 
     def disconnected(self, connection: Connection) -> None:
@@ -163,7 +204,9 @@ class Run:
     def _take(
         self, connection: Connection, message: Reported | Stored | Restored | Damaged
     ) -> None:
-        """Turn a message into the fact that it means."""
+        """Turn a message into the fact that it means; rank 0 alone speaks for the run."""
+        if connection.rank != 0:
+            return
         if (problem := problem_with(message)) is not None:
             self.rejected(problem)
             return
@@ -185,26 +228,31 @@ class Run:
         if self._asked is None:
             self._preparation = asyncio.create_task(self._prepare())
             try:
-                launch = await self._preparation
+                launches = await self._preparation
             except asyncio.CancelledError:
                 if self._asked is None:
                     raise
         if self._asked is not None:
+            if self._elsewhere:
+                return Ending("failed", None, None, self._elsewhere)
             outcome: ExitOutcome = "killed" if self._asked == "kill" else "preempted"
             return Ending(outcome, None, None, "withdrawn before it started")
-        reports, rank = self._reports, self._rank
-        spool = self._node.spool
-        stdout = Capture(spool, lambda lines: reports.printed_out(lines, rank))
-        stderr = Capture(spool, lambda lines: reports.printed_err(lines, rank))
+        for member in self._crew.members:
+            member.listen(self._node.spool, self._reports)
+        self._launched = True
         try:
-            exited = await self._process(launch, stdout, stderr)
-            await self._settle(stdout, stderr)
+            whole = await self._crew.live(
+                launches,
+                self._departure,
+                frameworks=self._frameworks,
+                begun=self._note_start,
+            )
+            await self._settle()
         finally:
-            stdout.close()
-            stderr.close()
+            self._crew.close()
             for connection in list(self._connections):
                 connection.abort()
-        return self._judge(exited) if exited else None
+        return self._judge() if whole else None
 
     async def _delivered(self, ending: Ending | None) -> Ending | None:
         """Return how the run ended once its checkpoints have arrived."""
@@ -220,37 +268,35 @@ class Run:
     def _warn(self, text: str) -> None:
         self._reports.note("warning", text, self._rank)
 
-    async def _prepare(self) -> Launch:
+    async def _prepare(self) -> list[Launch]:
         node, spec = self._node, self._spec
         self._delivery.open()
         prepare = partial(node.sources.prepare, self.allocation_id, spec.code_digest)
         source = await node.depot.patiently("the code", self._warn, prepare)
-        identity = Identity(self.allocation_id, self.token, self._rank, node.socket)
-        launch = launch_of(spec, identity, self._slots, node.slots, source.folder)
-        self._frameworks = source.frameworks and launch.command.how != "execute"
-        await node.starter.ready(frameworks=self._frameworks)
-        return launch
-
-    async def _process(self, launch: Launch, stdout: Capture, stderr: Capture) -> Exited | None:
-        """Have the process made, and wait for its end."""
-        starter = self._node.starter
-        self._launched = True
-        try:
-            pid = await starter.launch(
-                launch, stdout.write_end, stderr.write_end, frameworks=self._frameworks
+        meeting = await self._rendezvous.meeting()
+        launches = []
+        for member, place in zip(self._crew.members, self._places, strict=True):
+            identity = Identity(member.name, self.allocation_id, self.token, place, node.socket)
+            network = network_of(self._wanted, place, meeting)
+            launches.append(
+                launch_of(spec, identity, self._slots, node.slots, source.folder, network)
             )
-        finally:
-            stdout.started()
-            stderr.started()
-        if pid is not None:
-            self._note_start()
-        return await starter.exited(self.allocation_id)
+        self._frameworks = source.frameworks and launches[0].command.how != "execute"
+        await node.starter.ready(frameworks=self._frameworks)
+        return launches
+
+    def _slots_of(self, rank: int) -> list[int]:
+        """Return the slots of a process: one of the run's, or all where it is the only one."""
+        if len(self._places) == 1:
+            return self._slots
+        local = rank - self._rank
+        return self._slots[local : local + 1] if local >= 0 else []
 
     def _note_start(self) -> None:
         """Write `TrialStarted`, before anything else that the run has to say."""
         if not self._started:
             self._started = True
-            if self._rank == 0:
+            if self._chief:
                 spec = self._spec
                 started = TrialStarted(
                     experiment_id=spec.experiment_id,
@@ -261,14 +307,14 @@ class Run:
                 with trace.following(self._trace):
                     self._reports.put(started)
 
-    async def _settle(self, stdout: Capture, stderr: Capture) -> None:
+    async def _settle(self) -> None:
         """Read to the end what the processes said, who are all gone by now."""
         await self._node.endpoint.settled()
         while True:
             try:
                 async with asyncio.timeout(_SETTLE_S):
-                    await stdout.ended()
-                    await stderr.ended()
+                    for member in self._crew.members:
+                        await member.silent()
                     await self._silent.wait()
             except TimeoutError:
                 if self._node.spool.saturated:
@@ -277,12 +323,14 @@ class Run:
                 self._reports.note("error", text, self._rank)
             return
 
-    def _judge(self, exited: Exited) -> Ending | None:
-        if exited.left_over:
-            stuck = f"{exited.left_over} processes do not die, stuck in the kernel"
-            self._reports.note("error", stuck, self._rank)
-        words = self._reports.stderr.exception or self._reports.stderr.last
-        ending = ending_of(exited, self._departure.conduct, words)
+    def _judge(self) -> Ending | None:
+        for end in self._crew.ends:
+            if end.exited.left_over:
+                stuck = f"{end.exited.left_over} processes do not die, stuck in the kernel"
+                self._reports.note("error", stuck, end.member.rank)
+        ending = self._crew.judge(self._departure.conduct)
+        if self._elsewhere and ending.outcome != "invalid_hp":
+            ending = ending._replace(outcome="failed", message=self._elsewhere)
         level: Level = "error" if ending.outcome == "failed" else "info"
         if ending.message:
             self._reports.note(level, ending.message, self._rank)
@@ -295,17 +343,26 @@ class Run:
 
     def _report(self, ending: Ending) -> None:
         node = self._node
+        broken = ending.outcome in {"failed", "invalid_hp"} and not self._elsewhere
         facts = facts_of(
             ending,
             self._spec,
             node.agent_id,
             pool=node.settings.pool,
             incarnation=self._incarnation,
+            failed=ending.message or "failed" if broken and self._gang else "",
         )
-        node.spool.put(*(facts if self._rank == 0 else facts[1:]))
+        node.spool.put(*(facts if self._chief or broken else facts[1:]))
 
     def _grace_s(self) -> float:
         """Return how long the run may take to leave."""
         asked = self._spec.config.get("preemption_timeout")
         grace_s = float(asked) if isinstance(asked, int | float) else _GRACE_S
         return min(grace_s, self._node.settings.grace_s_max)
+
+
+def _names(allocation_id: str, ranks: list[int]) -> list[tuple[int, str]]:
+    """Return each rank with the name of its process; a single one is called as the run."""
+    if len(ranks) == 1:
+        return [(ranks[0], allocation_id)]
+    return [(rank, f"{allocation_id}/{rank}") for rank in ranks]

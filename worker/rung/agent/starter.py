@@ -65,7 +65,7 @@ class Starter:
         self._warm: Parent | None = None
         """The one that has the frameworks; the lean one where there is none."""
         self._parents: dict[str, Parent] = {}
-        """Of each run that was launched and has not ended."""
+        """Of each process that was launched and has not ended."""
         self._forks: dict[str, asyncio.Future[int | None]] = {}
         self._exits: dict[str, asyncio.Future[Exited | None]] = {}
         self._mains: dict[str, int] = {}
@@ -123,28 +123,28 @@ class Starter:
             )
         loop = asyncio.get_running_loop()
         fork: asyncio.Future[int | None] = loop.create_future()
-        self._forks[launch.allocation_id] = fork
-        self._exits[launch.allocation_id] = loop.create_future()
-        self._parents[launch.allocation_id] = parent
+        self._forks[launch.process] = fork
+        self._exits[launch.process] = loop.create_future()
+        self._parents[launch.process] = parent
         parent.send(data, (stdout, stderr))
         return await fork
 
-    async def exited(self, allocation_id: str) -> Exited | None:
-        """Return how a launched run ended, once it and all it started are gone.
+    async def exited(self, process: str) -> Exited | None:
+        """Return how a launched process ended, once it and all it started are gone.
 
         None: it was lost with the warm parents.
         """
-        return await self._exits[allocation_id]
+        return await self._exits[process]
 
-    def forget(self, allocation_id: str) -> None:
-        """Forget a run that has ended."""
-        self._exits.pop(allocation_id, None)
+    def forget(self, process: str) -> None:
+        """Forget a process that has ended."""
+        self._exits.pop(process, None)
 
-    def signal(self, allocation_id: str, number: signal.Signals) -> None:
-        """Send a signal to a run's process group, if it is alive."""
-        parent = self._parents.get(allocation_id)
+    def signal(self, process: str, number: signal.Signals) -> None:
+        """Send a signal to a process's group, if it is alive."""
+        parent = self._parents.get(process)
         if parent is not None:
-            parent.send(encoder.encode(Signal(allocation_id, number)))
+            parent.send(encoder.encode(Signal(process, number)))
 
     def _start(self, *, cold: bool) -> list[Parent]:
         self._lean = self._warm = self._new_parent(cold=True)
@@ -174,19 +174,19 @@ class Starter:
                     if self._parent(frameworks=frameworks).ready:
                         ready.set()
             case Forked():
-                self._mains[message.allocation_id] = message.pid
-                fork = self._forks.pop(message.allocation_id)
+                self._mains[message.process] = message.pid
+                fork = self._forks.pop(message.process)
                 if not fork.done():
                     fork.set_result(message.pid)
             case Refused():
-                del self._parents[message.allocation_id]
-                fork = self._forks.pop(message.allocation_id)
+                del self._parents[message.process]
+                fork = self._forks.pop(message.process)
                 if not fork.done():
                     fork.set_exception(NotStarted(message.reason))
             case Exited():
-                del self._mains[message.allocation_id]
-                del self._parents[message.allocation_id]
-                exited = self._exits.get(message.allocation_id)
+                del self._mains[message.process]
+                del self._parents[message.process]
+                exited = self._exits.get(message.process)
                 if exited is not None and not exited.done():
                     exited.set_result(message)
 

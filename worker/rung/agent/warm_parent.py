@@ -108,21 +108,21 @@ class WarmParent:
         try:
             pid = os.fork()
         except OSError as error:
-            self._say(Refused(launch.allocation_id, f"cannot fork: {error.strerror}"))
+            self._say(Refused(launch.process, f"cannot fork: {error.strerror}"))
         else:
             if pid == 0:
                 self._control.close()
                 self._bell.close()
                 self._wakeup.detach()
                 become(launch, stdout, stderr, self._pid, self._modules)
-            self._runs[launch.allocation_id] = pid
-            self._names[pid] = launch.allocation_id
-            self._say(Forked(launch.allocation_id, pid))
+            self._runs[launch.process] = pid
+            self._names[pid] = launch.process
+            self._say(Forked(launch.process, pid))
         os.close(stdout)
         os.close(stderr)
 
     def _signal(self, request: Signal) -> None:
-        pid = self._runs.get(request.allocation_id)
+        pid = self._runs.get(request.process)
         if pid is None:
             return
         try:
@@ -169,7 +169,7 @@ class WarmParent:
             if orphans and now < patience:
                 waiting.append((patience, exited))
             else:
-                self._say(Exited(exited.allocation_id, exited.code, exited.signal, len(orphans)))
+                self._say(Exited(exited.process, exited.code, exited.signal, len(orphans)))
         self._ended = waiting
 
     def _orphans(self) -> list[int]:

@@ -26,7 +26,8 @@ class Command(Struct, frozen=True):
 class Launch(Struct, frozen=True, tag="launch"):
     """Fork a process for a run."""
 
-    allocation_id: str
+    process: str
+    """Names the process: the allocation's id, and of a run of several processes the rank."""
     command: Command
     environment: dict[str, str]
     folder: str
@@ -35,9 +36,9 @@ class Launch(Struct, frozen=True, tag="launch"):
 
 
 class Signal(Struct, frozen=True, tag="signal"):
-    """Send a signal to all processes in the group of a run; nothing if it is gone."""
+    """Send a signal to the group of a process; nothing if it is gone."""
 
-    allocation_id: str
+    process: str
     signal: int
 
 
@@ -50,23 +51,23 @@ class Ready(Struct, frozen=True, tag="ready"):
 
 
 class Forked(Struct, frozen=True, tag="forked"):
-    """A run's main process exists."""
+    """A main process exists."""
 
-    allocation_id: str
+    process: str
     pid: int
 
 
 class Refused(Struct, frozen=True, tag="refused"):
     """The operating system did not let a process be made."""
 
-    allocation_id: str
+    process: str
     reason: str
 
 
 class Exited(Struct, frozen=True, tag="exited"):
-    """A run's main process has ended, and every process that descended from it is gone."""
+    """A main process has ended, and every process that descended from it is gone."""
 
-    allocation_id: str
+    process: str
     code: int | None
     signal: int | None
     left_over: int

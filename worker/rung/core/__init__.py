@@ -14,19 +14,23 @@ Its names follow Determined's Core API. Started by hand, the script runs by itse
 
 from rung.core.checkpoint import CheckpointContext
 from rung.core.context import Context, get_info, init, managed
+from rung.core.distributed import DistributedContext
 from rung.core.errors import AgentGone, InvalidHP, ReportRefused
 from rung.core.info import Info, TrialInfo
 from rung.core.preempt import PreemptContext
+from rung.core.star import RanksApart
 from rung.core.train import EarlyExitReason, TrainContext
 
 __all__ = [
     "AgentGone",
     "CheckpointContext",
     "Context",
+    "DistributedContext",
     "EarlyExitReason",
     "Info",
     "InvalidHP",
     "PreemptContext",
+    "RanksApart",
     "ReportRefused",
     "TrainContext",
     "TrialInfo",

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import structlog
 
+from rung.core.distributed import DistributedContext
 from rung.core.environment import provenance
 from rung.core.link import Link
 from rung.core.protocol import Damaged, Restored, Stored
@@ -22,6 +23,7 @@ from rung.core.values import step_number
 from rung.events.trial import RunSpec, allocation_id_of
 from rung.objects import (
     ObjectDamaged,
+    ObjectError,
     ObjectMissing,
     ObjectStore,
     StoredCheckpoint,
@@ -39,13 +41,22 @@ _log = structlog.get_logger(__name__)
 class CheckpointContext:
     """Stores checkpoints and brings them back, verified."""
 
-    def __init__(self, link: Link, store: ObjectStore, spec: RunSpec, scratch: Path) -> None:
+    def __init__(
+        self,
+        link: Link,
+        store: ObjectStore,
+        spec: RunSpec,
+        scratch: Path,
+        ranks: DistributedContext,
+    ) -> None:
         self._link = link
+        self._ranks = ranks
         self._store = store
         self._spec = spec
         self._scratch = scratch
         self._names: dict[int, int] = {}
         self._found: tuple[StoredCheckpoint, Path] | None = None
+        self._latest: str | None = None
         self._searched = False
         self._restored = False
 
@@ -55,7 +66,8 @@ class CheckpointContext:
     ) -> Iterator[tuple[Path, str]]:
         """Yield a folder to write to and the checkpoint's id; store the folder at the end.
 
-        A block that raises stores nothing.
+        A block that raises stores nothing, and so does another rank than the chief: what it
+        writes is thrown away.
 
         Args:
             metadata: JSON values to keep with the checkpoint; `steps_completed` may be among
@@ -68,6 +80,8 @@ class CheckpointContext:
         checkpoint_id = self._new_id(steps)
         with self._scratch_folder() as folder:
             yield folder, checkpoint_id
+            if not self._ranks.is_chief:
+                return
             room = self._store.room_for if isinstance(self._store, StagedStore) else _no_limit
             with room(checkpoint_id):
                 stored = store_checkpoint(
@@ -88,26 +102,52 @@ class CheckpointContext:
         """The checkpoint to go on from, whole and verified, or None: start from scratch.
 
         The first look brings it here and checks every digest; a damaged one is reported and the
-        one before it is tried.
+        one before it is tried. All ranks ask, and get what the chief found.
         """
         if not self._searched:
             self._searched = True
-            self._sweep()
-            self._found = self._first_whole()
-        return self._found[0].manifest.checkpoint_id if self._found else None
+            if self._ranks.is_chief:
+                self._sweep()
+                self._found = self._first_whole()
+            found = self._found[0].manifest.checkpoint_id if self._found else None
+            self._latest = self._ranks.broadcast(found)
+        return self._latest
 
     @contextlib.contextmanager
     def restore_path(self, checkpoint_id: str) -> Iterator[Path]:
         """Yield a folder with the checkpoint's files, each checked against its digest.
 
+        All ranks ask; those on one agent get the same folder, which is brought there once, and
+        all leave it together.
+
         Raises:
             ObjectMissing: there is no such checkpoint.
             ObjectDamaged: a file is missing or differs; the message names it.
         """
+        ranks = self._ranks
+        if not ranks.is_local_chief:
+            path, problem = ranks.broadcast_local(None)
+            if problem:
+                raise ObjectDamaged(problem)
+            yield Path(path)
+            ranks.allgather_local(None)
+            return
+        with contextlib.ExitStack() as stack:
+            try:
+                folder = stack.enter_context(self._brought(checkpoint_id))
+            except ObjectError as error:
+                ranks.broadcast_local(("", str(error)))
+                raise
+            ranks.broadcast_local((str(folder), ""))
+            yield folder
+            ranks.allgather_local(None)
+
+    @contextlib.contextmanager
+    def _brought(self, checkpoint_id: str) -> Iterator[Path]:
         if self._found and self._found[0].manifest.checkpoint_id == checkpoint_id:
             stored, folder = self._found
             yield folder
-            if not self._restored:
+            if not self._restored and self._ranks.is_chief:
                 self._restored = True
                 self._link.send(Restored(checkpoint_id, stored.manifest.steps_completed))
             return

@@ -13,6 +13,7 @@ from typing import Any, Self
 from rung.core import link as links
 from rung.core import local, protocol
 from rung.core.checkpoint import CheckpointContext
+from rung.core.distributed import DistributedContext, Place, from_environment
 from rung.core.errors import AgentGone, InvalidHP
 from rung.core.goal import Goal
 from rung.core.info import Info, trial_info
@@ -32,10 +33,18 @@ class Context:
         train: reports metrics.
         checkpoint: stores and restores checkpoints.
         preempt: says when to leave.
+        distributed: the other processes of the run, where it has several slots.
         info: what there is to know about the run.
     """
 
-    def __init__(self, link: Link, store: ObjectStore, spec: RunSpec, info: Info) -> None:
+    def __init__(
+        self,
+        link: Link,
+        store: ObjectStore,
+        spec: RunSpec,
+        info: Info,
+        distributed: DistributedContext | None = None,
+    ) -> None:
         self._link = link
         self._resources = contextlib.ExitStack()
         self._resources.callback(link.close)
@@ -43,9 +52,12 @@ class Context:
         scratch = tempfile.mkdtemp(prefix=".rung-", dir=parent)
         self._resources.callback(shutil.rmtree, scratch, ignore_errors=True)
         goal = Goal(spec)
-        self.train = TrainContext(link, goal)
-        self.checkpoint = CheckpointContext(link, store, spec, Path(scratch))
-        self.preempt = PreemptContext(link, goal)
+        self.distributed = distributed or DistributedContext(Place())
+        self._resources.callback(self.distributed.close)
+        ranks = self.distributed
+        self.train = TrainContext(link, goal, reports=ranks.is_chief)
+        self.checkpoint = CheckpointContext(link, store, spec, Path(scratch), ranks)
+        self.preempt = PreemptContext(link, goal, ranks)
         self.info = info
         self._pid = os.getpid()
         atexit.register(self.close)
@@ -132,7 +144,7 @@ def init(
     """
     if managed():
         link, welcome, info = _connection.get()
-        return Context(link, _store_of(link, welcome), welcome.spec, info)
+        return Context(link, _store_of(link, welcome), welcome.spec, info, from_environment())
     spec = local.local_spec(hparams, config, seed, restore)
     return Context(local.LocalLink(), _local_store(storage), spec, _local_info(spec))
 

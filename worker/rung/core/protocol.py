@@ -21,6 +21,20 @@ TOKEN_VARIABLE: Final = "RUNG_ALLOCATION_TOKEN"  # noqa: S105 - the name of a va
 """Environment variable with the secret that lets this process speak for its allocation."""
 RANK_VARIABLE: Final = "RUNG_RANK"
 """Environment variable with the process's rank within the run, from 0."""
+SIZE_VARIABLE: Final = "RUNG_SIZE"
+"""Environment variable with the number of the run's processes."""
+LOCAL_RANK_VARIABLE: Final = "RUNG_LOCAL_RANK"
+"""Environment variable with the process's rank among those on its agent, from 0."""
+LOCAL_SIZE_VARIABLE: Final = "RUNG_LOCAL_SIZE"
+"""Environment variable with the number of the run's processes on this agent."""
+CROSS_RANK_VARIABLE: Final = "RUNG_CROSS_RANK"
+"""Environment variable with the rank of this agent among the run's agents, from 0."""
+CROSS_SIZE_VARIABLE: Final = "RUNG_CROSS_SIZE"
+"""Environment variable with the number of the run's agents."""
+CHIEF_VARIABLE: Final = "RUNG_CHIEF"
+"""Environment variable with the `host:port` at which rank 0 waits for the others."""
+KEY_VARIABLE: Final = "RUNG_KEY"
+"""Environment variable with what proves to the other ranks that a process is one of them."""
 
 
 class Hello(Struct, frozen=True, tag="hello"):

@@ -20,9 +20,17 @@ class EarlyExitReason(enum.Enum):
 class TrainContext:
     """Takes the metrics of a run; every call returns within microseconds."""
 
-    def __init__(self, link: Link, goal: Goal) -> None:
+    def __init__(self, link: Link, goal: Goal, *, reports: bool = True) -> None:
+        """Take the metrics of a run.
+
+        Args:
+            link: to the agent.
+            goal: what the run trains for.
+            reports: whether this process speaks for the run; what others report goes nowhere.
+        """
         self._link = link
         self._goal = goal
+        self._reports = reports
 
     def report_training_metrics(self, steps_completed: int, metrics: Mapping[str, Any]) -> None:
         """Report metrics of the training set at a step.
@@ -50,7 +58,8 @@ class TrainContext:
         values = wire_values(metrics)
         if group == "validation":
             self._goal.check(step, values)
-        self._link.send(Reported(group, step, time.time_ns() // 1_000_000, values))
+        if self._reports:
+            self._link.send(Reported(group, step, time.time_ns() // 1_000_000, values))
 
     def report_early_exit(self, reason: EarlyExitReason | str) -> None:
         """Say that the script cannot train with these hyperparameters; leave soon after.

@@ -1,11 +1,12 @@
 """Metrics of many batches as one number each."""
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
+from rung import core
 from rung.core.values import wire_values
 
 
@@ -29,19 +30,26 @@ class TrainingAverages:
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}
         self._counts: dict[str, int] = {}
-        self._waiting: list[tuple[str, torch.Tensor]] = []
+        self._waiting: list[tuple[str, torch.Tensor, float]] = []
 
-    def add(self, metrics: Mapping[str, Any]) -> None:
-        """Take the metrics of a batch."""
+    def add(self, metrics: Mapping[str, Any], share: float = 1.0) -> None:
+        """Take the metrics of a batch, or of a part of one that is so large a share of it."""
         for name, value in metrics.items():
             if isinstance(value, torch.Tensor) and value.is_cuda:
-                self._waiting.append((name, value.detach()))
+                self._waiting.append((name, value.detach(), share))
             else:
-                self._add(name, value)
+                self._add(name, value, share)
 
-    def take(self) -> dict[str, float]:
-        """Return the means and begin anew."""
+    def take(self, ranks: core.DistributedContext | None = None) -> dict[str, float]:
+        """Return the means and begin anew.
+
+        Args:
+            ranks: those whose parts make the batches; the chief gets the means, others nothing.
+        """
         self._settle()
+        if ranks is not None and ranks.size > 1:
+            together = ranks.gather(self.state_dict())
+            self.load_state_dict(merged(together) if together else {"sums": {}, "counts": {}})
         means = {name: total / self._counts[name] for name, total in self._sums.items()}
         self._sums, self._counts = {}, {}
         return means
@@ -57,13 +65,26 @@ class TrainingAverages:
 
     def _settle(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for name, value in waiting:
-            self._add(name, value)
+        for name, value, share in waiting:
+            self._add(name, value, share)
 
-    def _add(self, name: str, value: Any) -> None:
+    def _add(self, name: str, value: Any, share: float) -> None:
         number = float(wire_values({name: value})[name])
+        if share != 1.0:
+            number = number * share if share else 0.0
         self._sums[name] = self._sums.get(name, 0.0) + number
         self._counts[name] = self._counts.get(name, 0) + 1
+
+
+def merged(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what the averages of all ranks, in their order, are together."""
+    sums: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    for state in states:
+        for name, total in state["sums"].items():
+            sums[name] = sums.get(name, 0.0) + total
+            counts[name] = max(counts.get(name, 0), state["counts"][name])
+    return {"sums": sums, "counts": counts}
 
 
 class ValidationResult:

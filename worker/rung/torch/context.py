@@ -3,15 +3,17 @@
 import contextlib
 import enum
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from rung import core
+from rung.torch.parallel import Parallel
 from rung.torch.rng import seed_everything
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
@@ -41,16 +43,22 @@ class TrialContext:
     """Given to a trial's `__init__`; `init` makes one."""
 
     def __init__(
-        self, run: core.Context, device: torch.device, aggregation_frequency: int = 1
+        self, run: core.Context, parallel: Parallel, aggregation_frequency: int = 1
     ) -> None:
         self.core: Final = run
-        self.device: Final = device
+        self.parallel: Final = parallel
+        self.distributed: Final = run.distributed
+        self.device: Final = parallel.device
         self.models: list[nn.Module] = []
         self.optimizers: list[Optimizer] = []
         self.schedulers: list[Scheduled] = []
         self.scaler: Any = None
         self.batches = 0
         self.epoch = 0
+        self.weight = 1.0
+        """How much this rank's part of the batch weighs, relative to an equal part."""
+        self.computed_at: float | None = None
+        """When this step's first loss was there, by the performance counter."""
         self._aggregation = aggregation_frequency
         self._stop = False
 
@@ -74,7 +82,7 @@ class TrialContext:
 
     def get_per_slot_batch_size(self) -> int:
         """Return the share of the global batch size that falls to this process."""
-        return self.get_global_batch_size() // max(1, len(self.core.info.slot_ids))
+        return max(1, self.get_global_batch_size() // self.distributed.size)
 
     def get_experiment_config(self) -> dict[str, Any]:
         """Return the experiment's complete configuration without its hyperparameters."""
@@ -85,10 +93,13 @@ class TrialContext:
         return self.core.seed
 
     def wrap_model(self, model: ModelT) -> ModelT:
-        """Put a model on the device and into checkpoints."""
+        """Put a model on the device and into checkpoints, and share its training between ranks.
+
+        Call what this returns: with several ranks it is not the model itself.
+        """
         model.to(self.device)
         self.models.append(model)
-        return model
+        return cast("ModelT", self.parallel.wrap(model))
 
     def wrap_optimizer(self, optimizer: OptimizerT) -> OptimizerT:
         """Put an optimizer into checkpoints; make it after its model was wrapped."""
@@ -126,6 +137,10 @@ class TrialContext:
 
     def backward(self, loss: torch.Tensor) -> None:
         """Compute gradients; where several batches make one step, each weighs its share."""
+        if self.computed_at is None:
+            self.computed_at = time.perf_counter()
+        if self.weight != 1.0:
+            loss = loss * self.weight
         scaled = loss / self._aggregation if self._aggregation > 1 else loss
         scaled.backward()  # type: ignore[no-untyped-call]  # torch's own annotations
 
@@ -216,6 +231,7 @@ def init(  # noqa: PLR0913 - each has a default
         if aggregation_frequency is None:
             optimizations = file.get("optimizations") or {}
             aggregation_frequency = int(optimizations.get("aggregation_frequency") or 1)
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        parallel = Parallel(run)
         seed_everything(run.seed)
-        yield TrialContext(run, device, aggregation_frequency)
+        yield TrialContext(run, parallel, aggregation_frequency)
+        parallel.close()

@@ -4,6 +4,10 @@ The loader that a trial builds, a plain torch DataLoader or a StatefulDataLoader
 StatefulDataLoader with the order of `rung.torch.order`; its state is the position within an
 epoch. An IterableDataset that shuffles or augments in worker processes resumes exactly only if it
 has `state_dict` and `load_state_dict` of its own that hold what it drew from.
+
+With several ranks the batches of the loader are those of all ranks together (or, where its batch
+size is a rank's share of `global_batch_size`, are made so), and each rank fetches its part. The
+position counts batches, so it holds for any number of ranks.
 """
 
 import warnings
@@ -11,11 +15,14 @@ from collections.abc import Sized
 from typing import Any, Final
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from rung.torch.order import EpochOrder, SeededDataset
+from rung import core
+from rung.torch.order import WHOLE, EpochOrder, Part, SeededDataset
 from rung.torch.rng import derive
+from rung.torch.stream import part_of_stream
+from rung.torch.unit import InvalidPlan
 
 _BASE: Final = 3
 
@@ -23,27 +30,53 @@ _BASE: Final = 3
 class TrainingData:
     """A loader's batches, epoch by epoch, from any position."""
 
-    def __init__(self, loader: Any, seed: int) -> None:
+    def __init__(
+        self,
+        loader: Any,
+        seed: int,
+        ranks: core.DistributedContext | None = None,
+        global_batch_size: int | None = None,
+    ) -> None:
+        """Rebuild a loader.
+
+        Args:
+            loader: what the trial built.
+            seed: of the trial.
+            ranks: those that share the data; None: this process alone.
+            global_batch_size: of the hyperparameters, if it is there.
+
+        Raises:
+            InvalidPlan: the ranks cannot share its batches; the message says why.
+        """
         if not isinstance(loader, DataLoader):
             raise TypeError(
                 "build_training_data_loader must return a torch DataLoader or a "
                 f"StatefulDataLoader, not {type(loader).__name__}"
             )
         self._seed = seed
+        self._ranks = ranks
+        self._part = Part(ranks.rank, ranks.size) if ranks is not None else WHOLE
+        self._wanted = global_batch_size
+        self._batch = 0
+        self._stand_in: Any = None
+        self.share = 1.0
+        """This rank's part of the last batch."""
+        self.records: int | None = None
+        """Records of the last batch of all ranks; None: count those of this one."""
         self._dataset: Any = loader.dataset
         self._generator = torch.Generator()
         self._order: EpochOrder | None = None
         self._loader = self._rebuild(loader)
         self._batches: Any = None
         self._finished = False
-        self.batch_size: int | None = loader.batch_size
-        self.length = _length(loader)
+        self.length = _length(self._dataset, self._inner)
         """Batches of an epoch; None where only the end of the data tells."""
         if self.length == 0:
             raise ValueError("the training data loader has no batches; is the data set empty?")
 
-    def start(self, epoch: int, state: dict[str, Any] | None) -> None:
-        """Begin an epoch, or go on within it from the state that `state` returned."""
+    def start(self, epoch: int, state: dict[str, Any] | None, batch: int = 0) -> None:
+        """Begin an epoch, or go on within it, so many batches on, from what `state` returned."""
+        self._batch = batch
         if self._order is not None:
             self._order.epoch = epoch
         self._generator.manual_seed(derive(self._seed, _BASE, epoch))
@@ -60,7 +93,33 @@ class TrainingData:
         Raises:
             StopIteration: the epoch is over.
         """
-        return next(self._batches)
+        if self._part.size == 1:
+            return next(self._batches)
+        batch = self._agreed() if self._order is None else self._known(self._order)
+        self._batch += 1
+        return batch
+
+    def _known(self, order: EpochOrder) -> Any:
+        """Return this rank's part of a batch whose length all ranks know."""
+        batch = next(self._batches)
+        self.records = order.lengths[self._batch]
+        self.share = self._part.count(self.records) / self.records
+        return batch
+
+    def _agreed(self) -> Any:
+        """Return this rank's part of a batch of a stream, once all know how much each has."""
+        assert self._ranks is not None
+        batch = next(self._batches, None)
+        own = (records_of(batch) or 0) if batch is not None else 0
+        counts = self._ranks.allgather(own)
+        self.records = sum(counts)
+        if not self.records or (self._drop_last and self.records < self._full):
+            raise StopIteration
+        if batch is None and self._stand_in is None:
+            raise InvalidPlan("the training data has too few records for a part for each slot")
+        self._stand_in = self._stand_in if batch is None else batch
+        self.share = own / self.records
+        return self._stand_in
 
     def finish(self) -> None:
         """Let the loader notice that its last batch was its last."""
@@ -75,7 +134,32 @@ class TrainingData:
         state: dict[str, Any] = self._loader.state_dict()
         return state
 
+    def _shared(self, loader: DataLoader[Any]) -> Any:
+        """Return the loader's batch sampler, or sampler, with batches of all ranks."""
+        inner = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+        if self._part.size == 1:
+            return inner
+        if loader.batch_size is None and loader.batch_sampler is None:
+            raise InvalidPlan(
+                "the training data loader has batch_size=None, so its batches cannot be shared "
+                "between slots: give it a batch size, or a batch_sampler"
+            )
+        size, wanted = loader.batch_size, self._wanted
+        share = None if wanted is None else max(1, wanted // self._part.size)
+        whole = wanted if wanted is not None and size == share else size
+        if whole is not None and whole < self._part.size:
+            raise InvalidPlan(
+                f"a batch of {whole} cannot be shared between {self._part.size} slots: raise the "
+                "batch size, or lower resources.slots_per_trial"
+            )
+        self._full = whole or 0
+        if whole != size and type(inner) is BatchSampler and whole is not None:
+            return BatchSampler(inner.sampler, whole, inner.drop_last)
+        return inner
+
     def _rebuild(self, loader: DataLoader[Any]) -> Any:
+        self._inner = self._shared(loader)
+        self._drop_last = bool(loader.drop_last)
         dataset = self._dataset
         options: dict[str, Any] = {
             "num_workers": loader.num_workers,
@@ -90,10 +174,12 @@ class TrainingData:
         }
         if isinstance(dataset, IterableDataset):
             options |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+            if self._part.size > 1:
+                options |= {"batch_size": self._part.count(self._full), "drop_last": False}
+                dataset = part_of_stream(dataset, self._part, self._full)
             return _stateful(dataset, options)
         tagged = loader.num_workers > 0
-        inner = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
-        self._order = EpochOrder(inner, self._seed, tagged=tagged)
+        self._order = EpochOrder(self._inner, self._seed, tagged=tagged, part=self._part)
         if tagged:
             dataset = SeededDataset(dataset)
         if loader.batch_sampler is None:
@@ -107,10 +193,9 @@ def _stateful(dataset: Any, options: dict[str, Any]) -> Any:
         return StatefulDataLoader(dataset, **options)
 
 
-def _length(loader: DataLoader[Any]) -> int | None:
-    if isinstance(loader.dataset, IterableDataset):
+def _length(dataset: Any, inner: Any) -> int | None:
+    if isinstance(dataset, IterableDataset):
         return None
-    inner = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
     return len(inner) if isinstance(inner, Sized) else None
 
 

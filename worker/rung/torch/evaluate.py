@@ -1,4 +1,8 @@
-"""Validation: what it draws, and the modes it sets, leave no trace in training."""
+"""Validation: what it draws, and the modes it sets, leave no trace in training.
+
+Several ranks share the validation's batches whole, so that each gives what it would give to a
+single process; what they found is put together in the order of the batches, on every rank.
+"""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -7,27 +11,71 @@ from typing import Any
 
 import torch
 
+from rung.core.values import wire_values
 from rung.torch import rng
 from rung.torch.averages import ValidationResult
 from rung.torch.context import TrialContext
+from rung.torch.sharing import Numbered, shared_batches
 from rung.torch.trial import Trial
 
 
 def evaluate(trial: Trial, context: TrialContext) -> dict[str, Any]:
     """Return the metrics of the validation set."""
+    context.parallel.share_buffers(context.models)
     with rng.preserved(), _evaluation_mode(context.models), torch.no_grad():
         loader = trial.build_validation_data_loader()
         if type(trial).evaluate_full_dataset is not Trial.evaluate_full_dataset:
-            return dict(trial.evaluate_full_dataset(loader))
+            return _of_full_dataset(trial, context, loader)
         result = ValidationResult(trial.evaluation_reducer())
-        evaluate_batch: Callable[..., Mapping[str, Any]] = trial.evaluate_batch
-        numbered = len(inspect.signature(evaluate_batch).parameters) > 1
-        for number, batch in enumerate(loader):
-            records = trial.get_batch_length(batch)
-            moved = context.to_device(batch)
-            metrics = evaluate_batch(moved, number) if numbered else evaluate_batch(moved)
+        if not context.parallel.several:
+            for _, metrics, records in _evaluated(trial, context, enumerate(loader)):
+                result.add(metrics, records)
+            return dict(result.reduced())
+        return _together(trial, context, loader, result)
+
+
+def _evaluated(
+    trial: Trial, context: TrialContext, batches: Numbered
+) -> Iterator[tuple[int, Mapping[str, Any], int]]:
+    """Yield each batch's number, its metrics, and how many records it holds."""
+    evaluate_batch: Callable[..., Mapping[str, Any]] = trial.evaluate_batch
+    numbered = len(inspect.signature(evaluate_batch).parameters) > 1
+    for number, batch in batches:
+        records = trial.get_batch_length(batch)
+        moved = context.to_device(batch)
+        yield number, evaluate_batch(moved, number) if numbered else evaluate_batch(moved), records
+
+
+def _together(
+    trial: Trial, context: TrialContext, loader: Any, result: ValidationResult
+) -> dict[str, Any]:
+    """Evaluate this rank's batches; return what all ranks found together."""
+    shared = shared_batches(loader, context)
+    own = [
+        (number, _numbers(metrics), records)
+        for number, metrics, records in _evaluated(trial, context, shared.batches)
+        if number < shared.length
+    ]
+    found = [item for part in context.distributed.allgather(own) for item in part]
+    for number, metrics, records in sorted(found, key=lambda item: item[0]):
+        if number < shared.length:
             result.add(metrics, records)
-        return dict(result.reduced())
+    return dict(result.reduced())
+
+
+def _of_full_dataset(trial: Trial, context: TrialContext, loader: Any) -> dict[str, Any]:
+    """Return what the trial itself makes of the whole set: on the chief, if that can be alone."""
+    metrics = None
+    if context.distributed.is_chief or context.parallel.sharded:
+        metrics = dict(trial.evaluate_full_dataset(loader))
+    if context.parallel.several:
+        metrics = context.distributed.broadcast(metrics and _numbers(metrics))
+    return dict(metrics or {})
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return metrics as plain numbers, which any rank can take."""
+    return {name: float(value) for name, value in wire_values(metrics).items()}
 
 
 @contextmanager

@@ -6,10 +6,13 @@ order, and a resumed epoch has the order that it had.
 
 In the workers of a DataLoader, the generators are seeded anew for every batch, so what a data set
 draws there (augmentation) does not depend on the number of workers, nor on where a run resumed.
+
+Where several ranks train, each entry of the sampler is a batch of all of them; each rank gets a
+part of every entry, so that how many ranks there are changes neither the order nor the position.
 """
 
 from collections.abc import Iterator, Sized
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch.utils.data import Dataset, Sampler
@@ -18,6 +21,27 @@ from rung.torch.rng import derive, isolated, seed_worker
 
 _ORDER = 1
 _WORKER = 2
+
+
+class Part(NamedTuple):
+    """Which part of every batch falls to a rank: as even as can be, larger ones first."""
+
+    rank: int
+    size: int
+
+    def of(self, length: int) -> slice:
+        """Return the part of a batch of so many records."""
+        base, extra = divmod(length, self.size)
+        start = self.rank * base + min(self.rank, extra)
+        return slice(start, start + base + (self.rank < extra))
+
+    def count(self, length: int) -> int:
+        """Return how many of a batch's records fall to the rank."""
+        part = self.of(length)
+        return int(part.stop - part.start)
+
+
+WHOLE: Final = Part(0, 1)
 
 
 class Drawn(NamedTuple):
@@ -30,8 +54,12 @@ class Drawn(NamedTuple):
 class EpochOrder(Sampler[Any]):
     """A sampler's entries in the order that the seed and the epoch give."""
 
-    def __init__(self, inner: Any, seed: int, *, tagged: bool) -> None:
+    def __init__(self, inner: Any, seed: int, *, tagged: bool, part: Part = WHOLE) -> None:
         self._inner = inner
+        self._part = part
+        self.lengths: dict[int, int] = {}
+        """Records in each of the epoch's batches that was drawn, of all ranks together; where
+        there are several."""
         self._seed = seed
         self._tagged = tagged
         self.epoch = 0
@@ -42,6 +70,8 @@ class EpochOrder(Sampler[Any]):
             entries: Iterator[Any] = iter(self._inner)
             if isinstance(self._inner, Sized):
                 entries = iter(list(entries))
+        if self._part.size > 1:
+            entries = self._split(entries)
         if not self._tagged:
             return entries
         return self._tag(entries, self.epoch)
@@ -50,8 +80,16 @@ class EpochOrder(Sampler[Any]):
         return len(self._inner)
 
     def _tag(self, entries: Iterator[Any], epoch: int) -> Iterator[Drawn]:
+        own = [self._part.rank] if self._part.rank else []
         for number, entry in enumerate(entries):
-            yield Drawn(derive(self._seed, _WORKER, epoch, number), entry)
+            yield Drawn(derive(self._seed, _WORKER, epoch, number, *own), entry)
+
+    def _split(self, entries: Iterator[Any]) -> Iterator[Any]:
+        """Yield this rank's part of each batch; where that is empty, a record to stand in."""
+        for number, entry in enumerate(entries):
+            records = list(entry)
+            self.lengths[number] = len(records)
+            yield records[self._part.of(len(records))] or records[:1]
 
     def _reseed(self, seed: int) -> None:
         """Seed the generators that the samplers hold themselves, and tell them the epoch."""

@@ -48,6 +48,13 @@ def restore(generators: Generators) -> None:
         torch.cuda.set_rng_state(state, index)
 
 
+def from_seed(seed: int) -> Generators:
+    """Return what every global generator's state would be after seeding."""
+    with preserved():
+        seed_everything(seed)
+        return capture()
+
+
 @contextmanager
 def preserved() -> Iterator[None]:
     """Run a block that may draw as it likes without anybody noticing afterwards."""

@@ -6,6 +6,9 @@ with the next batch. At the run's length the trainer validates, checkpoints and 
 leave before that, it checkpoints and leaves; a run that finds itself at its length already was
 killed on its way out, so it validates once more, for the report may have been lost.
 
+Several ranks run this loop in step: what it decides by (periods, lengths, the reduced metrics, the
+chief's word on leaving) is the same on all of them. The chief reports and stores.
+
 Every generator is set back to its state at the checkpoint once all else is in place, as the very
 last thing before the loop.
 """
@@ -22,6 +25,7 @@ from rung.torch.averages import TrainingAverages
 from rung.torch.context import StepMode, TrialContext
 from rung.torch.data import TrainingData
 from rung.torch.evaluate import evaluate
+from rung.torch.pace import Pace
 from rung.torch.plan import Plan, Progress, due, make_plan
 from rung.torch.trial import Trial
 from rung.torch.unit import TrainUnit
@@ -89,9 +93,16 @@ class _Loop:
             progress=Progress(),
         )
         self._hooks = list(self._parts.callbacks.values())
-        self._data = TrainingData(trial.build_training_data_loader(), self._core.seed)
+        self._data = TrainingData(
+            trial.build_training_data_loader(),
+            self._core.seed,
+            context.distributed,
+            context.get_hparams().get("global_batch_size"),
+        )
+        self._pace = Pace(context.distributed)
         self._data_state: dict[str, Any] | None = None
         self._stored_at: tuple[int, int] | None = None
+        self._restored = False
 
     @property
     def _progress(self) -> Progress:
@@ -102,7 +113,7 @@ class _Loop:
         for model in self._context.models:
             model.train()
         found = self._core.checkpoint.latest or checkpoint_id
-        generators = self._restore(found) if found else None
+        generators = self._restore(found) if found else self._beginning()
         for hook in self._hooks:
             hook.on_trial_startup(self._progress.batches, found)
         if self._plan.complete(self._progress):
@@ -114,15 +125,22 @@ class _Loop:
         for hook in self._hooks:
             hook.on_trial_shutdown()
 
+    def _beginning(self) -> rng.Generators | None:
+        """Return what another rank than the chief begins with; models are made alike on all."""
+        rank = self._context.distributed.rank
+        if rank == 0:
+            return None
+        return rng.from_seed(state.seed_of_rank(self._core.seed, rank, 0))
+
     def _train(self, generators: rng.Generators | None) -> None:
         for hook in self._hooks:
             hook.on_training_start()
-        if generators is None and self._plan.initial_validation:
+        if not self._restored and self._plan.initial_validation:
             self._validate()
         leaving = self._core.preempt.should_preempt()
         while not leaving:
             progress = self._progress
-            self._data.start(progress.epochs, self._data_state)
+            self._data.start(progress.epochs, self._data_state, progress.batch_in_epoch)
             self._data_state = None
             if generators is not None:
                 rng.restore(generators)
@@ -137,6 +155,7 @@ class _Loop:
         epoch = self._progress.epochs
         while self._progress.epochs == epoch:
             before = copy.copy(self._progress)
+            self._pace.begin(self._context)
             try:
                 batch = self._data.next()
             except StopIteration:
@@ -153,12 +172,16 @@ class _Loop:
         return False
 
     def _step(self, batch: Any) -> None:
-        progress, context = self._progress, self._context
-        records = self._trial.get_batch_length(batch)
+        progress, context, data = self._progress, self._context, self._data
+        records = data.records
+        if records is None:
+            records = self._trial.get_batch_length(batch)
+        context.weight = data.share * context.distributed.size
         metrics = self._trial.train_batch(
             context.to_device(batch), progress.epochs, progress.batches
         )
-        self._parts.averages.add(_named(metrics))
+        self._pace.end(context)
+        self._parts.averages.add(_named(metrics), data.share)
         progress.batches += 1
         progress.batch_in_epoch += 1
         progress.records += records
@@ -179,7 +202,7 @@ class _Loop:
         """Report, validate and checkpoint what is due; return whether to leave."""
         plan, progress = self._plan, self._progress
         complete = plan.complete(progress)
-        stop = self._context.get_stop_requested()
+        stop = self._context.distributed.broadcast(self._context.get_stop_requested())
         leaving = complete or stop or self._core.preempt.should_preempt()
         validate = complete or due(plan.validation_period, before, progress)
         if validate or due(plan.reporting_period, before, progress):
@@ -193,7 +216,8 @@ class _Loop:
         return leaving
 
     def _report(self) -> None:
-        means = self._parts.averages.take()
+        means = self._parts.averages.take(self._context.distributed)
+        self._pace.tell(self._progress.batches)
         if means:
             self._core.train.report_training_metrics(self._progress.batches, means)
 
@@ -242,7 +266,7 @@ class _Loop:
         if self._stored_at == progress.moment():
             return
         self._stored_at = progress.moment()
-        captured = state.capture(self._parts, self._data.state())
+        captured = state.capture(self._parts, self._data.state(), fetched=self._data.share > 0)
         for hook in self._hooks:
             hook.on_checkpoint_save_start(captured.training)
         metadata = {"framework": f"torch-{torch.__version__}", "epochs": progress.epochs}
@@ -250,7 +274,8 @@ class _Loop:
             folder,
             checkpoint_id,
         ):
-            state.write(folder, captured)
+            if self._context.distributed.is_chief:
+                state.write(folder, captured)
             for hook in self._hooks:
                 hook.on_checkpoint_write_end(str(folder))
         for hook in self._hooks:
@@ -268,14 +293,15 @@ class _Loop:
             state.apply(self._parts, captured)
             info = self._core.info
             if info.managed and captured.trainer["trial_id"] != info.trial.trial_id:
-                return None
+                return self._beginning()
             state.apply_moment(self._parts, captured)
         self._parts.progress = state.progress_of(captured)
         self._context.batches = self._progress.batches
         self._context.epoch = self._progress.epochs
         self._data_state = captured.training["data"]
         self._stored_at = self._progress.moment()
-        return state.generators_of(captured)
+        self._restored = True
+        return state.generators_of(self._parts, captured)
 
 
 def _named(metrics: Any) -> Mapping[str, Any]:

@@ -14,7 +14,8 @@ An allocation that is in none of these states is unknown, and what is said of it
        └──withdrawn──▶ dropped ────────────────────────────────────────────────┘
 
 A running one that is withdrawn is signaled (preempt, then perhaps kill); what its agents make of
-that comes back as a release.
+that comes back as a release. A release that says that its part failed ends the others: they are
+signaled to be killed, with the same words, once.
 
 An agent is known by its incarnation, which grows with every start. What names another incarnation
 than the current one comes from a life that is over and is ignored. An agent's life ends when it
@@ -59,6 +60,7 @@ from rung.events.allocation import (
     AllocationSignaled,
     AllocationWithdrawn,
 )
+from rung.events.trial import Withdrawal
 from rung.scheduler.pool import Allocation, State
 from rung.scheduler.priority import choose
 from rung.scheduler.queue import Queue, Request
@@ -103,7 +105,9 @@ class Scheduler:
         ]
         decisions += [_dropped(state, request) for request in state.leaving.values()]
         if isinstance(fact, AllocationWithdrawn):
-            decisions += _signaled(state, fact)
+            decisions += _signaled(state, fact.allocation_id, fact.how)
+        elif isinstance(fact, AllocationReleased) and fact.failed and _counts(state, fact):
+            decisions += _signaled(state, fact.allocation_id, "kill", fact.failed)
         decisions += _granted(state, state.queue)
         decisions += _granted(state, state.zero_slot_queue)
         return decisions
@@ -257,19 +261,28 @@ def _dropped(state: State, request: Request) -> AllocationDropped:
     )
 
 
-def _signaled(state: State, fact: AllocationWithdrawn) -> list[Payload]:
-    """Answer a withdrawal of what runs; kill may follow preempt, anything else is a repetition."""
-    allocation = state.allocations.get(fact.allocation_id)
-    if allocation is None or allocation.lost or allocation.signaled in {fact.how, "kill"}:
+def _signaled(
+    state: State, allocation_id: str, how: Withdrawal, reason: str = ""
+) -> list[Payload]:
+    """Stop what runs; kill may follow preempt, anything else is a repetition."""
+    allocation = state.allocations.get(allocation_id)
+    if allocation is None or allocation.lost or allocation.signaled in {how, "kill"}:
         return []
     return [
         AllocationSignaled(
             pool=state.pool,
-            allocation_id=fact.allocation_id,
+            allocation_id=allocation_id,
             agents=list(allocation.parts),
-            how=fact.how,
+            how=how,
+            reason=reason,
         )
     ]
+
+
+def _counts(state: State, fact: AllocationReleased) -> bool:
+    """Return whether a release is of the agent's present life, if that is not over."""
+    offer = state.room.agents.get(fact.agent_id)
+    return offer is not None and offer.incarnation == fact.incarnation
 
 
 def _granted(state: State, queue: Queue) -> list[Payload]:

@@ -42,6 +42,7 @@ from rung.events.allocation import (
     AgentJoined,
     AgentLeft,
     AgentLost,
+    AllocationAddressed,
     AllocationDropped,
     AllocationGranted,
     AllocationLost,
@@ -186,7 +187,9 @@ def _evolve(  # noqa: C901, PLR0912, PLR0915 - one case per event
             pass  # of other topics
         case AllocationWithdrawn() | AllocationReleased() | AllocationGranted():
             pass  # of other topics
-        case AllocationSignaled() | AllocationLost() | AllocationDropped() | MessageRejected():
+        case AllocationSignaled() | AllocationLost() | AllocationDropped() | AllocationAddressed():
+            pass  # of other topics
+        case MessageRejected():
             pass  # of other topics
         case _:
             assert_never(event)

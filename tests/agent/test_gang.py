@@ -1,0 +1,174 @@
+"""A run over two agents: they find each other, and fail together."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.rig import EXPERIMENT, POOL, Ended, Rig
+from rung.events import decode, topic
+from rung.events.allocation import (
+    AgentJoined,
+    AllocationAddressed,
+    AllocationGranted,
+    AllocationReleased,
+    AllocationSignaled,
+    Share,
+)
+from rung.events.metric import LogsPrinted
+from rung.events.trial import RunSpec, TrialExited, TrialStarted
+
+WORDS = (
+    "from rung import core\n"
+    "with core.init() as ctx:\n"
+    "    ranks = ctx.distributed\n"
+    "    print(ranks.allgather((ranks.rank, ranks.cross_rank)), ranks.allgather_local(ranks.rank))"
+)
+
+
+class Pair:
+    """Two agents of a pool; the test, and a small scheduler, play the rest."""
+
+    def __init__(self, first: Rig, second: Rig) -> None:
+        self.first = first
+        self.second = second
+        self._grants = 0
+
+    async def grant(self, script: str, **config: Any) -> str:
+        """Grant a run to two slots of each agent; return the allocation's id."""
+        joined = {each.agent_id: each for each in await self.first.until(AgentJoined, count=2)}
+        trial = f"{EXPERIMENT}.{self._grants}"
+        self._grants += 1
+        spec = RunSpec(
+            experiment_id=EXPERIMENT,
+            trial_id=trial,
+            trial_index=0,
+            run=1,
+            hparams={},
+            seed=7,
+            length=10,
+            time_metric="batches",
+            restore=[],
+            code_digest=self.first.code(train=script),
+            config={"entrypoint": "python3 train.py", **config},
+        )
+        shares = [
+            Share(agent_id=name, incarnation=joined[name].incarnation, slots=[0, 1])
+            for name in ("a1", "a2")
+        ]
+        allocation = f"{trial}.1"
+        await self.first.decide(
+            AllocationGranted(pool=POOL, allocation_id=allocation, shares=shares, spec=spec)
+        )
+        return allocation
+
+    async def end_of(self, allocation: str) -> Ended:
+        """Return what became of a run, once both agents released it."""
+        await self.first.until(
+            AllocationReleased, lambda it: it.allocation_id == allocation, count=2
+        )
+        return await self.first.ended_run(allocation)
+
+    async def pass_failures_on(self) -> None:
+        """Do what the scheduler does about a part that failed, once."""
+        (failed, *_) = await self.first.until(AllocationReleased, lambda it: bool(it.failed))
+        others = [name for name in ("a1", "a2") if name != failed.agent_id]
+        await self.first.decide(
+            AllocationSignaled(
+                pool=POOL,
+                allocation_id=failed.allocation_id,
+                agents=others,
+                how="kill",
+                reason=failed.failed,
+            )
+        )
+
+
+@pytest.fixture
+async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
+    """Give two running agents on one ledger and one store."""
+    first = Rig(tmp_path / "1")
+    second = Rig(tmp_path / "2", first.ledger, first.store)
+    first.start()
+    second.start(agent_id="a2")
+    try:
+        yield Pair(first, second)
+    finally:
+        await second.close()
+        await first.close()
+
+
+def printed(ended: Ended, stream: str = "stdout") -> dict[int, list[str]]:
+    """Return what each rank printed."""
+    found: dict[int, list[str]] = {}
+    for each in ended.of(LogsPrinted):
+        for line in each.lines:
+            if line.stream == stream:
+                found.setdefault(line.rank, []).append(line.text)
+    return found
+
+
+async def test_ranks_on_two_agents_find_each_other(pair: Pair) -> None:
+    """Four ranks on two agents gather; the first agent alone says that the run began and ended."""
+    ended = await pair.end_of(await pair.grant(WORDS))
+    everyone = "[(0, 0), (1, 0), (2, 1), (3, 1)]"
+    assert printed(ended) == {
+        rank: [f"{everyone} {[0, 1] if rank < 2 else [2, 3]}"] for rank in range(4)
+    }
+    assert [each.agent_id for each in ended.of(TrialStarted)] == ["a1"]
+    assert (ended.exit.agent_id, ended.exit.outcome) == ("a1", "finished")
+
+
+async def test_a_failure_on_the_second_agent_ends_the_run_on_both(pair: Pair) -> None:
+    """All who speak of the run's end give the words of the rank that failed first."""
+    script = (
+        "import os, time\n"
+        "if os.environ['RUNG_RANK'] == '3': raise ValueError('no data')\n"
+        "time.sleep(60)"
+    )
+    scheduler = asyncio.create_task(pair.pass_failures_on())
+    ended = await pair.end_of(await pair.grant(script))
+    await scheduler
+    exits = ended.of(TrialExited)
+    assert {each.agent_id for each in exits} == {"a1", "a2"}
+    assert exits[0].agent_id == "a2" or exits[1].agent_id == "a2"
+    assert {(each.outcome, each.message) for each in exits} == {
+        ("failed", "rank 3: ValueError: no data (exit code 1)")
+    }
+    released = {each.agent_id: each.failed for each in ended.of(AllocationReleased)}
+    assert released == {"a1": "", "a2": "rank 3: ValueError: no data (exit code 1)"}
+
+
+async def test_a_failure_on_the_first_agent_ends_the_second(pair: Pair) -> None:
+    """The other agent stops its part and says nothing of its own about the run."""
+    script = (
+        "import os, time\nif os.environ['RUNG_RANK'] == '0': raise SystemExit(4)\ntime.sleep(60)"
+    )
+    scheduler = asyncio.create_task(pair.pass_failures_on())
+    ended = await pair.end_of(await pair.grant(script))
+    await scheduler
+    assert (ended.exit.agent_id, ended.exit.message) == ("a1", "rank 0: exit code 4")
+
+
+async def test_what_agents_say_of_their_parts(pair: Pair) -> None:
+    """Each tells a host and a port for each of its ranks and one more; the first gives the key."""
+    await pair.end_of(await pair.grant("pass", distributed={"interface": "lo"}))
+    records = await pair.first.ledger.read(topic.POOLS, 0, 0, 1000)
+    said = [decode(record.value).data for record in records]
+    parts = [each for each in said if isinstance(each, AllocationAddressed)]
+    assert {each.agent_id for each in parts} == {"a1", "a2"}
+    assert {each.host for each in parts} == {"127.0.0.1"}
+    assert [len(set(each.ports)) for each in parts] == [3, 3]
+    assert {each.agent_id: bool(each.key) for each in parts} == {"a1": True, "a2": False}
+
+
+async def test_an_interface_that_is_not_there_fails_the_run(pair: Pair) -> None:
+    """The message names it and those that there are."""
+    allocation = await pair.grant("pass", distributed={"interface": "none0"})
+    ended = await pair.end_of(allocation)
+    assert {each.outcome for each in ended.of(TrialExited)} == {"failed"}
+    assert "no network interface" in ended.of(TrialExited)[0].message or (
+        "none0" in ended.of(TrialExited)[0].message
+    )

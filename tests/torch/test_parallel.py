@@ -1,0 +1,164 @@
+"""One training over any number of slots: the same curve, and checkpoints that fit any number."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from agent.rig import Ended, Rig
+from rung.events.checkpoint import CheckpointStored
+from rung.events.trial import TrialRestored
+
+SCRIPT = (Path(__file__).parents[1] / "training" / "shared.py").read_text()
+CONFIG: dict[str, Any] = {
+    "searcher": {"metric": "loss"},
+    "scheduling_unit": 1,
+    "min_validation_period": {"batches": 5},
+    "min_checkpoint_period": {"batches": 2},
+}
+FSDP = {"distributed": {"strategy": "fsdp"}}
+
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def warm(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
+    """Give an agent with four slots whose runs start with torch imported."""
+    rig = Rig(tmp_path_factory.mktemp("warm"))
+    rig.start(cold=False)
+    try:
+        yield rig
+    finally:
+        await rig.close()
+
+
+async def train(rig: Rig, slots: int, restore: list[str] | None = None, **config: Any) -> Ended:
+    """Train a run of 10 steps, or what is left of it."""
+    return await rig.end_of(
+        await rig.grant(
+            code=rig.code(train=SCRIPT),
+            slots=list(range(slots)),
+            restore=restore or [],
+            **(CONFIG | config),
+        )
+    )
+
+
+def curve(*runs: Ended) -> dict[tuple[str, int], dict[str, Any]]:
+    """Return what was reported, by kind and step."""
+    return {(kind, step): values for run in runs for kind, step, values in run.rows}
+
+
+def assert_same(
+    found: dict[tuple[str, int], dict[str, Any]], wanted: dict[tuple[str, int], dict[str, Any]]
+) -> None:
+    """Hold two curves against each other, to within the error of sums in another order."""
+    assert found.keys() == wanted.keys()
+    for moment, values in wanted.items():
+        assert found[moment] == pytest.approx(values, rel=1e-5), moment
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def alone(warm: Rig) -> dict[tuple[str, int], dict[str, Any]]:
+    """The curve of one slot."""
+    ended = await train(warm, 1)
+    assert ended.exit.outcome == "finished", ended.printed("stderr")
+    return curve(ended)
+
+
+@pytest.mark.parametrize(
+    ("slots", "more"),
+    [
+        (2, {}),
+        (3, {}),
+        (4, {}),
+        (2, FSDP),
+        (2, {"data": {"per_slot": True}}),
+    ],
+)
+async def test_any_number_of_slots_gives_the_same_curve(
+    warm: Rig, alone: dict[tuple[str, int], dict[str, Any]], slots: int, more: dict[str, Any]
+) -> None:
+    """Losses, validations and counts of records are those of one slot, last batches included."""
+    ended = await train(warm, slots, **more)
+    assert ended.exit.outcome == "finished", ended.printed("stderr")
+    assert alone["validation", 10]["records"] == 74
+    assert_same(curve(ended), alone)
+
+
+async def test_a_stream_is_shared_too(warm: Rig) -> None:
+    """An IterableDataset gives the same curve on two slots and on three."""
+    wanted = curve(await train(warm, 1, data={"stream": True}))
+    for slots in (2, 3):
+        ended = await train(warm, slots, data={"stream": True})
+        assert ended.exit.outcome == "finished", ended.printed("stderr")
+        assert_same(curve(ended), wanted)
+
+
+async def test_steps_over_several_batches(warm: Rig) -> None:
+    """With gradients gathered over two batches the curve is that of one slot."""
+    more: dict[str, Any] = {"optimizations": {"aggregation_frequency": 2}}
+    wanted = curve(await train(warm, 1, **more))
+    assert_same(curve(await train(warm, 2, **more)), wanted)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "more"),
+    [
+        (2, 1, {}),
+        (1, 2, {}),
+        (2, 4, {}),
+        (4, 2, FSDP),
+        (2, 1, FSDP),
+        (3, 2, {"data": {"stream": True}}),
+        (2, 2, {"optimizations": {"aggregation_frequency": 3}}),
+    ],
+)
+async def test_a_checkpoint_of_n_slots_resumes_on_m(
+    warm: Rig, before: int, after: int, more: dict[str, Any]
+) -> None:
+    """Killed on `before` slots and continued on `after`, the curve is that of one slot."""
+    wanted = curve(await train(warm, 1, **more))
+    data = {**more.get("data", {}), "die_at": 8}
+    first = await train(warm, before, **(more | {"data": data}))
+    victim = "rank 1: " if before > 1 else ""
+    assert first.exit.message.startswith(f"{victim}killed by signal 9")
+    stored = [each.checkpoint_id for each in first.of(CheckpointStored)][::-1]
+    second = await train(warm, after, stored, **more)
+    assert second.exit.outcome == "finished", second.printed("stderr")
+    assert [each.steps_completed for each in second.of(TrialRestored)] == [6]
+    assert_same(curve(first, second), wanted)
+
+
+async def test_on_as_many_slots_it_resumes_bit_for_bit(warm: Rig) -> None:
+    """Each rank takes up its own generators: with dropout the curve is the unbroken one."""
+    wanted = curve(await train(warm, 2, data={"noise": True}))
+    first = await train(warm, 2, data={"noise": True, "die_at": 8})
+    stored = [each.checkpoint_id for each in first.of(CheckpointStored)][::-1]
+    second = await train(warm, 2, stored, data={"noise": True})
+    assert curve(first, second) == wanted
+
+
+async def test_a_slow_rank_is_named(warm: Rig) -> None:
+    """The log says which rank keeps the others waiting, and by how much."""
+    ended = await train(warm, 2, data={"slow": 0.05})
+    said = [text for text in ended.printed("stdout") if "is slow" in text]
+    assert said
+    assert "rank 1 is slow" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("slots", "more", "message"),
+    [
+        (2, {"distributed": {"launcher": "horovod"}}, "use `launcher: torch`"),
+    ],
+)
+async def test_what_does_not_go_together_is_refused(
+    warm: Rig, slots: int, more: dict[str, Any], message: str
+) -> None:
+    """A run that cannot be shared fails at once and says what to change."""
+    ended = await train(warm, slots, **more)
+    assert ended.exit.outcome == "failed"
+    assert message in ended.exit.message

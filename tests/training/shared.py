@@ -1,0 +1,93 @@
+"""A trial for any number of slots, as a script; what it draws and when it dies is configured.
+
+noise        dropout, so that each rank draws
+stream       an IterableDataset that can tell where it is, in place of a shuffled list
+per_slot     the loader's batch size is this process's share of `global_batch_size`
+die_at       in its first run, rank 1 (or the only one) kills itself in this step
+slow         so many seconds of rest in each step of rank 1
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from rung import torch as rt
+
+INPUTS = torch.linspace(-1, 1, 22).reshape(22, 1).repeat(1, 3) ** torch.tensor([1, 2, 3])
+TARGETS = INPUTS.sum(1, keepdim=True).sin()
+
+
+class Stream(IterableDataset[Any]):
+    """The records one after another, from where it was."""
+
+    def __init__(self) -> None:
+        self.position = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.position < len(INPUTS):
+            index, self.position = self.position, self.position + 1
+            yield INPUTS[index], TARGETS[index]
+        self.position = 0
+
+    def state_dict(self) -> dict[str, int]:
+        """Keep the position."""
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Take the position back."""
+        self.position = state["position"]
+
+
+class SharedTrial(rt.Trial):
+    """A small network; 22 records in batches of 8, so the last one is uneven."""
+
+    def __init__(self, context: rt.TrialContext) -> None:
+        self.context = context
+        self.options: dict[str, Any] = context.get_experiment_config().get("data") or {}
+        noise = 0.3 if self.options.get("noise") else 0.0
+        self.model = context.wrap_model(
+            nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Dropout(noise), nn.Linear(16, 1))
+        )
+        self.optimizer = context.wrap_optimizer(
+            torch.optim.AdamW(self.model.parameters(), lr=0.01)
+        )
+
+    def build_training_data_loader(self) -> DataLoader[Any]:
+        """Return the records in batches of 8 of all slots, or of this one's share."""
+        size = self.context.get_per_slot_batch_size() if self.options.get("per_slot") else 8
+        if self.options.get("stream"):
+            return DataLoader(Stream(), batch_size=size)
+        return DataLoader(TensorDataset(INPUTS, TARGETS), batch_size=size, shuffle=True)
+
+    def build_validation_data_loader(self) -> DataLoader[Any]:
+        """Return the records in uneven batches."""
+        return DataLoader(TensorDataset(INPUTS, TARGETS), batch_size=5, shuffle=True)
+
+    def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+        """Train, rest, or die."""
+        ranks, run = self.context.distributed, self.context.core.info.trial.run
+        victim = min(1, ranks.size - 1)
+        if run == 1 and ranks.rank == victim and batch_idx + 1 == self.options.get("die_at"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if ranks.rank == 1:
+            time.sleep(float(self.options.get("slow", 0)))
+        loss = (self.model(batch[0]) - batch[1]).square().mean()
+        self.context.backward(loss)
+        self.context.step_optimizer(self.optimizer)
+        return {"loss": loss, "lr": self.optimizer.param_groups[0]["lr"]}
+
+    def evaluate_batch(self, batch: Any) -> Mapping[str, Any]:
+        """Return the mean error, which is to be weighted by records."""
+        return {"loss": (self.model(batch[0]) - batch[1]).square().mean()}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    with rt.init() as made:
+        rt.Trainer(SharedTrial(made), made).fit()

@@ -1,0 +1,78 @@
+"""This machine on the network: its address for other agents, and ports that nobody else gets."""
+
+import contextlib
+import fcntl
+import socket
+import struct
+from typing import Final
+
+from rung.events import RungError
+
+LOOPBACK: Final = "127.0.0.1"
+_ANYWHERE: Final = ("192.0.2.1", 9)
+"""An address that is nobody's: asked for the way there, the system names ours; nothing is sent."""
+_SIOCGIFADDR: Final = 0x8915
+_NAME_BYTES_MAX: Final = 15
+
+
+class NoSuchInterface(RungError):
+    """The network interface that was asked for is not there or has no address."""
+
+
+def address_of(interface: str | None) -> str:
+    """Return the address at which other machines reach this one.
+
+    Args:
+        interface: the network interface to be reached at; None: whichever leads outside, or, on a
+            machine without a network, the loopback.
+
+    Raises:
+        NoSuchInterface: it is not there or has no IPv4 address.
+    """
+    if interface is not None:
+        return _address_of_interface(interface)
+    with (
+        contextlib.suppress(OSError),
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe,
+    ):
+        probe.connect(_ANYWHERE)
+        return str(probe.getsockname()[0])
+    return LOOPBACK
+
+
+def _address_of_interface(interface: str) -> str:
+    name = interface.encode()
+    known = ", ".join(name for _, name in socket.if_nameindex())
+    if len(name) > _NAME_BYTES_MAX:
+        raise NoSuchInterface(f"no network interface {interface!r}; there are: {known}")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        try:
+            answer = fcntl.ioctl(asking, _SIOCGIFADDR, struct.pack("256s", name))
+        except OSError as error:
+            raise NoSuchInterface(
+                f"network interface {interface!r}: {error.strerror}; there are: {known}"
+            ) from error
+    return socket.inet_ntoa(answer[20:24])
+
+
+class ReservedPort:
+    """A port that the system gives to nobody who asks for any, as long as this is open.
+
+    It is bound but does not listen; so a process that asks for this very port and allows its
+    address to be reused, as all that listen do, gets it.
+    """
+
+    def __init__(self, host: str) -> None:
+        """Reserve one.
+
+        Args:
+            host: the address to listen at; empty for all of the machine's.
+        """
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind((host, 0))
+        self.number: int = self._socket.getsockname()[1]
+
+    def close(self) -> None:
+        """Give it back."""
+        self._socket.close()

@@ -1,0 +1,35 @@
+"""A copy of the model on each rank, which the script does not notice.
+
+It is torch's DistributedDataParallel with two differences: attributes and states are the model's
+own, so that a script that reaches into its model runs unchanged; and in evaluation nothing is said
+to the other ranks, so that each can evaluate as many batches as fall to it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Replica(DistributedDataParallel):
+    """A model whose gradients are averaged over the ranks."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("module"), name)
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Compute, with the other ranks only in training."""
+        if not self.module.training:
+            return self.module(*inputs, **named)
+        return super().forward(*inputs, **named)  # type: ignore[no-untyped-call]  # torch's own
+
+    def state_dict(self, *arguments: Any, **named: Any) -> Any:
+        """Return the model's own state, without a prefix."""
+        return self.module.state_dict(*arguments, **named)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *arguments: Any, **named: Any) -> Any:
+        """Set the model's own state."""
+        return self.module.load_state_dict(state_dict, *arguments, **named)
