@@ -18,6 +18,7 @@ from rung.torch.order import EpochOrder, SeededDataset
 from rung.torch.rng import derive
 
 _BASE: Final = 3
+_SAMPLERS: Final = "rung_samplers"
 
 
 class TrainingData:
@@ -47,7 +48,11 @@ class TrainingData:
         if self._order is not None:
             self._order.epoch = epoch
         self._generator.manual_seed(derive(self._seed, _BASE, epoch))
-        if state is not None:
+        state = dict(state or {})
+        samplers = state.pop(_SAMPLERS, None)
+        if samplers is not None and self._order is not None:
+            self._order.resume_samplers(samplers)
+        if state:
             self._loader.load_state_dict(state)
             self._loader.state_dict()  # makes it take the state in, whatever it draws for that
             self._generator.manual_seed(derive(self._seed, _BASE, epoch))
@@ -70,10 +75,18 @@ class TrainingData:
 
     def state(self) -> dict[str, Any] | None:
         """Return the position; None between epochs, where the number of the next one says all."""
-        if self._finished and not hasattr(self._dataset, "state_dict"):
-            return None
-        state: dict[str, Any] = self._loader.state_dict()
-        return state
+        samplers = self._order.sampler_states() if self._order is not None else None
+        state: dict[str, Any] = {}
+        if not self._finished or hasattr(self._dataset, "state_dict"):
+            state |= self._loader.state_dict()
+        if samplers is not None:
+            state[_SAMPLERS] = samplers if not self._finished else samplers | {"start": []}
+        return state or None
+
+    @property
+    def parts(self) -> list[Any]:
+        """The data set, and the samplers that the loader was given."""
+        return [self._dataset, *(self._order.samplers if self._order is not None else [])]
 
     def _rebuild(self, loader: DataLoader[Any]) -> Any:
         dataset = self._dataset

@@ -1,33 +1,42 @@
 """A trial's state as files of a checkpoint, and back.
 
     model.pt         the model's state_dict; load it with torch.load(…, weights_only=True)
+    model.frozen.pt  of it the parameters that are not trained, if they are large; stored once
     model-1.pt …     of further models
     training.pt      optimizers, schedulers, scaler, gradients, torch's generators, position in
-                     the data, averages, the trial's and the callbacks' own state
-    trainer.json     counters, Python's and NumPy's generators
+                     the data, averages, what the context keeps (an EMA copy, for example), the
+                     trial's and the callbacks' own state
+    trainer.json     counters, Python's and NumPy's generators, what the moment ran on
 
-`capture` reads the state of the moment; `write` turns it into files. Only the former must happen
-between two steps.
+`capture` reads the state of the moment, `copied` copies it; `files_of` says how to write it. Only
+the first two must happen between two steps.
 """
 
 import json
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final, NamedTuple, cast
 
 import msgspec
 import torch
 from msgspec import Struct
 
+from rung.objects.draft import Sink
 from rung.torch import rng
 from rung.torch.averages import TrainingAverages
 from rung.torch.callback import Callback
 from rung.torch.context import TrialContext
+from rung.torch.exactness import machine
 from rung.torch.plain import plain
 from rung.torch.plan import Progress
+from rung.torch.snapshot import Snapshot
 from rung.torch.trial import Trial
 
 FORMAT: Final = 1
+FROZEN_BYTES_MIN: Final = 1 << 20
+"""From so many bytes on, parameters that are not trained are a file of their own."""
 
 
 class Parts(Struct, kw_only=True):
@@ -46,6 +55,15 @@ class Captured(Struct, kw_only=True):
     models: list[dict[str, Any]]
     training: dict[str, Any]
     trainer: dict[str, Any]
+    frozen: list[frozenset[str]] = []
+    """Of each model, the names of the parameters that are not trained."""
+
+
+class File(NamedTuple):
+    """How to write a file of a checkpoint."""
+
+    save: Callable[[Sink], object]
+    may_be_unchanged: bool = False
 
 
 def capture(parts: Parts, data: dict[str, Any] | None) -> Captured:
@@ -65,6 +83,7 @@ def capture(parts: Parts, data: dict[str, Any] | None) -> Captured:
         "generators_cuda": generators.cuda,
         "data": data,
         "averages": parts.averages.state_dict(),
+        "kept": {name: kept.state_dict() for name, kept in context.kept.items()},
         "trial": _own_state(parts.trial),
         "callbacks": {name: hook.state_dict() for name, hook in parts.callbacks.items()},
     }
@@ -74,28 +93,66 @@ def capture(parts: Parts, data: dict[str, Any] | None) -> Captured:
         "trial_id": context.core.info.trial.trial_id,
         "progress": msgspec.to_builtins(parts.progress),
         "generators": rng.to_json(generators),
+        "machine": machine(),
     }
     models = [model.state_dict() for model in context.models]
     for model in models:
         plain(model, "model")
-    return Captured(models=models, training=checked, trainer=trainer)
+    frozen = [_frozen(model) for model in context.models]
+    return Captured(models=models, training=checked, trainer=trainer, frozen=frozen)
+
+
+def copied(captured: Captured, snapshot: Snapshot) -> Captured:
+    """Return a captured state that does not change when training goes on."""
+    models = snapshot.take(captured.models)
+    training = snapshot.take(captured.training)
+    snapshot.settle()
+    return Captured(
+        models=models, training=training, trainer=captured.trainer, frozen=captured.frozen
+    )
+
+
+def files_of(captured: Captured) -> dict[str, File]:
+    """Return how to write a captured state, by name of the file."""
+    files = {}
+    for index, model in enumerate(captured.models):
+        frozen = captured.frozen[index] if captured.frozen else frozenset[str]()
+        trained = OrderedDict((name, it) for name, it in model.items() if name not in frozen)
+        vars(trained).update(vars(model))  # the versions of its modules
+        files[_model_file(index)] = File(partial(_save, trained))
+        if frozen:
+            rest = {name: it for name, it in model.items() if name in frozen}
+            files[_model_file(index, ".frozen")] = File(partial(_save, rest), True)  # noqa: FBT003 - a record
+    files["training.pt"] = File(partial(_save, captured.training))
+    text = json.dumps(captured.trainer)  # knows NaN, which a metric's best value may be
+    files["trainer.json"] = File(lambda sink: sink.write(text.encode()))
+    return files
 
 
 def write(folder: Path, captured: Captured) -> None:
     """Write a captured state into a folder."""
-    for index, model in enumerate(captured.models):
-        torch.save(model, folder / _model_file(index))
-    torch.save(captured.training, folder / "training.pt")
-    text = json.dumps(captured.trainer)  # knows NaN, which a metric's best value may be
-    (folder / "trainer.json").write_text(text, encoding="utf-8")
+    for name, file in files_of(captured).items():
+        with (folder / name).open("wb") as opened:
+            file.save(opened)
 
 
-def read(folder: Path, models: int) -> Captured:
-    """Read what `write` wrote; nothing but tensors and plain values is ever made of it."""
+def read(files: Mapping[str, Path], models: int) -> Captured:
+    """Read what was written; nothing but tensors and plain values is ever made of it.
+
+    Models are mapped, not read: their tensors are good for being copied from, as long as the
+    files are there.
+    """
+    found = []
+    for index in range(models):
+        state = _load(files[_model_file(index)], mapped=True)
+        frozen = files.get(_model_file(index, ".frozen"))
+        if frozen is not None:
+            state.update(_load(frozen, mapped=True))
+        found.append(state)
     return Captured(
-        models=[_load(folder / _model_file(index)) for index in range(models)],
-        training=_load(folder / "training.pt"),
-        trainer=json.loads((folder / "trainer.json").read_text(encoding="utf-8")),
+        models=found,
+        training=_load(files["training.pt"], mapped=False),
+        trainer=json.loads(files["trainer.json"].read_text(encoding="utf-8")),
     )
 
 
@@ -122,6 +179,9 @@ def apply_moment(parts: Parts, captured: Captured) -> None:
     parts.averages.load_state_dict(training["averages"])
     if training["trial"] is not None:
         parts.trial.load_state_dict(training["trial"])  # type: ignore[attr-defined]  # it has one
+    for name, kept in parts.context.kept.items():
+        if name in training.get("kept", {}):
+            kept.load_state_dict(training["kept"][name])
     for name, hook in parts.callbacks.items():
         if name in training["callbacks"]:
             hook.load_state_dict(training["callbacks"][name])
@@ -156,9 +216,29 @@ def _own_state(trial: Trial) -> dict[str, Any] | None:
     return state
 
 
-def _model_file(index: int) -> str:
-    return f"model-{index}.pt" if index else "model.pt"
+def _frozen(model: torch.nn.Module) -> frozenset[str]:
+    """Return the names of the parameters that are not trained, if they are worth a file."""
+    frozen = {name: it for name, it in model.named_parameters() if not it.requires_grad}
+    size = sum(parameter.numel() * parameter.element_size() for parameter in frozen.values())
+    return frozenset(frozen) if size >= FROZEN_BYTES_MIN else frozenset()
 
 
-def _load(path: Path) -> Any:
-    return torch.load(path, map_location="cpu", weights_only=True)
+def _model_file(index: int, kind: str = "") -> str:
+    return f"model-{index}{kind}.pt" if index else f"model{kind}.pt"
+
+
+def _save(value: Any, sink: Sink) -> None:
+    """Write a value as torch does, without the CRC-32 that is slower than the disk.
+
+    The manifest has a digest of every byte; `torch.load` does not look at the CRC-32.
+    """
+    before = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save(value, cast("IO[bytes]", sink))
+    finally:
+        torch.serialization.set_crc32_options(before)
+
+
+def _load(path: Path, *, mapped: bool) -> Any:
+    return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)

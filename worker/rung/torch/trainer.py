@@ -17,12 +17,13 @@ from typing import Any
 
 import torch
 
-from rung.torch import rng, state
+from rung.torch import exactness, rng, state
 from rung.torch.averages import TrainingAverages
 from rung.torch.context import StepMode, TrialContext
 from rung.torch.data import TrainingData
 from rung.torch.evaluate import evaluate
 from rung.torch.plan import Plan, Progress, due, make_plan
+from rung.torch.saving import Saver
 from rung.torch.trial import Trial
 from rung.torch.unit import TrainUnit
 
@@ -91,6 +92,7 @@ class _Loop:
         self._hooks = list(self._parts.callbacks.values())
         self._data = TrainingData(trial.build_training_data_loader(), self._core.seed)
         self._data_state: dict[str, Any] | None = None
+        self._saver = Saver(self._core.checkpoint, self._hooks)
         self._stored_at: tuple[int, int] | None = None
 
     @property
@@ -101,6 +103,7 @@ class _Loop:
         """Train from wherever the trial is to wherever this run ends."""
         for model in self._context.models:
             model.train()
+        exactness.tell(self._trial, self._context.device, self._data.parts)
         found = self._core.checkpoint.latest or checkpoint_id
         generators = self._restore(found) if found else None
         for hook in self._hooks:
@@ -111,6 +114,7 @@ class _Loop:
             self._validate()
         else:
             self._train(generators)
+        self._saver.finish()
         for hook in self._hooks:
             hook.on_trial_shutdown()
 
@@ -155,9 +159,10 @@ class _Loop:
     def _step(self, batch: Any) -> None:
         progress, context = self._progress, self._context
         records = self._trial.get_batch_length(batch)
-        metrics = self._trial.train_batch(
-            context.to_device(batch), progress.epochs, progress.batches
-        )
+        with exactness.operators_named():
+            metrics = self._trial.train_batch(
+                context.to_device(batch), progress.epochs, progress.batches
+            )
         self._parts.averages.add(_named(metrics))
         progress.batches += 1
         progress.batch_in_epoch += 1
@@ -177,6 +182,7 @@ class _Loop:
 
     def _after(self, before: Progress) -> bool:
         """Report, validate and checkpoint what is due; return whether to leave."""
+        self._saver.poll()
         plan, progress = self._plan, self._progress
         complete = plan.complete(progress)
         stop = self._context.get_stop_requested()
@@ -237,32 +243,23 @@ class _Loop:
         return progress.epochs + part
 
     def _checkpoint(self) -> None:
-        """Capture the state of this moment, write it, store it."""
+        """Copy the state of this moment and have it stored behind training."""
         progress = self._progress
         if self._stored_at == progress.moment():
             return
         self._stored_at = progress.moment()
-        captured = state.capture(self._parts, self._data.state())
-        for hook in self._hooks:
-            hook.on_checkpoint_save_start(captured.training)
         metadata = {"framework": f"torch-{torch.__version__}", "epochs": progress.epochs}
-        with self._core.checkpoint.store_path(metadata, steps_completed=progress.batches) as (
-            folder,
-            checkpoint_id,
-        ):
-            state.write(folder, captured)
-            for hook in self._hooks:
-                hook.on_checkpoint_write_end(str(folder))
-        for hook in self._hooks:
-            hook.on_checkpoint_upload_end(checkpoint_id)
+        self._saver.save(
+            lambda: state.capture(self._parts, self._data.state()), metadata, progress.batches
+        )
 
     def _restore(self, checkpoint_id: str) -> rng.Generators | None:
         """Take a checkpoint in; return the generators' states, to be set last.
 
         A checkpoint of another trial gives only its model, optimizers and schedulers.
         """
-        with self._core.checkpoint.restore_path(checkpoint_id) as folder:
-            captured = state.read(folder, len(self._context.models))
+        with self._core.checkpoint.restore_files(checkpoint_id) as files:
+            captured = state.read(files, len(self._context.models))
             for hook in self._hooks:
                 hook.on_checkpoint_load_start(captured.training)
             state.apply(self._parts, captured)
@@ -270,6 +267,7 @@ class _Loop:
             if info.managed and captured.trainer["trial_id"] != info.trial.trial_id:
                 return None
             state.apply_moment(self._parts, captured)
+            exactness.tell_differences(captured.trainer.get("machine"))
         self._parts.progress = state.progress_of(captured)
         self._context.batches = self._progress.batches
         self._context.epoch = self._progress.epochs
