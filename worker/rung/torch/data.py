@@ -50,7 +50,7 @@ class TrainingData:
         self._generator.manual_seed(derive(self._seed, _BASE, epoch))
         state = dict(state or {})
         samplers = state.pop(_SAMPLERS, None)
-        if samplers is not None and self._order is not None:
+        if self._order is not None:
             self._order.resume_samplers(samplers)
         if state:
             self._loader.load_state_dict(state)

@@ -58,18 +58,23 @@ class EpochOrder(Sampler[Any]):
             return None
         return {"start": self._at_start, "now": [it.state_dict() for it in self._states]}
 
-    def resume_samplers(self, states: dict[str, list[Any]]) -> None:
-        """Have the samplers draw the next epoch's order as they did, and be then as they were."""
+    def resume_samplers(self, states: dict[str, list[Any]] | None) -> None:
+        """Have the samplers draw this epoch's order as they did, and be then as they were.
+
+        That holds until the next epoch, which begins with None.
+        """
         self._resumed = states
+        if states is not None and not states["start"]:
+            self._set(states["now"])
+            self._resumed = None
 
     def __iter__(self) -> Iterator[Any]:
-        resumed, self._resumed = self._resumed, None
-        if resumed is not None:
-            self._set(resumed["start"] or resumed["now"])
+        if self._resumed is not None:
+            self._set(self._resumed["start"])
         self._at_start = [copy.deepcopy(it.state_dict()) for it in self._states]
         entries = self._draw()
-        if resumed is not None and resumed["start"]:
-            self._set(resumed["now"])
+        if self._resumed is not None:
+            self._set(self._resumed["now"])
         return self._tag(entries, self.epoch) if self._tagged else entries
 
     def _set(self, states: list[Any]) -> None:
