@@ -32,8 +32,7 @@ def parent() -> Iterator["subprocess.Popen[str]"]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ
-        | {"PYTHONPATH": f"{Path(__file__).parents[1]}:{os.environ.get('PYTHONPATH', '')}"},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([tests, *also])},
     ) as process:
         yield process
         assert process.stdin is not None

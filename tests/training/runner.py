@@ -23,7 +23,7 @@ def train(order: dict[str, Any]) -> None:
     os.environ.update(order["environment"])
     os.chdir(order["folder"])
     torch.set_num_threads(1)
-    make = {"noisy": NoisyTrial, "steady": SteadyTrial}[order["trial"]]
+    make: Any = {"noisy": NoisyTrial, "steady": SteadyTrial}[order["trial"]]
     fuse, idle = Fuse(order["moment"]), Fuse(None)
     if order["fuse"] == "stores":
         burn_when_storing(fuse)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim import swa_utils
 from torch.utils.data import DataLoader, Sampler
 
 from rung import torch as rt
@@ -92,8 +92,9 @@ class SteadyTrial(rt.Trial):
         self.scaler = context.wrap_scaler(
             torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=2)
         )
+        ema: Any = swa_utils.get_ema_multi_avg_fn
         self.average = context.keep(
-            "average", AveragedModel(self.model.head, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+            "average", swa_utils.AveragedModel(self.model.head, multi_avg_fn=ema(0.9))
         )
 
     def build_training_data_loader(self) -> DataLoader[Any]:

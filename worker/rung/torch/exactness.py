@@ -122,7 +122,8 @@ def machine() -> dict[str, str]:
     }
     if cuda_in_use():
         found["GPU"] = torch.cuda.get_device_name()
-        found["cuDNN"] = str(torch.backends.cudnn.version())
+        cudnn: Any = torch.backends.cudnn
+        found["cuDNN"] = str(cudnn.version())
     return found
 
 
