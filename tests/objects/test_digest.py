@@ -21,6 +21,7 @@ def test_a_file_is_read_to_its_end(tmp_path: Path, size: int) -> None:
     assert digest_file(tmp_path / "file") == (size, blake3(data).hexdigest())
     expected = hashlib.sha256(data).hexdigest()
     assert digest_file(tmp_path / "file", "sha256") == (size, expected)
+    assert digest_file(tmp_path / "file", mapped=True) == (size, blake3(data).hexdigest())
 
 
 def test_an_unknown_algorithm_is_refused() -> None:

@@ -18,6 +18,9 @@ from typing import Final
 from rung.objects.digest import CHUNK, chunks_of, hasher
 
 _ALIGNMENT: Final = 4096
+_PIECE: Final = 1 << 20
+"""Bytes that are copied and digested at a time: they stay in the processor's cache meanwhile, and
+copying them, for which Python's lock is held, keeps no other thread waiting for long."""
 _DIRECT: Final = getattr(os, "O_DIRECT", 0)
 
 
@@ -47,7 +50,7 @@ class DurableFile:
         left = view
         while left:
             buffer = self._buffer()
-            count = min(len(left), CHUNK - self._filled)
+            count = min(len(left), CHUNK - self._filled, _PIECE)
             buffer[self._filled : self._filled + count] = left[:count]
             self._hasher.update(left[:count])
             self._filled += count

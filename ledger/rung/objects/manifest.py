@@ -185,7 +185,7 @@ def compare(checkpoint_id: str, name: str, expected: FileEntry, found: FileEntry
         )
 
 
-def measure(path: Path, algorithm: str = "blake3") -> FileEntry:
-    """Return what a file is."""
-    size, digest = digest_file(path, algorithm)
+def measure(path: Path, algorithm: str = "blake3", *, mapped: bool = False) -> FileEntry:
+    """Return what a file is; `mapped` as for `digest_file`."""
+    size, digest = digest_file(path, algorithm, mapped=mapped)
     return FileEntry(size_bytes=size, **{algorithm: digest})

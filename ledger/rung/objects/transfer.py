@@ -78,7 +78,7 @@ def open_checkpoint(
     paths = {}
     for name, expected in stored.manifest.files.items():
         path = store.root / (prefix + check_name(name))
-        _check(checkpoint_id, name, expected, path)
+        _check(checkpoint_id, name, expected, path, mapped=True)
         paths[name] = path
     return OpenCheckpoint(stored, paths)
 
@@ -158,7 +158,9 @@ def _get(store: ObjectStore, stored: StoredCheckpoint, name: str, target: Path) 
         raise ObjectDamaged(f"checkpoint {checkpoint_id}: {name} is missing") from error
 
 
-def _check(checkpoint_id: str, name: str, expected: FileEntry, path: Path) -> None:
+def _check(
+    checkpoint_id: str, name: str, expected: FileEntry, path: Path, *, mapped: bool = False
+) -> None:
     if not path.is_file():
         raise ObjectDamaged(f"checkpoint {checkpoint_id}: {name} is missing")
-    compare(checkpoint_id, name, expected, measure(path, expected.algorithm))
+    compare(checkpoint_id, name, expected, measure(path, expected.algorithm, mapped=mapped))
