@@ -89,9 +89,7 @@ def test_an_operation_that_is_not_deterministic_is_named(
 
     config = CONFIG | {"reproducibility": {"deterministic": True}}
     _, context = start(config=config, length=2)
-    with pytest.raises(
-        rt.NotDeterministic, match=r"scatter_add_cuda_kernel .* that line out"
-    ):
+    with pytest.raises(rt.NotDeterministic, match=r"scatter_add_cuda_kernel .* that line out"):
         rt.Trainer(Scattering(context), context).fit()
 
 
