@@ -64,6 +64,8 @@ MODELS: Final[dict[str, type[Section]]] = {
 OUR_FIELDS: Final = {
     # What Determined has a launcher's command line for.
     "experiment": {"distributed"},
+    # Bit for bit on GPUs, too.
+    "reproducibility": {"deterministic"},
     # How long a trial trains is said in one way by every method.
     "searcher-grid": {"max_time", "time_metric"},
     "searcher-random": {"max_time", "time_metric"},

@@ -28,7 +28,7 @@ def test_a_file_that_says_only_what_it_must() -> None:
     """Everything else has its default, and the configuration is complete."""
     config = given(PLAIN).expanded()
     assert config["workspace"] == config["project"] == "Uncategorized"
-    assert config["reproducibility"] == {"experiment_seed": 7}
+    assert config["reproducibility"] == {"experiment_seed": 7, "deterministic": False}
     assert config["resources"]["resource_pool"] == "default"
     assert config["resources"]["priority"] == 42
     assert config["max_restarts"] == 5

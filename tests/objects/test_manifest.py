@@ -156,6 +156,28 @@ def test_a_manifest_of_a_newer_version_is_told_apart_from_damage(
         read_manifest(store, "exp", "ckpt")
 
 
+def test_a_checkpoint_of_an_older_rung_is_as_good_as_ever(
+    store: ObjectStore, folder: Path, tmp_path: Path
+) -> None:
+    """Format 1 has SHA-256 digests and names no previous checkpoint; damage is noticed in it."""
+    stored(store, folder)
+    manifest = json.loads(store.read(PREFIX + "manifest.json"))["manifest"]
+    del manifest["previous"]
+    manifest["format"] = 1
+    for name, data in FILES.items():
+        digest = hashlib.sha256(data).hexdigest()
+        manifest["files"][name] = {"size_bytes": len(data), "sha256": digest}
+    body = json.dumps(manifest)
+    seal = hashlib.sha256(body.encode()).hexdigest()
+    store.put_bytes(PREFIX + "manifest.json", f'{{"sha256":"{seal}","manifest":{body}}}'.encode())
+    read = load_checkpoint(store, "exp", "ckpt", tmp_path / "back")
+    assert read.manifest.previous is None
+    assert {entry.algorithm for entry in read.manifest.files.values()} == {"sha256"}
+    store.put_bytes(PREFIX + "model.pt", FILES["model.pt"][::-1])
+    with pytest.raises(ObjectDamaged, match=r"model\.pt has the digest"):
+        load_checkpoint(store, "exp", "ckpt", tmp_path / "back")
+
+
 def test_a_deletion_can_be_repeated(store: ObjectStore, folder: Path) -> None:
     """A second deletion finds nothing and does no harm."""
     stored(store, folder)

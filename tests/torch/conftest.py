@@ -1,5 +1,8 @@
-"""An agent's end and a context to train with, in this process."""
+"""An agent's end and a context to train with, in this process, or in forks of a warm parent."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,6 +21,22 @@ Start = Callable[..., tuple[AgentEnd, rt.TrialContext]]
 def one_thread() -> None:
     """Share the machine."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def parent() -> Iterator["subprocess.Popen[str]"]:
+    """A process that has torch imported and forks trials."""
+    tests, also = str(Path(__file__).parents[1]), filter(None, [os.environ.get("PYTHONPATH")])
+    with subprocess.Popen(
+        [sys.executable, "-m", "training.runner"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([tests, *also])},
+    ) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
 
 
 @pytest.fixture

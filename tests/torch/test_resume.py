@@ -1,20 +1,17 @@
 """A trial killed at any moment and started again is bit for bit the one that was never killed."""
 
-import json
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from core.agent_end import AgentEnd, agent_end
+from core.agent_end import agent_end
 from rung.core.protocol import Acknowledged, Damaged, Restored, Stored
 from rung.objects import open_store
+from training.runs import Runs
 
 LENGTH = 15
 CONFIG = {
@@ -25,69 +22,6 @@ CONFIG = {
     "checkpoint_policy": "none",
     "perform_initial_validation": True,
 }
-
-
-class Runs:
-    """One trial in a folder of its own: run after run, with what they said and left."""
-
-    def __init__(self, parent: "subprocess.Popen[str]", agent: AgentEnd, folder: Path) -> None:
-        self._parent = parent
-        self._folder = folder
-        self.agent = agent
-
-    def train(self, workers: int, moment: int | None = None, **changes: Any) -> int:
-        """Train the next run and return its exit code."""
-        stored = [message.checkpoint_id for message in self.agent.of(Stored)]
-        number = len(self.agent.hellos) + 1
-        defaults: dict[str, Any] = {"run": number, "restore": stored[::-1]}
-        self.agent.spec = msgspec.structs.replace(self.agent.spec, **(defaults | changes))
-        order = {
-            "environment": self.agent.environment,
-            "folder": str(self._folder),
-            "moment": moment,
-            "workers": workers,
-        }
-        assert self._parent.stdin is not None
-        assert self._parent.stdout is not None
-        self._parent.stdin.write(json.dumps(order) + "\n")
-        self._parent.stdin.flush()
-        code = int(self._parent.stdout.readline())
-        self.agent.wait_for_end(number)
-        return code
-
-    def losses(self) -> dict[int, dict[str, float]]:
-        """Return the training metrics by step; a step reported twice said the same twice."""
-        found: dict[int, dict[str, float]] = {}
-        for step, values in self.agent.reports("training"):
-            assert found.setdefault(step, values) == values, step
-        return found
-
-    def validations(self) -> dict[int, dict[str, float]]:
-        """Return the validation metrics by step; a step reported twice said the same twice."""
-        found: dict[int, dict[str, float]] = {}
-        for step, values in self.agent.reports("validation"):
-            assert found.setdefault(step, values) == values, step
-        return found
-
-    def outcome(self) -> dict[str, Any]:
-        """Return what the finished trial is: its metrics, weights, optimizer, generators."""
-        result: dict[str, Any] = json.loads((self._folder / "result.json").read_text())
-        return result | {"losses": self.losses(), "validations at": self.validations()}
-
-
-@pytest.fixture(scope="module")
-def parent() -> Iterator["subprocess.Popen[str]"]:
-    """A process that has torch imported and forks trials."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "training.runner"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
-    ) as process:
-        yield process
-        assert process.stdin is not None
-        process.stdin.close()
 
 
 def trial(parent: "subprocess.Popen[str]", folder: Path, **changes: Any) -> Iterator[Runs]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,7 +140,7 @@ def test_a_stream_ends_its_epochs_itself(start: Start) -> None:
     rt.Trainer(Streaming(context), context).fit(
         validation_period=rt.Epoch(1), checkpoint_period=rt.Batch(3)
     )
-    assert finish(agent, context) == ["t2", "s3", "t3", "v3", "t4", "t6", "s6", "v6", "s6"]
+    assert finish(agent, context) == ["t2", "t3", "v3", "s3", "t4", "t6", "v6", "s6", "s6"]
     assert [metrics["epochs"] for _, metrics in agent.reports("validation")] == [1, 2]
 
 
@@ -175,6 +176,9 @@ def test_hooks_are_called_in_order(start: Start) -> None:
             if name.startswith("on_"):
                 heard.append(name)
             return super().__getattribute__(name)
+
+        def on_checkpoint_write_end(self, checkpoint_dir: str) -> None:
+            assert (Path(checkpoint_dir) / "model.pt").is_file()
 
     class Heard(PlainTrial):
         def build_callbacks(self) -> Mapping[str, rt.Callback]:

@@ -12,7 +12,9 @@ from typing import Any
 import torch
 
 from rung import torch as rt
+from rung.objects import Draft
 from training.noisy import Fuse, NoisyTrial
+from training.steady import SteadyTrial
 
 
 def train(order: dict[str, Any]) -> None:
@@ -21,15 +23,41 @@ def train(order: dict[str, Any]) -> None:
     os.environ.update(order["environment"])
     os.chdir(order["folder"])
     torch.set_num_threads(1)
+    make: Any = {"noisy": NoisyTrial, "steady": SteadyTrial}[order["trial"]]
+    fuse, idle = Fuse(order["moment"]), Fuse(None)
+    if order["fuse"] == "stores":
+        burn_when_storing(fuse)
+        fuse = idle
     with rt.init(aggregation_frequency=2) as context:
-        trial = NoisyTrial(context, Fuse(order["moment"]), order["workers"])
+        trial = make(context, fuse, order["workers"])
         rt.Trainer(trial, context).fit()
         kept = [trial.model.state_dict(), trial.optimizer.state_dict(), torch.get_rng_state()]
+        kept += [it.state_dict() for it in context.kept.values()]
     buffer = io.BytesIO()
     torch.save(kept, buffer)
     digest = hashlib.sha256(buffer.getvalue()).hexdigest()
     result = {"weights": digest, "validations": trial.moments.validations}
+    if context.scaler is not None:
+        result["scale"] = context.scaler.get_scale()
     Path("result.json").write_text(json.dumps(result), encoding="utf-8")
+
+
+def burn_when_storing(fuse: Fuse) -> None:
+    """Ask the fuse before each file of a checkpoint, and before and after its manifest."""
+    write, seal = Draft.write, Draft.seal
+
+    def burning_write(self: Draft, *arguments: Any, **options: Any) -> None:
+        fuse.burn()
+        write(self, *arguments, **options)
+
+    def burning_seal(self: Draft, **options: Any) -> Any:
+        fuse.burn()
+        stored = seal(self, **options)
+        fuse.burn()
+        return stored
+
+    Draft.write = burning_write  # type: ignore[method-assign]
+    Draft.seal = burning_seal  # type: ignore[method-assign]
 
 
 def warm_up() -> None:

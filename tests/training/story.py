@@ -26,7 +26,25 @@ def story(agent: AgentEnd) -> list[str]:
 
 
 def finish(agent: AgentEnd, context: rt.TrialContext) -> list[str]:
-    """Close the run and return what it said."""
+    """Close the run and return what it said, each checkpoint before all reports of later steps.
+
+    Checkpoints are stored behind training, so when they are announced is a matter of luck.
+    """
     context.core.close()
     agent.wait_for_end()
-    return story(agent)
+    said: list[str] = []
+    for word in story(agent):
+        before = len(said)
+        while word[0] == "s" and before and said[before - 1][0] in "tv":
+            if int(said[before - 1][1:]) <= int(word[1:]):
+                break
+            before -= 1
+        if word[0] in "tv":
+            while (
+                before
+                and said[before - 1][0] == "s"
+                and int(said[before - 1][1:]) >= int(word[1:])
+            ):
+                before -= 1
+        said.insert(before, word)
+    return said

@@ -20,6 +20,7 @@ import aiohttp
 from rung.answer import CheckpointDetail, CheckpointFile
 from rung.client._error import ClientError, Unreachable
 from rung.client._transport import Transport
+from rung.objects.digest import digest_file
 
 _CHUNK: Final = 1024 * 1024
 _SILENCE_S: Final = 60.0
@@ -138,13 +139,12 @@ class _Download:
             yield found
 
     def _check(self, path: Path, expected: CheckpointFile) -> None:
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-            size = file.tell()
-        if size != expected.size_bytes or found != expected.sha256:
+        wanted = expected.sha256 or expected.blake3 or ""
+        size, found = digest_file(path, "sha256" if expected.sha256 else "blake3")
+        if size != expected.size_bytes or found != wanted:
             raise ClientError(
                 f"checkpoint {self._checkpoint.id}: {expected.name} is damaged (its digest is"
-                f" {found[:12]}…, not {expected.sha256[:12]}…)"
+                f" {found[:12]}…, not {wanted[:12]}…)"
             )
 
 

@@ -30,11 +30,12 @@ class Checkpoint(Struct, kw_only=True):
 
 
 class CheckpointFile(Struct, kw_only=True):
-    """One file of a checkpoint, as its manifest has it."""
+    """One file of a checkpoint, as its manifest has it: with one digest of two."""
 
     name: str
     size_bytes: int
-    sha256: str
+    blake3: Annotated[str | None, Meta(description="BLAKE3 of its bytes")] = None
+    sha256: Annotated[str | None, Meta(description="SHA-256 of its bytes, if it is older")] = None
 
 
 class CheckpointDetail(Checkpoint, kw_only=True):

@@ -37,6 +37,8 @@ class Reproducibility(Section):
 
     experiment_seed: Annotated[int, Field(ge=0, le=SEED_MAX), AS_WHOLE] | None = None
     """Seed of the search and, through it, of every trial; absent: drawn at submission."""
+    deterministic: Flag = False
+    """Whether trials refuse operations that give other results each time, as some do on GPUs."""
 
 
 def _command(value: Any) -> Any:

@@ -4,6 +4,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from rung.events.errors import ObjectDamaged, ObjectError, ObjectMissing, ObjectUnavailable
+from rung.objects.draft import Draft, store_checkpoint
 from rung.objects.folder import FolderStore
 from rung.objects.manifest import (
     FileEntry,
@@ -11,17 +12,16 @@ from rung.objects.manifest import (
     Provenance,
     StoredCheckpoint,
     checkpoint_prefix,
-    copy_checkpoint,
-    delete_checkpoint,
-    load_checkpoint,
     read_manifest,
-    store_checkpoint,
 )
 from rung.objects.port import ObjectInfo, ObjectStore
 from rung.objects.preparation import inspect, prepare
+from rung.objects.sharing import delete_checkpoint, locate
+from rung.objects.transfer import copy_checkpoint, load_checkpoint, open_checkpoint
 from rung.objects.unfinished import sweep_unfinished
 
 __all__ = [
+    "Draft",
     "FileEntry",
     "FolderStore",
     "Manifest",
@@ -38,6 +38,8 @@ __all__ = [
     "delete_checkpoint",
     "inspect",
     "load_checkpoint",
+    "locate",
+    "open_checkpoint",
     "open_store",
     "prepare",
     "read_manifest",

@@ -4,6 +4,9 @@ An object is written to a file of its own under `.incoming/`, synced, renamed to
 the folder synced; so a reader never sees half of one. What a killed writer left in `.incoming/`
 is swept when the store is opened a day later.
 
+Objects with the same bytes may be one file with several names (`link`): the file system counts
+the names and keeps the bytes until the last of them is deleted.
+
 Not handled: two writers of one name; the last one wins, whole.
 """
 
@@ -13,11 +16,12 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from rung.events.errors import ObjectError, ObjectMissing
+from rung.objects.durable import DurableFile, durable_file
 from rung.objects.name import INCOMING, check_name, check_prefix
 from rung.objects.port import ObjectInfo
 
@@ -52,20 +56,43 @@ class FolderStore:
 
     def put(self, name: str, source: Path) -> None:
         """Store a file's bytes under the name, durably and all or nothing."""
-
-        def copy(target: IO[bytes]) -> None:
-            with source.open("rb") as opened:
-                shutil.copyfileobj(opened, target, 1 << 20)
-
-        self._write(name, copy)
+        with self.create(name) as target:
+            target.copy(source)
 
     def put_bytes(self, name: str, data: bytes) -> None:
         """Store bytes under the name, durably and all or nothing."""
-
-        def copy(target: IO[bytes]) -> None:
+        with self.create(name) as target:
             target.write(data)
 
-        self._write(name, copy)
+    @contextlib.contextmanager
+    def create(self, name: str) -> Iterator[DurableFile]:
+        """Yield a file to write an object to; it is stored, durably, when the block ends.
+
+        A block that raises stores nothing.
+        """
+        path = self._path(name)
+        draft = self._draft()
+        with self._explained("write", name):
+            try:
+                with durable_file(draft) as target:
+                    yield target
+                self._place(draft, path)
+            finally:
+                draft.unlink(missing_ok=True)
+
+    def link(self, name: str, existing: str) -> bool:
+        """Give the bytes of an object a second name; return whether that was possible."""
+        path, source, draft = self._path(name), self._path(existing), self._draft()
+        with self._explained("write", name):
+            try:
+                os.link(source, draft)
+            except OSError:  # it was deleted, or the file system knows no links
+                return False
+            try:
+                self._place(draft, path)
+            finally:
+                draft.unlink(missing_ok=True)
+        return True
 
     def get(self, name: str, target: Path) -> None:
         """Write the object's bytes to a file; its folder is made where it is missing."""
@@ -109,18 +136,8 @@ class FolderStore:
     def _path(self, name: str) -> Path:
         return self._root / check_name(name)
 
-    def _write(self, name: str, copy: Callable[[IO[bytes]], None]) -> None:
-        path = self._path(name)
-        draft = self._root / INCOMING / secrets.token_hex(16)
-        with self._explained("write", name):
-            try:
-                with draft.open("xb") as target:
-                    copy(target)
-                    target.flush()
-                    os.fsync(target.fileno())
-                self._place(draft, path)
-            finally:
-                draft.unlink(missing_ok=True)
+    def _draft(self) -> Path:
+        return self._root / INCOMING / secrets.token_hex(16)
 
     def _place(self, draft: Path, path: Path) -> None:
         for attempt in range(1, _ATTEMPTS + 1):

@@ -1,7 +1,8 @@
 """What killed runs left half-stored."""
 
-from rung.objects.manifest import MANIFEST, checkpoint_prefix
+from rung.objects.manifest import MANIFEST
 from rung.objects.port import ObjectStore
+from rung.objects.sharing import delete_checkpoint
 
 
 def sweep_unfinished(store: ObjectStore, experiment_id: str, trial_id: str, current: str) -> None:
@@ -18,7 +19,7 @@ def sweep_unfinished(store: ObjectStore, experiment_id: str, trial_id: str, curr
     whole = {name.split("/")[2] for name in names if name.endswith(f"/{MANIFEST}")}
     for checkpoint_id in sorted({name.split("/")[2] for name in names} - whole):
         if _run_of(checkpoint_id, trial_id) < run:
-            store.delete(checkpoint_prefix(experiment_id, checkpoint_id))
+            delete_checkpoint(store, experiment_id, checkpoint_id)
 
 
 def _run_of(checkpoint_id: str, trial_id: str) -> float:

@@ -4,7 +4,9 @@ import atexit
 import contextlib
 import os
 import shutil
+import sys
 import tempfile
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -57,10 +59,11 @@ class Context:
         ranks = self.distributed
         self.train = TrainContext(link, goal, reports=ranks.is_chief)
         self.checkpoint = CheckpointContext(link, store, spec, Path(scratch), ranks)
+        self._resources.callback(self.checkpoint.wait)
         self.preempt = PreemptContext(link, goal, ranks)
         self.info = info
         self._pid = os.getpid()
-        atexit.register(self.close)
+        atexit.register(self._close_at_exit)
 
     @property
     def hparams(self) -> dict[str, Any]:
@@ -73,11 +76,26 @@ class Context:
         return self.info.trial.seed
 
     def close(self) -> None:
-        """Send what is still to be sent and let go of the run."""
+        """Store and send what is still to be stored and sent, and let go of the run.
+
+        Raises:
+            ObjectError: a checkpoint could not be stored.
+        """
         if os.getpid() == self._pid:
-            atexit.unregister(self.close)
-            self._resources.close()
-            _connection.drop()
+            atexit.unregister(self._close_at_exit)
+            try:
+                self._resources.close()
+            finally:
+                _connection.drop()
+
+    def _close_at_exit(self) -> None:
+        """Close what the script left open; a checkpoint that is lost fails the run even so."""
+        try:
+            self.close()
+        except Exception:  # noqa: BLE001 - whatever it is, nobody else would hear it
+            traceback.print_exc()
+            sys.stdout.flush()
+            os._exit(1)
 
     def __enter__(self) -> Self:
         return self
@@ -86,7 +104,7 @@ class Context:
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        traceback: TracebackType | None,
+        where: TracebackType | None,
     ) -> None:
         if isinstance(error, InvalidHP):
             self._link.send(HparamsRefused(str(error) or "the script refused its hyperparameters"))

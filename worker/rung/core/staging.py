@@ -14,12 +14,14 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
 from rung.core.link import AgentLink
 from rung.core.protocol import Fetch, Fetched, Shipped
 from rung.objects import FolderStore, ObjectError, ObjectInfo, ObjectMissing
+from rung.objects.durable import DurableFile
 from rung.objects.name import check_name
 
 _PARALLEL: Final = 4
@@ -82,6 +84,14 @@ class StagedStore:
     def put_bytes(self, name: str, data: bytes) -> None:
         """Stage bytes."""
         self._staged.put_bytes(name, data)
+
+    def create(self, name: str) -> AbstractContextManager[DurableFile]:
+        """Return a context in which an object is written that is staged when it ends."""
+        return self._staged.create(name)
+
+    def link(self, name: str, existing: str) -> bool:
+        """Stage the bytes of a staged object a second time; return whether they were there."""
+        return self._staged.link(name, existing)
 
     def get(self, name: str, target: Path) -> None:
         """Write the object's bytes to a file."""

@@ -14,6 +14,7 @@ checkpoint periods, and resuming.
 from rung.torch.averages import Reducer
 from rung.torch.callback import Callback
 from rung.torch.context import StepMode, TrialContext, init
+from rung.torch.exactness import NotDeterministic
 from rung.torch.plain import NotPlain
 from rung.torch.trainer import Trainer
 from rung.torch.trial import Trial
@@ -24,6 +25,7 @@ __all__ = [
     "Callback",
     "Epoch",
     "InvalidPlan",
+    "NotDeterministic",
     "NotPlain",
     "Record",
     "Reducer",

@@ -87,6 +87,13 @@ def merged(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"sums": sums, "counts": counts}
 
 
+def named(metrics: Any) -> Mapping[str, Any]:
+    """Return what `train_batch` returned as metrics by name; a number alone is the loss."""
+    if metrics is None:
+        return {}
+    return metrics if isinstance(metrics, Mapping) else {"loss": metrics}
+
+
 class ValidationResult:
     """Reduces the metrics of the validation batches."""
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import enum
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,12 +12,14 @@ from torch import nn
 from torch.optim import Optimizer
 
 from rung import core
+from rung.torch.exactness import Kept, demand, note_scaler
 from rung.torch.parallel import Parallel
 from rung.torch.rng import seed_everything
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 OptimizerT = TypeVar("OptimizerT", bound=Optimizer)
 SchedulerT = TypeVar("SchedulerT")
+KeptT = TypeVar("KeptT", bound=Kept)
 
 
 class StepMode(enum.Enum):
@@ -53,6 +54,7 @@ class TrialContext:
         self.optimizers: list[Optimizer] = []
         self.schedulers: list[Scheduled] = []
         self.scaler: Any = None
+        self.kept: dict[str, Kept] = {}
         self.batches = 0
         self.epoch = 0
         self.weight = 1.0
@@ -121,6 +123,16 @@ class TrialContext:
         self.scaler = scaler
         return scaler
 
+    def keep(self, name: str, thing: KeptT) -> KeptT:
+        """Put anything that has a state into checkpoints: an EMA copy, a sampler, a tracker.
+
+        Its `state_dict` holds tensors and plain values, and its `load_state_dict` is called
+        before training goes on. It stays on the device that it is on.
+        """
+        if self.kept.setdefault(name, thing) is not thing:
+            raise ValueError(f"something else is kept as {name!r}; give each thing a name")
+        return thing
+
     def to_device(self, data: Any) -> Any:
         """Return tensors, and what holds them, on the device."""
         match data:
@@ -155,6 +167,8 @@ class TrialContext:
         """Step an optimizer, and clear its gradients, once enough batches were seen."""
         if (self.batches + 1) % self._aggregation:
             return
+        if scaler is not None:
+            note_scaler(self.scaler, scaler)
         if clip_grads is not None:
             if scaler is not None:
                 scaler.unscale_(optimizer)
@@ -226,8 +240,7 @@ def init(  # noqa: PLR0913 - each has a default
         if deterministic is None:
             deterministic = bool((file.get("reproducibility") or {}).get("deterministic"))
         if deterministic:
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-            torch.use_deterministic_algorithms(mode=True)
+            demand()
         if aggregation_frequency is None:
             optimizations = file.get("optimizations") or {}
             aggregation_frequency = int(optimizations.get("aggregation_frequency") or 1)

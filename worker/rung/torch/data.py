@@ -25,6 +25,7 @@ from rung.torch.stream import part_of_stream
 from rung.torch.unit import InvalidPlan
 
 _BASE: Final = 3
+_SAMPLERS: Final = "rung_samplers"
 
 
 class TrainingData:
@@ -80,7 +81,11 @@ class TrainingData:
         if self._order is not None:
             self._order.epoch = epoch
         self._generator.manual_seed(derive(self._seed, _BASE, epoch))
-        if state is not None:
+        state = dict(state or {})
+        samplers = state.pop(_SAMPLERS, None)
+        if self._order is not None:
+            self._order.resume_samplers(samplers)
+        if state:
             self._loader.load_state_dict(state)
             self._loader.state_dict()  # makes it take the state in, whatever it draws for that
             self._generator.manual_seed(derive(self._seed, _BASE, epoch))
@@ -129,10 +134,18 @@ class TrainingData:
 
     def state(self) -> dict[str, Any] | None:
         """Return the position; None between epochs, where the number of the next one says all."""
-        if self._finished and not hasattr(self._dataset, "state_dict"):
-            return None
-        state: dict[str, Any] = self._loader.state_dict()
-        return state
+        samplers = self._order.sampler_states() if self._order is not None else None
+        state: dict[str, Any] = {}
+        if not self._finished or hasattr(self._dataset, "state_dict"):
+            state |= self._loader.state_dict()
+        if samplers is not None:
+            state[_SAMPLERS] = samplers if not self._finished else samplers | {"start": []}
+        return state or None
+
+    @property
+    def parts(self) -> list[Any]:
+        """The data set, and the samplers that the loader was given."""
+        return [self._dataset, *(self._order.samplers if self._order is not None else [])]
 
     def _shared(self, loader: DataLoader[Any]) -> Any:
         """Return the loader's batch sampler, or sampler, with batches of all ranks."""

@@ -2,7 +2,9 @@
 
 Whatever a sampler draws, it draws from generators that are seeded for the epoch and set back
 afterwards. So the order does not depend on what the model drew, the model's draws not on the
-order, and a resumed epoch has the order that it had.
+order, and a resumed epoch has the order that it had. A sampler with `state_dict` and
+`load_state_dict`, which may learn as training goes on, is set back to its state at the epoch's
+start, draws, and is set to its state at the checkpoint.
 
 In the workers of a DataLoader, the generators are seeded anew for every batch, so what a data set
 draws there (augmentation) does not depend on the number of workers, nor on where a run resumed.
@@ -11,12 +13,14 @@ Where several ranks train, each entry of the sampler is a batch of all of them; 
 part of every entry, so that how many ranks there are changes neither the order nor the position.
 """
 
+import copy
 from collections.abc import Iterator, Sized
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch.utils.data import Dataset, Sampler
 
+from rung.torch.exactness import is_kept
 from rung.torch.rng import derive, isolated, seed_worker
 
 _ORDER = 1
@@ -62,19 +66,58 @@ class EpochOrder(Sampler[Any]):
         there are several."""
         self._seed = seed
         self._tagged = tagged
+        self._states = [it for it in self.samplers if is_kept(it)]
+        self._at_start: list[Any] = []
+        self._resumed: dict[str, list[Any]] | None = None
         self.epoch = 0
 
+    @property
+    def samplers(self) -> list[Any]:
+        """The sampler, and those that it is made of."""
+        found, current = [], self._inner
+        while current is not None:
+            found.append(current)
+            current = getattr(current, "sampler", None)
+        return found
+
+    def sampler_states(self) -> dict[str, list[Any]] | None:
+        """Return what the samplers that have a state say of it: at the epoch's start, and now."""
+        if not self._states:
+            return None
+        return {"start": self._at_start, "now": [it.state_dict() for it in self._states]}
+
+    def resume_samplers(self, states: dict[str, list[Any]] | None) -> None:
+        """Have the samplers draw this epoch's order as they did, and be then as they were.
+
+        That holds until the next epoch, which begins with None.
+        """
+        self._resumed = states
+        if states is not None and not states["start"]:
+            self._set(states["now"])
+            self._resumed = None
+
     def __iter__(self) -> Iterator[Any]:
+        if self._resumed is not None:
+            self._set(self._resumed["start"])
+        self._at_start = [copy.deepcopy(it.state_dict()) for it in self._states]
+        entries = self._draw()
+        if self._resumed is not None:
+            self._set(self._resumed["now"])
+        if self._part.size > 1:
+            entries = self._split(entries)
+        return self._tag(entries, self.epoch) if self._tagged else entries
+
+    def _set(self, states: list[Any]) -> None:
+        for sampler, state in zip(self._states, states, strict=True):
+            sampler.load_state_dict(copy.deepcopy(state))
+
+    def _draw(self) -> Iterator[Any]:
         with isolated(derive(self._seed, _ORDER, self.epoch)):
             self._reseed(derive(self._seed, _ORDER, self.epoch))
             entries: Iterator[Any] = iter(self._inner)
             if isinstance(self._inner, Sized):
                 entries = iter(list(entries))
-        if self._part.size > 1:
-            entries = self._split(entries)
-        if not self._tagged:
-            return entries
-        return self._tag(entries, self.epoch)
+        return entries
 
     def __len__(self) -> int:
         return len(self._inner)
@@ -93,14 +136,12 @@ class EpochOrder(Sampler[Any]):
 
     def _reseed(self, seed: int) -> None:
         """Seed the generators that the samplers hold themselves, and tell them the epoch."""
-        current = self._inner
-        while current is not None:
-            generator = getattr(current, "generator", None)
+        for sampler in self.samplers:
+            generator = getattr(sampler, "generator", None)
             if isinstance(generator, torch.Generator):
                 generator.manual_seed(seed)
-            if hasattr(current, "set_epoch"):
-                current.set_epoch(self.epoch)
-            current = getattr(current, "sampler", None)
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(self.epoch)
 
 
 class SeededDataset(Dataset[Any]):

@@ -1,10 +1,12 @@
 """A copy of the model on each rank, which the script does not notice.
 
-It is torch's DistributedDataParallel with two differences: attributes and states are the model's
+It is torch's DistributedDataParallel with differences: attributes and states are the model's
 own, so that a script that reaches into its model runs unchanged; and in evaluation nothing is said
-to the other ranks, so that each can evaluate as many batches as fall to it.
+to the other ranks, so that each can evaluate as many batches as fall to it. A copy of it is a copy
+of the model, as an average of the weights needs one.
 """
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +21,9 @@ class Replica(DistributedDataParallel):
             return super().__getattr__(name)
         except AttributeError:
             return getattr(super().__getattr__("module"), name)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copy.deepcopy(self.module, memo)
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """Compute, with the other ranks only in training."""

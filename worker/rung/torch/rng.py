@@ -35,7 +35,7 @@ def capture() -> Generators:
     """Return the state of every global generator."""
     state = np.random.get_state(legacy=False)  # noqa: NPY002 - the global one that scripts use
     assert isinstance(state, dict)
-    cuda = torch.cuda.get_rng_state_all() if _cuda_in_use() else []
+    cuda = torch.cuda.get_rng_state_all() if cuda_in_use() else []
     return Generators(random.getstate(), state, torch.get_rng_state(), cuda)
 
 
@@ -98,7 +98,8 @@ def from_json(
     return Generators((version, tuple(numbers), gauss), state, torch_state, cuda)
 
 
-def _cuda_in_use() -> bool:
+def cuda_in_use() -> bool:
+    """Return whether this process has used a GPU."""
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]  # torch's own
 
 

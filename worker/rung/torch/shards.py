@@ -1,6 +1,7 @@
 """Parts of tensors as whole ones, and back: what lies in a checkpoint knows nothing of ranks."""
 
 import sys
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,13 +9,18 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from rung.torch.exactness import Kept
+
 
 def whole(value: Any) -> Any:
     """Return a state with every sharded tensor brought together; all ranks must call this."""
     if isinstance(value, torch.Tensor):
         return value.full_tensor() if _is_shard(value) else value  # type: ignore[attr-defined]
     if isinstance(value, dict):
-        return {key: whole(item) for key, item in value.items()}
+        together = type(value)((key, whole(item)) for key, item in value.items())
+        if isinstance(value, OrderedDict):
+            vars(together).update(vars(value))  # a model's has its modules' versions there
+        return together
     if isinstance(value, list | tuple):
         return type(value)(whole(item) for item in value)
     return value
@@ -61,6 +67,14 @@ def load_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
         for number, found in state["state"].items()
     }
     optimizer.load_state_dict({**state, "state": kept})
+
+
+def load_kept(kept: Kept, state: Any) -> None:
+    """Set the state of something that the context keeps from a whole one."""
+    if isinstance(kept, nn.Module):
+        load_model(kept, state)
+    else:
+        kept.load_state_dict(state)
 
 
 def _is_shard(value: torch.Tensor) -> bool:

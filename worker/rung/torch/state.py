@@ -1,39 +1,46 @@
 """A trial's state as files of a checkpoint, and back.
 
     model.pt         the model's state_dict; load it with torch.load(…, weights_only=True)
+    model.frozen.pt  of it the parameters that are not trained, if they are large; stored once
     model-1.pt …     of further models
     training.pt      optimizers, schedulers, scaler, gradients, torch's generators, position in
-                     the data, averages, the trial's and the callbacks' own state
-    trainer.json     counters, Python's and NumPy's generators
+                     the data, averages, what the context keeps (an EMA copy, for example), the
+                     trial's and the callbacks' own state
+    trainer.json     counters, Python's and NumPy's generators, what the moment ran on
 
 Where several ranks train, the chief's files hold for all: sharded tensors are brought together,
-and `training.pt` holds under `ranks` what each rank has of its own, its generators and averages.
-As many ranks take these up again; another number begins new generators for all but the first.
+and `training.pt` holds under `ranks` what each rank has of its own (`rung.torch.ranks`).
 
-`capture` reads the state of the moment; `write` turns it into files. Only the former must happen
-between two steps.
+`capture` reads the state of the moment, `copied` copies it; `files_of` says how to write it. Only
+the first two must happen between two steps; the first on all ranks, the others on the chief.
 """
 
 import json
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final, NamedTuple, cast
 
 import msgspec
 import torch
 from msgspec import Struct
 
 from rung import core
-from rung.torch import rng, shards
-from rung.torch.averages import TrainingAverages, merged
+from rung.objects.draft import Sink
+from rung.torch import ranks, rng, shards
+from rung.torch.averages import TrainingAverages
 from rung.torch.callback import Callback
 from rung.torch.context import TrialContext
+from rung.torch.exactness import machine
 from rung.torch.plain import plain
 from rung.torch.plan import Progress
+from rung.torch.snapshot import Snapshot
 from rung.torch.trial import Trial
 
 FORMAT: Final = 1
-_RANK: Final = 4
+FROZEN_BYTES_MIN: Final = 1 << 20
+"""From so many bytes on, parameters that are not trained are a file of their own."""
 
 
 class Parts(Struct, kw_only=True):
@@ -57,6 +64,15 @@ class Captured(Struct, kw_only=True):
     models: list[dict[str, Any]]
     training: dict[str, Any]
     trainer: dict[str, Any]
+    frozen: list[frozenset[str]] = []
+    """Of each model, the names of the parameters that are not trained."""
+
+
+class File(NamedTuple):
+    """How to write a file of a checkpoint."""
+
+    save: Callable[[Sink], object]
+    may_be_unchanged: bool = False
 
 
 def capture(parts: Parts, data: dict[str, Any] | None, *, fetched: bool = True) -> Captured:
@@ -82,39 +98,79 @@ def capture(parts: Parts, data: dict[str, Any] | None, *, fetched: bool = True) 
         "generators_cuda": generators.cuda,
         "data": data,
         "averages": parts.averages.state_dict(),
+        "kept": {name: whole(kept.state_dict()) for name, kept in context.kept.items()},
         "trial": _own_state(parts.trial),
         "callbacks": {name: hook.state_dict() for name, hook in parts.callbacks.items()},
     }
     if parts.ranks.size > 1:
-        training |= _of_all_ranks(parts, generators, data if fetched else None)
+        position = data if fetched else None
+        training |= ranks.gathered(parts.ranks, parts.averages, generators, position)
     checked = {name: plain(value, name) for name, value in training.items()}
     trainer = {
         "format": FORMAT,
         "trial_id": context.core.info.trial.trial_id,
         "progress": msgspec.to_builtins(parts.progress),
         "generators": rng.to_json(generators),
+        "machine": machine(),
     }
     models = [whole(model.state_dict()) for model in context.models]
     for model in models:
         plain(model, "model")
-    return Captured(models=models, training=checked, trainer=trainer)
+    frozen = [_frozen(model) for model in context.models]
+    return Captured(models=models, training=checked, trainer=trainer, frozen=frozen)
+
+
+def copied(captured: Captured, snapshot: Snapshot) -> Captured:
+    """Return a captured state that does not change when training goes on."""
+    models = snapshot.take(captured.models)
+    training = snapshot.take(captured.training)
+    snapshot.settle()
+    return Captured(
+        models=models, training=training, trainer=captured.trainer, frozen=captured.frozen
+    )
+
+
+def files_of(captured: Captured) -> dict[str, File]:
+    """Return how to write a captured state, by name of the file."""
+    files = {}
+    for index, model in enumerate(captured.models):
+        frozen = captured.frozen[index] if captured.frozen else frozenset[str]()
+        trained = OrderedDict((name, it) for name, it in model.items() if name not in frozen)
+        vars(trained).update(getattr(model, "__dict__", {}))  # the versions of its modules
+        files[_model_file(index)] = File(partial(_save, trained))
+        if frozen:
+            rest = {name: it for name, it in model.items() if name in frozen}
+            files[_model_file(index, ".frozen")] = File(partial(_save, rest), True)  # noqa: FBT003 - a record
+    files["training.pt"] = File(partial(_save, captured.training))
+    text = json.dumps(captured.trainer)  # knows NaN, which a metric's best value may be
+    files["trainer.json"] = File(lambda sink: sink.write(text.encode()))
+    return files
 
 
 def write(folder: Path, captured: Captured) -> None:
     """Write a captured state into a folder."""
-    for index, model in enumerate(captured.models):
-        torch.save(model, folder / _model_file(index))
-    torch.save(captured.training, folder / "training.pt")
-    text = json.dumps(captured.trainer)  # knows NaN, which a metric's best value may be
-    (folder / "trainer.json").write_text(text, encoding="utf-8")
+    for name, file in files_of(captured).items():
+        with (folder / name).open("wb") as opened:
+            file.save(opened)
 
 
-def read(folder: Path, models: int) -> Captured:
-    """Read what `write` wrote; nothing but tensors and plain values is ever made of it."""
+def read(files: Mapping[str, Path], models: int) -> Captured:
+    """Read what was written; nothing but tensors and plain values is ever made of it.
+
+    Models are mapped, not read: their tensors are good for being copied from, as long as the
+    files are there.
+    """
+    found = []
+    for index in range(models):
+        state = _load(files[_model_file(index)], mapped=True)
+        frozen = files.get(_model_file(index, ".frozen"))
+        if frozen is not None:
+            state.update(_load(frozen, mapped=True))
+        found.append(state)
     return Captured(
-        models=[_load(folder / _model_file(index)) for index in range(models)],
-        training=_load(folder / "training.pt"),
-        trainer=json.loads((folder / "trainer.json").read_text(encoding="utf-8")),
+        models=found,
+        training=_load(files["training.pt"], mapped=False),
+        trainer=json.loads(files["trainer.json"].read_text(encoding="utf-8")),
     )
 
 
@@ -139,11 +195,14 @@ def apply_moment(parts: Parts, captured: Captured) -> None:
             if name in gradients:
                 gradient = shards.like(gradients[name], parameter)
                 parameter.grad = gradient.to(parameter.device)
-    own = _of_rank(parts.ranks, captured)
+    own = ranks.of_rank(parts.ranks, training)
     if own is not None or parts.ranks.is_chief:
         parts.averages.load_state_dict((own or training)["averages"])
     if training["trial"] is not None:
         parts.trial.load_state_dict(training["trial"])  # type: ignore[attr-defined]  # it has one
+    for name, kept in parts.context.kept.items():
+        if name in training.get("kept", {}):
+            shards.load_kept(kept, training["kept"][name])
     for name, hook in parts.callbacks.items():
         if name in training["callbacks"]:
             hook.load_state_dict(training["callbacks"][name])
@@ -156,60 +215,19 @@ def progress_of(captured: Captured) -> Progress:
 
 def generators_of(parts: Parts, captured: Captured) -> rng.Generators:
     """Return the generators' states of this rank."""
-    training, ranks = captured.training, parts.ranks
-    own = _of_rank(ranks, captured)
+    training, trainer = captured.training, captured.trainer
+    own = ranks.of_rank(parts.ranks, training)
     if own is not None:
         return rng.from_json(own["generators"], own["generator"], own["generators_cuda"])
-    if not ranks.is_chief:
-        batches = captured.trainer["progress"]["batches"]
-        return rng.from_seed(seed_of_rank(parts.context.core.seed, ranks.rank, batches))
-    return rng.from_json(
-        captured.trainer["generators"], training["generator"], training["generators_cuda"]
+    batches = trainer["progress"]["batches"]
+    new = ranks.new_generators(parts.ranks, parts.context.core.seed, batches)
+    return new or rng.from_json(
+        trainer["generators"], training["generator"], training["generators_cuda"]
     )
 
 
 def _as_it_is(value: Any) -> Any:
     return value
-
-
-def seed_of_rank(seed: int, rank: int, batches: int) -> int:
-    """Return what a rank's generators begin with where it takes up training."""
-    return rng.derive(seed, _RANK, rank, batches)
-
-
-def _of_all_ranks(
-    parts: Parts, generators: rng.Generators, data: dict[str, Any] | None
-) -> dict[str, Any]:
-    """Return what ranks have of their own, and what is the same whoever says it."""
-    own = {
-        "generators": rng.to_json(generators),
-        "generator": generators.torch.numpy(),
-        "generators_cuda": [state.numpy() for state in generators.cuda],
-        "averages": parts.averages.state_dict(),
-    }
-    together = parts.ranks.gather((own, data))
-    if together is None:
-        return {}
-    ranks = [
-        said
-        | {
-            "generator": torch.tensor(said["generator"]),
-            "generators_cuda": [torch.tensor(state) for state in said["generators_cuda"]],
-        }
-        for said, _ in together
-    ]
-    averages = merged([said["averages"] for said in ranks])
-    positions = [position for _, position in together if position is not None]
-    return {"ranks": ranks, "averages": averages, "data": positions[-1] if positions else None}
-
-
-def _of_rank(ranks: core.DistributedContext, captured: Captured) -> dict[str, Any] | None:
-    """Return what this rank had of its own, if there were as many ranks as now."""
-    found = captured.training.get("ranks")
-    if not found or len(found) != ranks.size:
-        return None
-    own: dict[str, Any] = found[ranks.rank]
-    return own
 
 
 def _gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -228,9 +246,29 @@ def _own_state(trial: Trial) -> dict[str, Any] | None:
     return state
 
 
-def _model_file(index: int) -> str:
-    return f"model-{index}.pt" if index else "model.pt"
+def _frozen(model: torch.nn.Module) -> frozenset[str]:
+    """Return the names of the parameters that are not trained, if they are worth a file."""
+    frozen = {name: it for name, it in model.named_parameters() if not it.requires_grad}
+    size = sum(parameter.numel() * parameter.element_size() for parameter in frozen.values())
+    return frozenset(frozen) if size >= FROZEN_BYTES_MIN else frozenset()
 
 
-def _load(path: Path) -> Any:
-    return torch.load(path, map_location="cpu", weights_only=True)
+def _model_file(index: int, kind: str = "") -> str:
+    return f"model-{index}{kind}.pt" if index else f"model{kind}.pt"
+
+
+def _save(value: Any, sink: Sink) -> None:
+    """Write a value as torch does, without the CRC-32 that is slower than the disk.
+
+    The manifest has a digest of every byte; `torch.load` does not look at the CRC-32.
+    """
+    before = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save(value, cast("IO[bytes]", sink))
+    finally:
+        torch.serialization.set_crc32_options(before)
+
+
+def _load(path: Path, *, mapped: bool) -> Any:
+    return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)

@@ -20,13 +20,14 @@ from typing import Any
 
 import torch
 
-from rung.torch import rng, state
-from rung.torch.averages import TrainingAverages
+from rung.torch import exactness, ranks, rng, state
+from rung.torch.averages import TrainingAverages, named
 from rung.torch.context import StepMode, TrialContext
 from rung.torch.data import TrainingData
 from rung.torch.evaluate import evaluate
 from rung.torch.pace import Pace
 from rung.torch.plan import Plan, Progress, due, make_plan
+from rung.torch.saving import Saver
 from rung.torch.trial import Trial
 from rung.torch.unit import TrainUnit
 
@@ -101,8 +102,10 @@ class _Loop:
         )
         self._pace = Pace(context.distributed)
         self._data_state: dict[str, Any] | None = None
+        self._saver = Saver(self._core.checkpoint, self._hooks, context.distributed)
         self._stored_at: tuple[int, int] | None = None
         self._restored = False
+        self._beginning = ranks.new_generators(context.distributed, self._core.seed, 0)
 
     @property
     def _progress(self) -> Progress:
@@ -112,8 +115,10 @@ class _Loop:
         """Train from wherever the trial is to wherever this run ends."""
         for model in self._context.models:
             model.train()
+        if self._context.distributed.is_chief:
+            exactness.tell(self._trial, self._context.device, self._data.parts)
         found = self._core.checkpoint.latest or checkpoint_id
-        generators = self._restore(found) if found else self._beginning()
+        generators = self._restore(found) if found else self._beginning
         for hook in self._hooks:
             hook.on_trial_startup(self._progress.batches, found)
         if self._plan.complete(self._progress):
@@ -122,15 +127,9 @@ class _Loop:
             self._validate()
         else:
             self._train(generators)
+        self._saver.finish()
         for hook in self._hooks:
             hook.on_trial_shutdown()
-
-    def _beginning(self) -> rng.Generators | None:
-        """Return what another rank than the chief begins with; models are made alike on all."""
-        rank = self._context.distributed.rank
-        if rank == 0:
-            return None
-        return rng.from_seed(state.seed_of_rank(self._core.seed, rank, 0))
 
     def _train(self, generators: rng.Generators | None) -> None:
         for hook in self._hooks:
@@ -177,11 +176,12 @@ class _Loop:
         if records is None:
             records = self._trial.get_batch_length(batch)
         context.weight = data.share * context.distributed.size
-        metrics = self._trial.train_batch(
-            context.to_device(batch), progress.epochs, progress.batches
-        )
+        with exactness.operators_named():
+            metrics = self._trial.train_batch(
+                context.to_device(batch), progress.epochs, progress.batches
+            )
         self._pace.end(context)
-        self._parts.averages.add(_named(metrics), data.share)
+        self._parts.averages.add(named(metrics), data.share)
         progress.batches += 1
         progress.batch_in_epoch += 1
         progress.records += records
@@ -200,6 +200,7 @@ class _Loop:
 
     def _after(self, before: Progress) -> bool:
         """Report, validate and checkpoint what is due; return whether to leave."""
+        self._saver.poll()
         plan, progress = self._plan, self._progress
         complete = plan.complete(progress)
         stop = self._context.distributed.broadcast(self._context.get_stop_requested())
@@ -261,40 +262,34 @@ class _Loop:
         return progress.epochs + part
 
     def _checkpoint(self) -> None:
-        """Capture the state of this moment, write it, store it."""
+        """Copy the state of this moment and have it stored behind training."""
         progress = self._progress
         if self._stored_at == progress.moment():
             return
         self._stored_at = progress.moment()
-        captured = state.capture(self._parts, self._data.state(), fetched=self._data.share > 0)
-        for hook in self._hooks:
-            hook.on_checkpoint_save_start(captured.training)
         metadata = {"framework": f"torch-{torch.__version__}", "epochs": progress.epochs}
-        with self._core.checkpoint.store_path(metadata, steps_completed=progress.batches) as (
-            folder,
-            checkpoint_id,
-        ):
-            if self._context.distributed.is_chief:
-                state.write(folder, captured)
-            for hook in self._hooks:
-                hook.on_checkpoint_write_end(str(folder))
-        for hook in self._hooks:
-            hook.on_checkpoint_upload_end(checkpoint_id)
+        self._saver.save(self._capture, metadata, progress.batches)
+
+    def _capture(self) -> state.Captured:
+        data = self._data
+        return state.capture(self._parts, data.state(), fetched=data.share > 0)
 
     def _restore(self, checkpoint_id: str) -> rng.Generators | None:
         """Take a checkpoint in; return the generators' states, to be set last.
 
         A checkpoint of another trial gives only its model, optimizers and schedulers.
         """
-        with self._core.checkpoint.restore_path(checkpoint_id) as folder:
-            captured = state.read(folder, len(self._context.models))
+        with self._core.checkpoint.restore_files(checkpoint_id) as files:
+            captured = state.read(files, len(self._context.models))
             for hook in self._hooks:
                 hook.on_checkpoint_load_start(captured.training)
             state.apply(self._parts, captured)
             info = self._core.info
             if info.managed and captured.trainer["trial_id"] != info.trial.trial_id:
-                return self._beginning()
+                return self._beginning
             state.apply_moment(self._parts, captured)
+            if self._context.distributed.is_chief:
+                exactness.tell_differences(captured.trainer.get("machine"))
         self._parts.progress = state.progress_of(captured)
         self._context.batches = self._progress.batches
         self._context.epoch = self._progress.epochs
@@ -302,9 +297,3 @@ class _Loop:
         self._stored_at = self._progress.moment()
         self._restored = True
         return state.generators_of(self._parts, captured)
-
-
-def _named(metrics: Any) -> Mapping[str, Any]:
-    if metrics is None:
-        return {}
-    return metrics if isinstance(metrics, Mapping) else {"loss": metrics}

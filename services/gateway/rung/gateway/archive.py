@@ -6,11 +6,10 @@ tells the client that the rest is missing.
 """
 
 import asyncio
-import hashlib
 import tarfile
 import tempfile
 from pathlib import Path
-from typing import IO, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 from aiohttp import web
@@ -21,8 +20,9 @@ from rung.objects import (
     ObjectError,
     ObjectStore,
     StoredCheckpoint,
-    checkpoint_prefix,
+    locate,
 )
+from rung.objects.digest import digest_file
 
 _CHUNK: Final = 1024 * 1024
 _BLOCK: Final = 512
@@ -60,18 +60,19 @@ def open_archive(store: ObjectStore, stored: StoredCheckpoint) -> Archive:
         ObjectDamaged: a file is missing or has another size than the manifest says.
     """
     manifest = stored.manifest
-    prefix = checkpoint_prefix(manifest.provenance.experiment_id, manifest.checkpoint_id)
-    sizes = {info.name: info.size_bytes for info in store.list(prefix)}
+    places = locate(store, stored)
     files = dict(manifest.files)
     for name, entry in files.items():
-        found = sizes.get(prefix + name)
+        found = places[name].size_bytes if name in places else None
         if found != entry.size_bytes:
             what = "is missing" if found is None else f"has {found} bytes, not {entry.size_bytes}"
             raise ObjectDamaged(f"checkpoint {manifest.checkpoint_id}: {name} {what}")
-    size = sizes.get(prefix + _MANIFEST, 0)
+    if _MANIFEST not in places:
+        raise ObjectDamaged(f"checkpoint {manifest.checkpoint_id}: it was deleted meanwhile")
+    size = places[_MANIFEST].size_bytes
     files[_MANIFEST] = FileEntry(size_bytes=size, sha256=stored.digest)
     members = [
-        Member(_header(manifest.checkpoint_id, name, entry), prefix + name, entry)
+        Member(_header(manifest.checkpoint_id, name, entry), places[name].name, entry)
         for name, entry in files.items()
     ]
     return Archive(manifest.checkpoint_id, members)
@@ -124,17 +125,9 @@ def _fetch(store: ObjectStore, member: Member, path: Path) -> None:
         ObjectDamaged: it is not what the manifest says.
     """
     store.get(member.object_name, path)
-    with path.open("rb") as source:
-        digest = _digest_of(source)
-    if digest != member.entry.sha256:
+    _, digest = digest_file(path, member.entry.algorithm)
+    if digest != member.entry.digest:
         raise ObjectDamaged(f"{member.object_name}: digest {digest[:12]}… differs")
-
-
-def _digest_of(source: IO[bytes]) -> str:
-    digest = hashlib.sha256()
-    while chunk := source.read(_CHUNK):
-        digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _header(checkpoint_id: str, name: str, entry: FileEntry) -> bytes:

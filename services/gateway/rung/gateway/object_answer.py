@@ -29,7 +29,7 @@ class Object(NamedTuple):
     """In the store."""
     file_name: str
     size_bytes: int
-    sha256: str
+    digest: str
 
 
 async def redirect_to(store: ObjectStore, found: Object) -> web.Response | None:
@@ -59,7 +59,7 @@ async def send(request: web.Request, store: ObjectStore, found: Object) -> web.S
         "Content-Type": "application/octet-stream",
         "Content-Length": str(end - begin),
         "Accept-Ranges": "bytes",
-        "ETag": f'"{found.sha256}"',
+        "ETag": f'"{found.digest}"',
         "Cache-Control": "no-store",
     }
     if wanted:
@@ -85,8 +85,8 @@ async def send(request: web.Request, store: ObjectStore, found: Object) -> web.S
 def _range_of(request: web.Request, found: Object) -> tuple[int, int] | None:
     """Return the first byte wanted and the one behind the last; None for all of them."""
     asked = _RANGE.fullmatch(request.headers.get("Range", ""))
-    condition = request.headers.get("If-Range", f'"{found.sha256}"')
-    if asked is None or not any(asked.groups()) or condition != f'"{found.sha256}"':
+    condition = request.headers.get("If-Range", f'"{found.digest}"')
+    if asked is None or not any(asked.groups()) or condition != f'"{found.digest}"':
         return None
     first, last = asked.groups()
     if first:

@@ -26,7 +26,7 @@ from rung.objects import (
     ObjectDamaged,
     ObjectMissing,
     StoredCheckpoint,
-    checkpoint_prefix,
+    locate,
     read_manifest,
 )
 
@@ -75,7 +75,12 @@ async def show_checkpoint(request: web.Request) -> web.Response:
         answer.CheckpointDetail(
             **structs.asdict(shown),
             files=[
-                answer.CheckpointFile(name=name, size_bytes=entry.size_bytes, sha256=entry.sha256)
+                answer.CheckpointFile(
+                    name=name,
+                    size_bytes=entry.size_bytes,
+                    blake3=entry.blake3 or None,
+                    sha256=entry.sha256 or None,
+                )
                 for name, entry in files.items()
             ],
             metadata=stored.manifest.metadata if stored else {},
@@ -118,8 +123,10 @@ async def fetch_checkpoint_file(request: web.Request) -> web.StreamResponse:
     if entry is None:
         what = f"file of checkpoint {checkpoint.id}"
         raise not_found(what, query.name, "GET /checkpoints/ID lists its files")
-    name = checkpoint_prefix(experiment.id, checkpoint.id) + query.name
-    found = Object(name, query.name, entry.size_bytes, entry.sha256)
+    places = await asyncio.to_thread(locate, context.store, stored)
+    if query.name not in places:
+        raise Problem(409, "damaged", f"checkpoint {checkpoint.id}: {query.name} is missing")
+    found = Object(places[query.name].name, query.name, entry.size_bytes, entry.digest)
     if query.redirect and (redirection := await redirect_to(context.store, found)):
         return redirection
     return await send(request, context.store, found)

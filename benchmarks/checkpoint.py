@@ -1,0 +1,266 @@
+"""What a checkpoint costs: the training step, the time until it is durable, the way back.
+
+    stall       how long training waits for a checkpoint, beside a plain copy of its bytes
+    durable     from the call until the checkpoint is announced, digests included, beside
+                `torch.save` to a file and fsync
+    again       the same when most of the model is frozen
+    restore     out of the page cache: files compared with their digests and mapped, and taken
+                into the model, beside reading the bytes from memory; after the page cache was
+                dropped, beside reading the same bytes from the disk
+
+Each pair is measured in turn, in the same run, and the median of its ratios counts.
+
+    python benchmarks/checkpoint.py [--mb N] [--rounds N] [--threads N]
+"""
+
+import argparse
+import contextlib
+import mmap
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import structlog
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from core.agent_end import AgentEnd, agent_end
+from rung import torch as rt
+from rung.core.protocol import Stored
+from rung.objects import open_checkpoint, open_store
+from rung.torch import state
+from rung.torch.averages import TrainingAverages
+from rung.torch.plan import Progress
+from rung.torch.saving import Saver
+
+LAYERS = 16
+EXPERIMENT = "exp00000"
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """Return how long the work takes."""
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+def show(title: str, size: int, ours: list[float], peers: list[float], peer: str) -> None:
+    """Print the medians of what was measured in turn."""
+    ratio = statistics.median(theirs / own for own, theirs in zip(ours, peers, strict=True))
+    rate, peer_rate = (size / 1e6 / statistics.median(it) for it in (ours, peers))
+    print(f"{title:34} {rate:7.0f} MB/s   {peer:28} {peer_rate:7.0f} MB/s   ratio {ratio:5.2f}")
+
+
+class Model(torch.nn.Module):
+    """So many bytes of weights; with SGD's momentum they are a third more than twice that."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        each = size // 4 // LAYERS
+        self.layers = torch.nn.ParameterList(
+            torch.nn.Parameter(torch.randn(each)) for _ in range(LAYERS)
+        )
+
+
+class Bench:
+    """A run with a state of a given size."""
+
+    def __init__(self, agent: AgentEnd, context: rt.TrialContext, size: int) -> None:
+        self.agent = agent
+        self.context = context
+        self.model = context.wrap_model(Model(size // 2))
+        self.optimizer = context.wrap_optimizer(
+            torch.optim.SGD(self.model.parameters(), 1e-6, momentum=0.9)
+        )
+        self._trial = object()
+        self.saver = Saver(context.core.checkpoint, [])
+        self.steps = 0
+        self.change()
+
+    def change(self) -> None:
+        """Take a step in which every weight that is trained changes."""
+        for parameter in self.model.parameters():
+            parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def capture(self) -> state.Captured:
+        """Return the state of the moment."""
+        parts = state.Parts(
+            trial=self._trial,  # type: ignore[arg-type]  # it has no state of its own
+            context=self.context,
+            callbacks={},
+            averages=TrainingAverages(),
+            progress=Progress(),
+        )
+        return state.capture(parts, None)
+
+    def save(self) -> tuple[float, float]:
+        """Store a checkpoint; return how long training waited, and until it was announced."""
+        self.change()
+        self.steps += 1
+        begun = time.perf_counter()
+        self.saver.save(self.capture, {}, self.steps)
+        stall = time.perf_counter() - begun
+        self.saver.finish()
+        return stall, time.perf_counter() - begun
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Return all that a checkpoint holds."""
+        captured = self.capture()
+        momenta = captured.training["optimizers"][0]["state"].values()
+        return [*captured.models[0].values(), *(it["momentum_buffer"] for it in momenta)]
+
+    def newest(self) -> str:
+        """Return the checkpoint that was announced last."""
+        self.agent.wait_for(lambda agent: len(agent.of(Stored)) == self.steps)
+        return self.agent.of(Stored)[-1].checkpoint_id
+
+    def delete_all_but(self, kept: str) -> None:
+        """Make room."""
+        store = open_store(self.agent.objects_url)
+        for stored in self.agent.of(Stored):
+            if stored.checkpoint_id != kept:
+                store.delete(f"checkpoints/{EXPERIMENT}/{stored.checkpoint_id}/")
+
+
+def drop(paths: list[Path]) -> None:
+    """Have the page cache forget some files."""
+    for path in paths:
+        file = os.open(path, os.O_RDONLY)
+        os.fsync(file)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(file)
+
+
+def read_past_the_cache(paths: list[Path]) -> None:
+    """Read files as fast as the disk gives them."""
+    aligned = mmap.mmap(-1, 16 << 20)
+    for path in paths:
+        file = os.open(path, os.O_RDONLY | os.O_DIRECT)
+        offset = 0
+        while count := os.preadv(file, [aligned], offset):
+            offset += count
+            if count % 4096:
+                break
+        os.close(file)
+
+
+def measure_saving(bench: Bench, folder: Path, rounds: int) -> None:
+    """Measure stall and durability."""
+    stalls, copies, durable, peers = [], [], [], []
+    tensors = bench.tensors()
+    size = sum(tensor.nbytes for tensor in tensors)
+    copied = [torch.empty_like(tensor).zero_() for tensor in tensors]
+    target = folder / "peer.pt"
+
+    def copy() -> None:
+        for tensor, other in zip(tensors, copied, strict=True):
+            other.copy_(tensor)
+
+    def plain() -> None:
+        with target.open("wb") as file:
+            torch.save([{"model": tensors}], file)
+            file.flush()
+            os.fsync(file.fileno())
+
+    for number in range(rounds + 1):
+        stall, until = bench.save()
+        copying, saving = seconds(copy), seconds(plain)
+        target.unlink()
+        bench.delete_all_but(bench.newest())
+        if number:
+            stalls.append(stall)
+            copies.append(copying)
+            durable.append(until)
+            peers.append(saving)
+    show("stall of the training step", size, stalls, copies, "copy in memory")
+    more = statistics.median(own / theirs for own, theirs in zip(stalls, copies, strict=True))
+    print(f"{'':34} the step stalls {more:.2f} times as long as the copy takes")
+    show("durable checkpoint", size, durable, peers, "torch.save + fsync")
+
+
+def measure_frozen(bench: Bench, rounds: int) -> None:
+    """Measure checkpoints of which nine tenths of the model do not change."""
+    for parameter in list(bench.model.parameters())[: LAYERS * 9 // 10]:
+        parameter.requires_grad_(requires_grad=False)
+        bench.optimizer.state.pop(parameter, None)
+    size = sum(tensor.nbytes for tensor in bench.capture().models[0].values())
+    first = [bench.save()[1]]
+    more = [bench.save()[1] for _ in range(rounds)]
+    title = "again, 9/10 of the model frozen"
+    show(title, size, more, first * rounds, "the first of them")
+
+
+def measure_restoring(bench: Bench, folder: Path, rounds: int) -> None:
+    """Measure the way back, from memory and from the disk."""
+    store, newest = open_store(bench.agent.objects_url), bench.newest()
+    found = open_checkpoint(store, EXPERIMENT, newest, folder)
+    paths = list(found.paths.values())
+    size = found.stored.manifest.size_bytes
+
+    def mapped() -> state.Captured:
+        opened = open_checkpoint(store, EXPERIMENT, newest, folder)
+        return state.read(opened.paths, 1)
+
+    def whole() -> None:
+        bench.model.load_state_dict(mapped().models[0])
+
+    def from_memory() -> None:
+        for path in paths:
+            with path.open("rb", buffering=0) as file:
+                data = bytearray(path.stat().st_size)
+                file.readinto(data)
+
+    from_memory()
+    rows: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        rows.setdefault("mapped", []).append(seconds(mapped))
+        rows.setdefault("whole", []).append(seconds(whole))
+        rows.setdefault("memory", []).append(seconds(from_memory))
+    for _ in range(rounds):
+        drop(paths)
+        rows.setdefault("cold", []).append(seconds(whole))
+        drop(paths)
+        rows.setdefault("disk", []).append(seconds(lambda: read_past_the_cache(paths)))
+    show("restore, checked and mapped", size, rows["mapped"], rows["memory"], "read from memory")
+    show("restore, into the model", size, rows["whole"], rows["memory"], "read from memory")
+    show("restore from disk, into the model", size, rows["cold"], rows["disk"], "read from disk")
+
+
+@contextlib.contextmanager
+def run(folder: Path, size: int) -> Iterator[Bench]:
+    """Yield a run with a state."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    with agent_end(folder, config={"searcher": {"metric": "loss"}}) as agent:
+        os.environ.update(agent.environment)
+        os.chdir(folder)
+        with rt.init() as context:
+            yield Bench(agent, context, size)
+
+
+def main() -> None:
+    """Measure all of it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mb", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--folder", type=Path, default=None)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    with (
+        tempfile.TemporaryDirectory(dir=options.folder) as name,
+        run(Path(name), options.mb * 10**6) as bench,
+    ):
+        measure_saving(bench, Path(name), options.rounds)
+        measure_restoring(bench, Path(name), options.rounds)
+        measure_frozen(bench, options.rounds)
+
+
+if __name__ == "__main__":
+    main()

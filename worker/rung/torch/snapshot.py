@@ -1,0 +1,101 @@
+"""A copy of tensors in this machine's memory, taken between two steps, so that training can go on.
+
+The buffers are kept and used again: a checkpoint's tensors are those of the one before, so that
+after the first no memory has to be found and cleared. On a machine with GPUs they are pinned, so
+that the copies from a GPU run side by side and at the bus's full speed.
+
+Storages are copied whole and once each: what shared memory shares it in the copy. A buffer is
+used again only after `release`.
+"""
+
+from collections import Counter, OrderedDict
+from typing import Any
+
+import torch
+
+from rung.torch.rng import cuda_in_use
+
+
+class Snapshot:
+    """Copies tensors into buffers of its own."""
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[torch.UntypedStorage]] = {}
+        self._used: list[torch.UntypedStorage] = []
+        self._copies: dict[tuple[torch.device, int], torch.UntypedStorage] = {}
+        self._originals: list[torch.Tensor] = []
+
+    @property
+    def size_bytes(self) -> int:
+        """How much its buffers hold."""
+        free = sum(size * len(buffers) for size, buffers in self._free.items())
+        return free + sum(buffer.nbytes() for buffer in self._used)
+
+    def take(self, value: Any) -> Any:
+        """Return a value of plain containers with its tensors copied; `settle` completes them."""
+        if isinstance(value, torch.Tensor):
+            return self._copy(value)
+        if isinstance(value, Counter):
+            return Counter(value)
+        if isinstance(value, dict):
+            copied = type(value)((key, self.take(item)) for key, item in value.items())
+            if isinstance(value, OrderedDict):
+                vars(copied).update(vars(value))  # a model's has its modules' versions there
+            return copied
+        if isinstance(value, list):
+            return [self.take(item) for item in value]
+        if isinstance(value, tuple):
+            return tuple(self.take(item) for item in value)
+        return value
+
+    def settle(self) -> None:
+        """Return when all copies are complete, and forget what was not used of the buffers."""
+        if any(device.type == "cuda" for device, _ in self._copies):
+            torch.cuda.synchronize()
+        self._copies, self._originals, self._free = {}, [], {}
+
+    def release(self) -> None:
+        """Let the buffers be used again; what was copied into them is worth nothing then."""
+        self._free = {}
+        for buffer in self._used:
+            self._free.setdefault(buffer.nbytes(), []).append(buffer)
+        self._used = []
+
+    def _copy(self, tensor: torch.Tensor) -> Any:
+        tensor = tensor.detach()
+        if not _is_strided(tensor):
+            return tensor.cpu().clone()
+        storage = tensor.untyped_storage()
+        copied: Any = torch.empty(0, dtype=tensor.dtype)
+        offset, shape, stride = tensor.storage_offset(), tensor.shape, tensor.stride()
+        return copied.set_(self._storage(tensor, storage), offset, shape, stride)
+
+    def _storage(
+        self, tensor: torch.Tensor, storage: torch.UntypedStorage
+    ) -> torch.UntypedStorage:
+        key = (storage.device, storage.data_ptr())
+        if storage.nbytes() == 0 or key not in self._copies:
+            buffer = self._buffer(storage.nbytes())
+            buffer.copy_(storage, non_blocking=True)
+            if storage.nbytes() == 0:
+                return buffer
+            self._copies[key] = buffer
+            self._originals.append(tensor)  # so that nobody else gets its memory meanwhile
+        return self._copies[key]
+
+    def _buffer(self, size: int) -> torch.UntypedStorage:
+        free = self._free.get(size)
+        if free:
+            buffer = free.pop()
+        else:
+            pinned = cuda_in_use()
+            buffer = torch.empty(size, dtype=torch.uint8, pin_memory=pinned).untyped_storage()
+        self._used.append(buffer)
+        return buffer
+
+
+def _is_strided(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a plain view of a storage."""
+    if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
+        return False
+    return not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
