@@ -14,6 +14,7 @@ from rung.events.allocation import (
     AllocationRequested,
     AllocationSignaled,
     AllocationWithdrawn,
+    MoveRequested,
     Share,
     Slot,
 )
@@ -83,6 +84,12 @@ def released(allocation_id: str, agent_id: str, incarnation: int = 1) -> Allocat
     return AllocationReleased(
         pool=POOL, allocation_id=allocation_id, agent_id=agent_id, incarnation=incarnation
     )
+
+
+def move(trial_id: str, to: str | None = None) -> MoveRequested:
+    """Somebody wants a trial on another agent."""
+    experiment_id = trial_id.rpartition(".")[0]
+    return MoveRequested(pool=POOL, experiment_id=experiment_id, trial_id=trial_id, to=to)
 
 
 class Pool:

@@ -23,6 +23,7 @@ from scheduler.scenario import (
     joined,
     left,
     lost,
+    move,
     released,
     requested,
     withdrawn,
@@ -140,6 +141,26 @@ class PoolMachine(RuleBasedStateMachine):
     def withdraw(self, data: st.DataObject, how: Literal["preempt", "kill"]) -> None:
         """Any allocation that ever was is withdrawn."""
         self.tell(withdrawn(data.draw(st.sampled_from(list(self.named))), how))
+
+    @precondition(lambda self: self.named)
+    @rule(data=st.data(), to=st.sampled_from(["a", "b", None, None, "e"]))
+    def move(self, data: st.DataObject, to: str | None) -> None:
+        """Any trial that ever was is to be moved."""
+        name = data.draw(st.sampled_from(list(self.named)))
+        self.tell(move(name.rpartition(".")[0], to))
+
+    @precondition(lambda self: self.reference.claims)
+    @rule(data=st.data())
+    def come_back(self, data: st.DataObject) -> None:
+        """A trial that yielded wants its next run, perhaps before all agents gave theirs back."""
+        trial = data.draw(st.sampled_from(sorted(self.reference.claims)))
+        runs = [fact for fact in self.named.values() if fact.spec.trial_id == trial]
+        fact = requested(
+            f"{trial}.{len(runs) + 1}", runs[0].slots, runs[0].priority, runs[0].max_slots
+        )
+        if not any(run.allocation_id in self.reference.running for run in runs):
+            self.named[fact.allocation_id] = fact
+            self.tell(fact)
 
     @precondition(lambda self: self.reference.parts)
     @rule(data=st.data(), life=_LIVES)

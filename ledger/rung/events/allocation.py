@@ -93,6 +93,21 @@ class AllocationWithdrawn(Struct, frozen=True, kw_only=True):
     how: Withdrawal
 
 
+class MoveRequested(Struct, frozen=True, kw_only=True):
+    """Somebody asked that a trial checkpoint, give its slots back and go on on another agent."""
+
+    TYPE: ClassVar[str] = "rung.trial.move_requested.v1"
+    TOPIC: ClassVar[str] = topic.POOLS
+    WRITER: ClassVar[str] = "gateway"
+    READERS: ClassVar[tuple[str, ...]] = ("scheduler", "gateway")
+
+    pool: str
+    experiment_id: str
+    trial_id: str
+    to: str | None
+    """The agent to go on on; None: any but those that it leaves."""
+
+
 class AllocationReleased(Struct, frozen=True, kw_only=True):
     """An agent's part of an allocation is over: its processes are gone, its slots are idle."""
 

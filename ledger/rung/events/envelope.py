@@ -22,6 +22,7 @@ from rung.events.allocation import (
     AllocationRequested,
     AllocationSignaled,
     AllocationWithdrawn,
+    MoveRequested,
 )
 from rung.events.checkpoint import (
     CheckpointDamaged,
@@ -90,6 +91,7 @@ Payload = (
     | AgentLost
     | AllocationRequested
     | AllocationWithdrawn
+    | MoveRequested
     | AllocationReleased
     | AllocationGranted
     | AllocationSignaled

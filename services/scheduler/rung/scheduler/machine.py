@@ -4,7 +4,7 @@ Theory of operation
 ===================
 
 The state is that of one pool. Facts: agents join, leave and are lost; allocations are requested,
-withdrawn and released. Decisions: allocations are granted, signaled, lost and dropped.
+withdrawn and released; somebody wants a trial moved. Decisions: allocations are granted, signaled, lost and dropped.
 
 An allocation that is in none of these states is unknown, and what is said of it is ignored:
 
@@ -13,8 +13,11 @@ An allocation that is in none of these states is unknown, and what is said of it
        │                    └──an agent is gone──▶ lost ──the rest released it─┤
        └──withdrawn──▶ dropped ────────────────────────────────────────────────┘
 
-A running one that is withdrawn is signaled (preempt, then perhaps kill); what its agents make of
-that comes back as a release.
+A running one is signaled (preempt, then perhaps kill) when it is withdrawn, when its trial is to
+be moved, and when something more important needs its slots (`preemption.py`); what its agents make
+of that comes back as a release. A trial that was only asked to yield has a *claim*: its next run
+takes the place in the order that this one had, and goes where the move wants it. A withdrawal ends
+the claim.
 
 An agent is known by its incarnation, which grows with every start. What names another incarnation
 than the current one comes from a life that is over and is ignored. An agent's life ends when it
@@ -39,12 +42,15 @@ Invariants
 * A grant never makes an experiment hold more slots than the request's `max_slots`.
 * Between two facts nothing waits that the policy would start.
 * Every request is answered by exactly one of granted and dropped, a grant by at most one lost.
+* Nobody yields to an equal, and nobody is asked twice.
 
-Not handled: preemption, fair share, backfill (`priority.py` says where they go); allocation ids
-that come back after they are over (the host drops repeated facts; the searcher counts runs).
+Not handled: fair share, backfill (`priority.py` says where they go); allocation ids that come back
+after they are over (the host drops repeated facts; the searcher counts runs).
 """
 
-from typing import assert_never
+from typing import Final, assert_never
+
+import msgspec
 
 from rung.events import Payload, topic
 from rung.events.allocation import (
@@ -58,10 +64,12 @@ from rung.events.allocation import (
     AllocationRequested,
     AllocationSignaled,
     AllocationWithdrawn,
+    MoveRequested,
 )
-from rung.scheduler.pool import Allocation, State
-from rung.scheduler.priority import choose
-from rung.scheduler.queue import Queue, Request
+from rung.scheduler.pool import Allocation, Claim, State
+from rung.scheduler.preemption import choose_yielding
+from rung.scheduler.priority import Start, choose
+from rung.scheduler.queue import Request
 
 PoolFact = (
     AgentJoined
@@ -70,8 +78,12 @@ PoolFact = (
     | AllocationRequested
     | AllocationWithdrawn
     | AllocationReleased
+    | MoveRequested
 )
 PoolDecision = AllocationGranted | AllocationSignaled | AllocationLost | AllocationDropped
+
+CLAIMS_MAX: Final = 4096
+"""Trials that yielded and have not come back; some never do, so the oldest claims are dropped."""
 
 
 class Scheduler:
@@ -80,7 +92,7 @@ class Scheduler:
     name = "scheduler"
     facts = topic.POOLS
     decisions = topic.PLACEMENTS
-    version = 1
+    version = 2
     state_type = State
 
     def initial(self, key: str) -> State:
@@ -104,8 +116,15 @@ class Scheduler:
         decisions += [_dropped(state, request) for request in state.leaving.values()]
         if isinstance(fact, AllocationWithdrawn):
             decisions += _signaled(state, fact)
-        decisions += _granted(state, state.queue)
-        decisions += _granted(state, state.zero_slot_queue)
+        signaled = _moved(state, fact) if isinstance(fact, MoveRequested) else []
+        starts = choose(state.queue, state.room, state.held)
+        yielding = choose_yielding(state, starts, signaled)
+        decisions += [_granted(state, start) for start in starts]
+        decisions += [
+            _granted(state, start)
+            for start in choose(state.zero_slot_queue, state.room, state.held)
+        ]
+        decisions += [_preempted(state, name) for name in (*signaled, *yielding)]
         return decisions
 
 
@@ -124,6 +143,8 @@ def _fold_fact(state: State, event: PoolFact) -> None:
             _withdraw(state, event.allocation_id)
         case AllocationReleased():
             _release(state, event)
+        case MoveRequested():
+            _move(state, event)
         case _:
             assert_never(event)
 
@@ -133,10 +154,12 @@ def _fold_decision(state: State, event: PoolDecision) -> None:
         case AllocationGranted():
             _grant(state, event)
         case AllocationSignaled():
-            state.allocations[event.allocation_id].signaled = event.how
+            _signal(state, event)
         case AllocationLost():
             del state.stricken[event.allocation_id]
-            state.allocations[event.allocation_id].lost = True
+            allocation = state.allocations[event.allocation_id]
+            _count_out(state, allocation)
+            allocation.lost = True
             _close_if_over(state, event.allocation_id)
         case AllocationDropped():
             del state.leaving[event.allocation_id]
@@ -172,6 +195,7 @@ def _end_life(state: State, agent_id: str, incarnation: int, how: str) -> None:
 def _request(state: State, event: AllocationRequested) -> None:
     if state.knows(event.allocation_id):
         return
+    claim = state.claims.pop(event.spec.trial_id, Claim())
     state.queue_of(event.slots).add(
         Request(
             allocation_id=event.allocation_id,
@@ -179,8 +203,11 @@ def _request(state: State, event: AllocationRequested) -> None:
             slots=event.slots,
             priority=event.priority,
             max_slots=event.max_slots,
-            arrival=state.arrivals,
+            arrival=state.arrivals if claim.arrival is None else claim.arrival,
             spec=event.spec,
+            claimed=claim.arrival is not None,
+            avoid=claim.avoid,
+            to=claim.to,
         ),
         state.held.get(event.experiment_id, 0),
     )
@@ -191,6 +218,37 @@ def _withdraw(state: State, allocation_id: str) -> None:
     for queue in (state.queue, state.zero_slot_queue):
         if allocation_id in queue:
             state.leaving[allocation_id] = queue.remove(allocation_id)
+    allocation = state.allocations.get(allocation_id)
+    if allocation is not None:
+        _count_out(state, allocation)
+        allocation.withdrawn = True
+        state.claims.pop(allocation.trial_id, None)
+
+
+def _move(state: State, event: MoveRequested) -> None:
+    """Note where the trial's next run shall go; one that waits goes there at once."""
+    for allocation in state.allocations.values():
+        if allocation.trial_id == event.trial_id and not allocation.lost:
+            claim = Claim(arrival=allocation.arrival, avoid=list(allocation.parts), to=event.to)
+            _claim(state, event.trial_id, claim)
+            return
+    for queue in (state.queue, state.zero_slot_queue):
+        request = queue.of_trial(event.trial_id)
+        if request is not None:
+            if event.to is not None:
+                queue.remove(request.allocation_id)
+                request = msgspec.structs.replace(request, to=event.to)
+                queue.add(request, state.held.get(request.experiment_id, 0))
+            return
+    if event.to is not None:
+        _claim(state, event.trial_id, Claim(to=event.to))
+
+
+def _claim(state: State, trial_id: str, claim: Claim) -> None:
+    state.claims.pop(trial_id, None)
+    state.claims[trial_id] = claim
+    if len(state.claims) > CLAIMS_MAX:
+        del state.claims[next(iter(state.claims))]
 
 
 def _release(state: State, event: AllocationReleased) -> None:
@@ -213,12 +271,33 @@ def _grant(state: State, event: AllocationGranted) -> None:
         experiment_id=request.experiment_id,
         trial_id=request.spec.trial_id,
         run=request.spec.run,
+        priority=request.priority,
+        arrival=request.arrival,
+        slotted=slots > 0,
         parts={share.agent_id: share.slots for share in event.shares},
     )
     for share in event.shares:
         state.room.take(share)
         state.runs_on[share.agent_id].append(event.allocation_id)
     _hold(state, request.experiment_id, slots)
+    if slots:
+        state.staying[request.priority] = state.staying.get(request.priority, 0) + 1
+
+
+def _signal(state: State, event: AllocationSignaled) -> None:
+    allocation = state.allocations[event.allocation_id]
+    _count_out(state, allocation)
+    allocation.signaled = event.how
+    if not allocation.withdrawn and allocation.trial_id not in state.claims:
+        _claim(state, allocation.trial_id, Claim(arrival=allocation.arrival))
+
+
+def _count_out(state: State, allocation: Allocation) -> None:
+    """Take an allocation that holds slots out of those that stay, if it was one."""
+    if allocation.stays and allocation.slotted:
+        left = state.staying.pop(allocation.priority) - 1
+        if left:
+            state.staying[allocation.priority] = left
 
 
 def _hold(state: State, experiment_id: str, slots: int) -> None:
@@ -230,7 +309,9 @@ def _hold(state: State, experiment_id: str, slots: int) -> None:
 
 
 def _close_if_over(state: State, allocation_id: str) -> None:
-    if not state.allocations[allocation_id].parts:
+    allocation = state.allocations[allocation_id]
+    if not allocation.parts:
+        _count_out(state, allocation)
         del state.allocations[allocation_id]
 
 
@@ -272,13 +353,28 @@ def _signaled(state: State, fact: AllocationWithdrawn) -> list[Payload]:
     ]
 
 
-def _granted(state: State, queue: Queue) -> list[Payload]:
+def _moved(state: State, fact: MoveRequested) -> list[str]:
+    """Return the trial's allocation if it is to be asked to yield."""
     return [
-        AllocationGranted(
-            pool=state.pool,
-            allocation_id=request.allocation_id,
-            shares=shares,
-            spec=request.spec,
-        )
-        for request, shares in choose(queue, state.room, state.held)
+        name
+        for name, allocation in state.allocations.items()
+        if allocation.trial_id == fact.trial_id and allocation.stays
     ]
+
+
+def _preempted(state: State, allocation_id: str) -> AllocationSignaled:
+    return AllocationSignaled(
+        pool=state.pool,
+        allocation_id=allocation_id,
+        agents=list(state.allocations[allocation_id].parts),
+        how="preempt",
+    )
+
+
+def _granted(state: State, start: Start) -> AllocationGranted:
+    return AllocationGranted(
+        pool=state.pool,
+        allocation_id=start.request.allocation_id,
+        shares=start.shares,
+        spec=start.request.spec,
+    )

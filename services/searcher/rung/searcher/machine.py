@@ -49,6 +49,7 @@ from rung.events.allocation import (
     AllocationRequested,
     AllocationSignaled,
     AllocationWithdrawn,
+    MoveRequested,
 )
 from rung.events.checkpoint import (
     CheckpointDamaged,
@@ -187,6 +188,8 @@ def _evolve(  # noqa: C901, PLR0912, PLR0915 - one case per event
         case AllocationWithdrawn() | AllocationReleased() | AllocationGranted():
             pass  # of other topics
         case AllocationSignaled() | AllocationLost() | AllocationDropped() | MessageRejected():
+            pass  # of other topics
+        case MoveRequested():
             pass  # of other topics
         case _:
             assert_never(event)
