@@ -1,5 +1,9 @@
 """Moving a trial: on record once, refused where it cannot come true."""
 
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
 import pytest
 
 from gateway.client import Client
@@ -8,13 +12,13 @@ from rung.events import Payload
 from rung.events.allocation import (
     AgentJoined,
     AgentLeft,
-    AllocationGranted,
     AllocationRequested,
     MoveRequested,
-    Share,
     Slot,
 )
-from rung.events.trial import RunRequested, TrialClosed
+from rung.events.trial import RunEnded, RunRequested
+from rung.host import host
+from rung.scheduler.machine import Scheduler
 
 
 async def _submitted(client: Client) -> str:
@@ -50,19 +54,24 @@ async def _placed(world: World, client: Client) -> str:
         max_slots=None,
         spec=wanted.spec,
     )
-    share = Share(agent_id="a", incarnation=1, slots=[0, 1])
-    granted = AllocationGranted(
-        pool="default", allocation_id=asked.allocation_id, shares=[share], spec=wanted.spec
-    )
     agents: list[Payload] = [_joined("a", slots=2), _joined("b", slots=2), _joined("small")]
     agents += [_joined("far", pool="west", slots=2), _joined("gone", slots=2)]
     agents.append(AgentLeft(pool="default", agent_id="gone", incarnation=1))
-    await world.write(*agents, asked, granted)
-    await until(
-        lambda: client.get("/agents"),
-        lambda found: any(slot["allocation_id"] for it in found["items"] for slot in it["slots"]),
-    )
+    async with _scheduler(world):
+        await world.write(*agents, asked)
+        await until(
+            lambda: client.get("/agents"),
+            lambda found: any(s["allocation_id"] for it in found["items"] for s in it["slots"]),
+        )
     return trial_id
+
+
+@contextlib.asynccontextmanager
+async def _scheduler(world: World) -> AsyncIterator[None]:
+    task = asyncio.create_task(host(world.ledger, Scheduler()))
+    yield
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_move_is_on_record(world: World, client: Client) -> None:
@@ -126,17 +135,22 @@ async def test_trials_that_cannot_be_moved(world: World, client: Client) -> None
     unknown = await client.call("POST", f"/trials/{experiment_id}.99/move")
     unplaced = await client.call("POST", f"/trials/{experiment_id}.1/move")
     async with world.searcher():
+        await client.call("POST", f"/experiments/{experiment_id}/kill")
+        names = [f"{experiment_id}.{index}" for index in range(2)]
         await world.write(
-            TrialClosed(
-                experiment_id=experiment_id,
-                trial_id=f"{experiment_id}.1",
-                state="completed",
-                reason="",
-                restarts=0,
+            *(
+                RunEnded(
+                    experiment_id=experiment_id,
+                    trial_id=name,
+                    run=1,
+                    outcome="dropped",
+                    reason="it was killed",
+                )
+                for name in names
             )
         )
         path = f"/trials/{experiment_id}.1"
-        await until(lambda: client.get(path), lambda trial: trial["state"] == "completed")
+        await until(lambda: client.get(path), lambda trial: trial["state"] == "canceled")
     ended = await client.call("POST", f"{path}/move")
 
     assert (unknown.status, unknown.kind) == (404, "not-found")
