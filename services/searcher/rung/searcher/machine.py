@@ -136,11 +136,11 @@ def _evolve(  # noqa: C901, PLR0912, PLR0915 - one case per event
             lifecycle.report(experiment, event)
         case TrialExited():
             message = event.message or event.outcome
-            run = event.trial_id, event.run
-            lifecycle.end_run(experiment, state.phase, *run, event.outcome, message)
+            end = lifecycle.End(event.outcome, message, event.fault, event.steps_completed)
+            lifecycle.end_run(experiment, state.phase, event.trial_id, event.run, end)
         case RunEnded():
-            run = event.trial_id, event.run
-            lifecycle.end_run(experiment, state.phase, *run, event.outcome, event.reason)
+            end = lifecycle.End(event.outcome, event.reason)
+            lifecycle.end_run(experiment, state.phase, event.trial_id, event.run, end)
         case CheckpointStored():
             lifecycle.store(experiment, event)
         case CheckpointDamaged():
