@@ -25,31 +25,38 @@ def exited(code: int | None = 1, signal: int | None = None) -> Exited:
         ),
         ("jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory", "gpu_memory"),
         (
-            "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible"
-            " that dataloader's workers are out of shared memory.",
+            "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is poss",
             "shared_memory",
         ),
         ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.", "host_memory"),
         ("OSError: [Errno 28] No space left on device: 'x.pt'", "disk_full"),
         ("OSError: [Errno 122] Disk quota exceeded", "disk_full"),
         (
-            'safetensors_rust.SafetensorError: Error while serializing: I/O error: Os { code: 28, '
-            'kind: StorageFull, message: "No space left on device" }',
+            (
+                "safetensors_rust.SafetensorError: Error while serializing: I/O error: Os { code: 28, "
+                'kind: StorageFull, message: "No space left on device" }'
+            ),
             "disk_full",
         ),
         (
-            "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 8.00 TiB for an array"
-            " with shape (1,)",
+            (
+                "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 8.00 TiB for an array"
+                " with shape (1,)"
+            ),
             "host_memory",
         ),
         (
-            "RuntimeError: [enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: "
-            "can't allocate memory: you tried to allocate 8796093022208 bytes.",
+            (
+                "RuntimeError: [enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: "
+                "can't allocate memory: you tried to allocate 8796093022208 bytes."
+            ),
             "host_memory",
         ),
         (
-            "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/NCCLUtils.hpp:275, "
-            "unhandled cuda error",
+            (
+                "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/NCCLUtils.hpp:275, "
+                "unhandled cuda error"
+            ),
             "nccl",
         ),
         ("RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer", "gloo"),

@@ -11,7 +11,10 @@ from rung.agent.host_memory import kills
     ("group", "file"),
     [
         ("0::/kube/pod1\n", "sys/fs/cgroup/kube/pod1/memory.events"),
-        ("12:cpu,cpuacct:/x\n5:memory:/docker/1\n", "sys/fs/cgroup/memory/docker/1/memory.oom_control"),
+        (
+            "12:cpu,cpuacct:/x\n5:memory:/docker/1\n",
+            "sys/fs/cgroup/memory/docker/1/memory.oom_control",
+        ),
     ],
 )
 def test_counts_of_the_group_and_the_machine(tmp_path: Path, group: str, file: str) -> None:

@@ -7,7 +7,6 @@ from rung.events.metric import MetricsReported
 from rung.events.trial import TrialStarted
 
 
-
 async def test_a_hung_run_shows_its_stacks_and_fails(running: Rig) -> None:
     """Who says nothing for the time given is shown, thread by thread, and killed: a failure."""
     script = SPEAK + (
@@ -111,8 +110,10 @@ async def test_a_run_that_is_asked_to_leave_has_its_own_deadline(running: Rig) -
             "the module nothing_there is not there: put it into the code folder",
         ),
         (
-            "import resource\nresource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n"
-            "bytearray(2**34)",
+            (
+                "import resource\nresource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n"
+                "bytearray(2**34)"
+            ),
             "host_memory",
             "(MemoryError (exit code 1))",
         ),

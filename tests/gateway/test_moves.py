@@ -97,9 +97,7 @@ async def test_same_key_moves_once(world: World, client: Client) -> None:
     first = [await client.call("POST", path, headers=dict(headers)) for _ in range(2)]
     async with world.gateway() as restarted:
         again = await restarted.call("POST", path, headers=dict(headers))
-        other = await restarted.call(
-            "POST", path, headers=dict(headers), params={"to": "b"}
-        )
+        other = await restarted.call("POST", path, headers=dict(headers), params={"to": "b"})
 
     assert {answer.status for answer in (*first, again)} == {202}
     assert (other.status, other.kind) == (422, "idempotency-key-reused")

@@ -12,7 +12,6 @@ from rung.events.allocation import (
 )
 
 
-
 class Reference:
     """One pool; says in few words what must be decided."""
 
@@ -32,7 +31,7 @@ class Reference:
         self.lost: set[str] = set()
         self.signaled: dict[str, str] = {}
 
-    def tell(self, fact: Payload) -> list[str]:
+    def tell(self, fact: Payload) -> list[str]:  # noqa: C901 - one case per event
         """Fold a fact and return what must be decided."""
         said: list[str] = []
         match fact:
@@ -63,7 +62,9 @@ class Reference:
         chosen = self._yield()
         for name in chosen:
             self._signal(name)
-        return said + [f"signaled {name} preempt: {' '.join(self._on(name))}" for name in (*asked, *chosen)]
+        return said + [
+            f"signaled {name} preempt: {' '.join(self._on(name))}" for name in (*asked, *chosen)
+        ]
 
     def idle(self, agent_id: str) -> list[int]:
         """Return an agent's idle slots."""
@@ -187,7 +188,8 @@ class Reference:
         for request in sorted((r for r in self.waiting if r.slots), key=self._order):
             limit, experiment = request.max_slots, request.experiment_id
             held = sum(
-                len(slots) for (n, _), slots in parts.items()
+                len(slots)
+                for (n, _), slots in parts.items()
                 if self.running[n].experiment_id == experiment
             ) + planned.get(experiment, 0)
             over = limit is not None and held + request.slots > limit
@@ -208,8 +210,11 @@ class Reference:
 
     def _in_the_way(self, request: AllocationRequested, chosen: list[str]) -> list[str]:
         lesser = [
-            name for name, other in self.running.items()
-            if self._stays(name) and other.priority > request.priority and other.slots
+            name
+            for name, other in self.running.items()
+            if self._stays(name)
+            and other.priority > request.priority
+            and other.slots
             and name not in chosen
         ]
         parts, yielding = dict(self.parts), list[str]()
@@ -256,9 +261,7 @@ class Reference:
             said.append(f"granted {request.allocation_id}: {shares}")
         return said
 
-    def _place(
-        self, slots: int, allowed: list[str] | None = None
-    ) -> list[tuple[str, list[int]]]:
+    def _place(self, slots: int, allowed: list[str] | None = None) -> list[tuple[str, list[int]]]:
         agents = list(self.slots) if allowed is None else allowed
         if slots == 0:
             return self._place_none(agents)
@@ -267,9 +270,7 @@ class Reference:
             if idle >= slots:
                 return [(agent, self.idle(agent)[:slots])]
         for size in range(slots - 1, 0, -1):
-            whole = sorted(
-                a for a in agents if len(self.slots[a]) == size == len(self.idle(a))
-            )
+            whole = sorted(a for a in agents if len(self.slots[a]) == size == len(self.idle(a)))
             if slots % size == 0 and len(whole) * size >= slots:
                 return [(agent, self.idle(agent)) for agent in whole[: slots // size]]
         return []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rung.scheduler.machine import CLAIMS_MAX
+from rung.scheduler.claim import CLAIMS_MAX
 from scheduler.scenario import (
     Pool,
     joined,
@@ -142,5 +142,5 @@ def test_claims_are_bounded() -> None:
     """Trials that are moved and never come back are forgotten, the oldest first."""
     pool = Pool()
     pool.tell(*(move(f"x.{index}", "a") for index in range(CLAIMS_MAX + 5)))
-    assert list(pool.state.claims)[0] == "x.5"
+    assert next(iter(pool.state.claims)) == "x.5"
     assert len(pool.state.claims) == CLAIMS_MAX

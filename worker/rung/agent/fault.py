@@ -77,8 +77,8 @@ SIGNS: Final = (
     _sign(
         "gloo",
         r"(?i)\bgloo\b.*(connection|timed out|timeout|reset|refused|closed by peer)",
-        "the ranks lost each other (gloo): the rank that failed first says why in its log; if none "
-        "does, check the network between the agents",
+        "the ranks lost each other (gloo): the rank that failed first says why in its log; if "
+        "none does, check the network between the agents",
     ),
     _sign(
         "gpu_assert",

@@ -4,7 +4,6 @@ Read from the kernel's lists of children, which costs in proportion to the run a
 machine.
 """
 
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -67,12 +66,12 @@ def _waits_in(folder: Path) -> str:
 
 def _children(pid: int) -> Iterator[int]:
     try:
-        tasks = os.listdir(f"/proc/{pid}/task")
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:
         return
     for task in tasks:
         try:
-            text = Path(f"/proc/{pid}/task/{task}/children").read_text(encoding="ascii")
+            text = (task / "children").read_text(encoding="ascii")
         except OSError:
             continue
         yield from map(int, text.split())

@@ -70,7 +70,11 @@ class Vitals:
             "cpu_percent": 100 * grown.pop("cpu") / seconds,
             "host_cpu_percent": 100 * busy / (busy + idle) if busy + idle else 0.0,
         }
-        return {**rates, **{f"{name}_per_s": n / seconds for name, n in grown.items()}, **now.values}
+        return {
+            **rates,
+            **{f"{name}_per_s": n / seconds for name, n in grown.items()},
+            **now.values,
+        }
 
     def _read(self) -> _Reading:
         processes = tree(self._mains)

@@ -111,9 +111,7 @@ class Watch:
         await dump_stacks(mains, self._note)
         self._departure.end_hanging(f"{reason}; its stacks are in the log")
 
-    async def _measure(
-        self, mains: Sequence[int], folder: Path, slots: Sequence[int]
-    ) -> None:
+    async def _measure(self, mains: Sequence[int], folder: Path, slots: Sequence[int]) -> None:
         """Report what the run takes of the machine, every few seconds."""
         devices = [slot for slot in self._node.slots if slot.id in slots]
         readings = await asyncio.to_thread(vitals.Vitals, mains, folder, devices)

@@ -126,15 +126,7 @@ class Shipped(Struct, frozen=True, tag="shipped"):
 
 
 FromTrial = (
-    Hello
-    | Reported
-    | Stored
-    | Restored
-    | Damaged
-    | Acknowledged
-    | HparamsRefused
-    | Alive
-    | Fetch
+    Hello | Reported | Stored | Restored | Damaged | Acknowledged | HparamsRefused | Alive | Fetch
 )
 FromAgent = Welcome | Preempt | Fetched | Shipped
 

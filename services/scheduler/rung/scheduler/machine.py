@@ -4,7 +4,8 @@ Theory of operation
 ===================
 
 The state is that of one pool. Facts: agents join, leave and are lost; allocations are requested,
-withdrawn and released; somebody wants a trial moved. Decisions: allocations are granted, signaled, lost and dropped.
+withdrawn and released; somebody wants a trial moved. Decisions: allocations are granted, signaled,
+lost and dropped.
 
 An allocation that is in none of these states is unknown, and what is said of it is ignored:
 
@@ -48,9 +49,7 @@ Not handled: fair share, backfill (`priority.py` says where they go); allocation
 after they are over (the host drops repeated facts; the searcher counts runs).
 """
 
-from typing import Final, assert_never
-
-import msgspec
+from typing import assert_never
 
 from rung.events import Payload, topic
 from rung.events.allocation import (
@@ -66,9 +65,10 @@ from rung.events.allocation import (
     AllocationWithdrawn,
     MoveRequested,
 )
+from rung.scheduler import claim, decision
 from rung.scheduler.pool import Allocation, Claim, State
 from rung.scheduler.preemption import choose_yielding
-from rung.scheduler.priority import Start, choose
+from rung.scheduler.priority import choose
 from rung.scheduler.queue import Request
 
 PoolFact = (
@@ -81,9 +81,6 @@ PoolFact = (
     | MoveRequested
 )
 PoolDecision = AllocationGranted | AllocationSignaled | AllocationLost | AllocationDropped
-
-CLAIMS_MAX: Final = 4096
-"""Trials that yielded and have not come back; some never do, so the oldest claims are dropped."""
 
 
 class Scheduler:
@@ -111,20 +108,21 @@ class Scheduler:
         if not isinstance(fact, PoolFact):
             return []
         decisions: list[Payload] = [
-            _lost(state, allocation_id, reason) for allocation_id, reason in state.stricken.items()
+            decision.lost(state, allocation_id, reason)
+            for allocation_id, reason in state.stricken.items()
         ]
-        decisions += [_dropped(state, request) for request in state.leaving.values()]
+        decisions += [decision.dropped(state, request) for request in state.leaving.values()]
         if isinstance(fact, AllocationWithdrawn):
-            decisions += _signaled(state, fact)
-        signaled = _moved(state, fact) if isinstance(fact, MoveRequested) else []
+            decisions += decision.signaled(state, fact)
+        signaled = claim.moved(state, fact) if isinstance(fact, MoveRequested) else []
         starts = choose(state.queue, state.room, state.held)
         yielding = choose_yielding(state, starts, signaled)
-        decisions += [_granted(state, start) for start in starts]
+        decisions += [decision.granted(state, start) for start in starts]
         decisions += [
-            _granted(state, start)
+            decision.granted(state, start)
             for start in choose(state.zero_slot_queue, state.room, state.held)
         ]
-        decisions += [_preempted(state, name) for name in (*signaled, *yielding)]
+        decisions += [decision.preempted(state, name) for name in (*signaled, *yielding)]
         return decisions
 
 
@@ -144,7 +142,7 @@ def _fold_fact(state: State, event: PoolFact) -> None:
         case AllocationReleased():
             _release(state, event)
         case MoveRequested():
-            _move(state, event)
+            claim.move(state, event)
         case _:
             assert_never(event)
 
@@ -195,7 +193,7 @@ def _end_life(state: State, agent_id: str, incarnation: int, how: str) -> None:
 def _request(state: State, event: AllocationRequested) -> None:
     if state.knows(event.allocation_id):
         return
-    claim = state.claims.pop(event.spec.trial_id, Claim())
+    owed = state.claims.pop(event.spec.trial_id, Claim())
     state.queue_of(event.slots).add(
         Request(
             allocation_id=event.allocation_id,
@@ -203,11 +201,11 @@ def _request(state: State, event: AllocationRequested) -> None:
             slots=event.slots,
             priority=event.priority,
             max_slots=event.max_slots,
-            arrival=state.arrivals if claim.arrival is None else claim.arrival,
+            arrival=state.arrivals if owed.arrival is None else owed.arrival,
             spec=event.spec,
-            claimed=claim.arrival is not None,
-            avoid=claim.avoid,
-            to=claim.to,
+            claimed=owed.arrival is not None,
+            avoid=owed.avoid,
+            to=owed.to,
         ),
         state.held.get(event.experiment_id, 0),
     )
@@ -223,32 +221,6 @@ def _withdraw(state: State, allocation_id: str) -> None:
         _count_out(state, allocation)
         allocation.withdrawn = True
         state.claims.pop(allocation.trial_id, None)
-
-
-def _move(state: State, event: MoveRequested) -> None:
-    """Note where the trial's next run shall go; one that waits goes there at once."""
-    for allocation in state.allocations.values():
-        if allocation.trial_id == event.trial_id and not allocation.lost:
-            claim = Claim(arrival=allocation.arrival, avoid=list(allocation.parts), to=event.to)
-            _claim(state, event.trial_id, claim)
-            return
-    for queue in (state.queue, state.zero_slot_queue):
-        request = queue.of_trial(event.trial_id)
-        if request is not None:
-            if event.to is not None:
-                queue.remove(request.allocation_id)
-                request = msgspec.structs.replace(request, to=event.to)
-                queue.add(request, state.held.get(request.experiment_id, 0))
-            return
-    if event.to is not None:
-        _claim(state, event.trial_id, Claim(to=event.to))
-
-
-def _claim(state: State, trial_id: str, claim: Claim) -> None:
-    state.claims.pop(trial_id, None)
-    state.claims[trial_id] = claim
-    if len(state.claims) > CLAIMS_MAX:
-        del state.claims[next(iter(state.claims))]
 
 
 def _release(state: State, event: AllocationReleased) -> None:
@@ -289,7 +261,7 @@ def _signal(state: State, event: AllocationSignaled) -> None:
     _count_out(state, allocation)
     allocation.signaled = event.how
     if not allocation.withdrawn and allocation.trial_id not in state.claims:
-        _claim(state, allocation.trial_id, Claim(arrival=allocation.arrival))
+        claim.owe(state, allocation.trial_id, Claim(arrival=allocation.arrival))
 
 
 def _count_out(state: State, allocation: Allocation) -> None:
@@ -313,68 +285,3 @@ def _close_if_over(state: State, allocation_id: str) -> None:
     if not allocation.parts:
         _count_out(state, allocation)
         del state.allocations[allocation_id]
-
-
-def _lost(state: State, allocation_id: str, reason: str) -> AllocationLost:
-    allocation = state.allocations[allocation_id]
-    return AllocationLost(
-        pool=state.pool,
-        allocation_id=allocation_id,
-        experiment_id=allocation.experiment_id,
-        trial_id=allocation.trial_id,
-        run=allocation.run,
-        reason=reason,
-    )
-
-
-def _dropped(state: State, request: Request) -> AllocationDropped:
-    return AllocationDropped(
-        pool=state.pool,
-        allocation_id=request.allocation_id,
-        experiment_id=request.experiment_id,
-        trial_id=request.spec.trial_id,
-        run=request.spec.run,
-        reason="withdrawn before it got its slots",
-    )
-
-
-def _signaled(state: State, fact: AllocationWithdrawn) -> list[Payload]:
-    """Answer a withdrawal of what runs; kill may follow preempt, anything else is a repetition."""
-    allocation = state.allocations.get(fact.allocation_id)
-    if allocation is None or allocation.lost or allocation.signaled in {fact.how, "kill"}:
-        return []
-    return [
-        AllocationSignaled(
-            pool=state.pool,
-            allocation_id=fact.allocation_id,
-            agents=list(allocation.parts),
-            how=fact.how,
-        )
-    ]
-
-
-def _moved(state: State, fact: MoveRequested) -> list[str]:
-    """Return the trial's allocation if it is to be asked to yield."""
-    return [
-        name
-        for name, allocation in state.allocations.items()
-        if allocation.trial_id == fact.trial_id and allocation.stays
-    ]
-
-
-def _preempted(state: State, allocation_id: str) -> AllocationSignaled:
-    return AllocationSignaled(
-        pool=state.pool,
-        allocation_id=allocation_id,
-        agents=list(state.allocations[allocation_id].parts),
-        how="preempt",
-    )
-
-
-def _granted(state: State, start: Start) -> AllocationGranted:
-    return AllocationGranted(
-        pool=state.pool,
-        allocation_id=start.request.allocation_id,
-        shares=start.shares,
-        spec=start.request.spec,
-    )

@@ -22,9 +22,7 @@ from rung.scheduler.priority import Start, left_waiting
 from rung.scheduler.queue import Request
 
 
-def choose_yielding(
-    state: State, starts: Sequence[Start], asked: Sequence[str] = ()
-) -> list[str]:
+def choose_yielding(state: State, starts: Sequence[Start], asked: Sequence[str] = ()) -> list[str]:
     """Return which allocations are to yield now; changes nothing.
 
     Args:

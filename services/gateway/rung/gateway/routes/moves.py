@@ -41,9 +41,7 @@ async def move_trial(request: web.Request) -> web.StreamResponse:
     pools = {pool.name: pool for pool in context.views.pools()}
     name = _pool_of(experiment)
     pool = pools.get(name) or Pool(name)
-    fact = MoveRequested(
-        pool=name, experiment_id=experiment.id, trial_id=trial_id, to=query.to
-    )
+    fact = MoveRequested(pool=name, experiment_id=experiment.id, trial_id=trial_id, to=query.to)
     accepted = answer.MoveAsked(trial_id=trial_id, to=query.to)
     async with once(context, key):
         if key is not None and key in pool.requests:
