@@ -39,6 +39,7 @@ from rung.agent.slots import detect
 from rung.agent.socket_folder import SocketFolder
 from rung.agent.source_folder import SourceFolder
 from rung.agent.spool import Spool
+from rung.agent.spot import cloud_of, notice_from
 from rung.agent.starter import Starter
 from rung.events import LedgerError, RungError
 from rung.events.allocation import (
@@ -59,6 +60,8 @@ from rung.objects import open_store
 
 _DRAIN_S: Final = 5.0
 _BACKLOG_S: Final = 30.0
+_OF_NOTICE: Final = 0.7
+"""How much of the time that the cloud leaves is the trials'; the rest is for the goodbyes."""
 
 _log = structlog.get_logger()
 
@@ -95,6 +98,7 @@ class Agent:
         )
         self._joined = asyncio.Event()
         self._renewing = asyncio.Lock()
+        self._leave_s = settings.leave_s
         self._offering: int | None = None
         """The incarnation whose grants are carried out; None between two."""
         self._node: Node
@@ -155,18 +159,23 @@ class Agent:
         losses = asyncio.create_task(
             follow_losses(self._ledger, self._settings.pool, self._taken_for_lost)
         )
+        taken = asyncio.create_task(self._taken_away())
         stopped, abandoned = (asyncio.create_task(event.wait()) for event in (stop, gone))
         always = (drain, starter, work, beat, losses)
         try:
-            await asyncio.wait([*always, stopped, abandoned], return_when=asyncio.FIRST_COMPLETED)
+            ends = (*always, stopped, abandoned, taken)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             for task in always:
                 if task.done():
                     task.result()  # raises: none of them ends by itself
             if not gone.is_set():
                 await _end(work)
                 await self._leave(starter, abandoned)
+            if taken.done():
+                _log.info("has left; waits for the machine's end")
+                await asyncio.wait([stopped, abandoned], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await _end(work, beat, losses, stopped, abandoned, *self._tasks.values())
+            await _end(work, beat, losses, stopped, abandoned, taken, *self._tasks.values())
             await _end(starter)
             await self._depot.close()
             await _end(drain)
@@ -281,11 +290,21 @@ class Agent:
                 self._tasks[allocation_id].cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
+    async def _taken_away(self) -> None:
+        """Return once the cloud has said that it takes this machine away."""
+        cloud = await asyncio.to_thread(cloud_of, self._settings.spot, self._settings.metadata_url)
+        if cloud is None:
+            await asyncio.get_running_loop().create_future()
+            return
+        notice = await notice_from(cloud, every_s=self._settings.spot_every_s)
+        self._leave_s = max(self._leave_s, notice.seconds * _OF_NOTICE)
+        _log.warning("leaving", reason=notice.reason, seconds=notice.seconds)
+
     async def _leave(self, starter: asyncio.Task[None], abandoned: asyncio.Task[Any]) -> None:
         """Let trials checkpoint, end them, and say goodbye."""
         for run in self._runs.values():
             if run.launched:
-                run.leave(self._settings.leave_s)
+                run.leave(self._leave_s)
         ended = asyncio.create_task(self._end_runs())
         await asyncio.wait([ended, starter, abandoned], return_when=asyncio.FIRST_COMPLETED)
         if not ended.done():

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from rung.agent.spot import EVERY_S, Choice
+
 
 class Settings(Struct, frozen=True, kw_only=True):
     """How an agent runs.
@@ -27,6 +29,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The longest grace period of a preemption, whatever an experiment asks for."""
     leave_s: float = 5.0
     """How long trials may take to checkpoint when the agent itself is asked to stop."""
+    spot: Choice = "off"
+    """Which cloud's metadata to ask whether this machine will be taken away; `auto`: the one that
+    the firmware names."""
+    metadata_url: str | None = None
+    """Where they are, if not where they always are."""
+    spot_every_s: float = EVERY_S
     vitals_s: float = 5.0
     """Seconds between two readings of what a run takes of the machine; 0: none are taken."""
     cold: bool = False
