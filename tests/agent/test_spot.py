@@ -7,7 +7,7 @@ import pytest
 from agent.metadata import metadata_service
 from agent.rig import SPEAK, Rig
 from rung.agent.spot import Aws, Gcp, cloud_of, notice_from
-from rung.events.allocation import AgentLeft, AllocationReleased
+from rung.events.allocation import AgentLeft, AllocationReleased, DrainRequested
 from rung.events.checkpoint import CheckpointStored
 
 
@@ -67,29 +67,39 @@ def test_the_firmware_says_which_cloud(
     assert cloud_of("off", dmi=tmp_path) is None
 
 
+LEAVES = SPEAK + (
+    "hello(); print('here', flush=True)\n"
+    "json.loads(channel.makefile().readline())\n"
+    "say(type='stored', checkpoint_id='c', steps_completed=4, size_bytes=1, files=1, digest='d')\n"
+    "say(type='acknowledged')\n"
+)
+
+
 @pytest.mark.parametrize("cloud", ["aws", "gcp"])
-async def test_a_notice_makes_trials_checkpoint_and_the_agent_leave(rig: Rig, cloud: str) -> None:
-    """The trial gets most of the time that is left, not the few seconds of a mere stop."""
-    script = SPEAK + (
-        "hello(); print('here', flush=True)\n"
-        "asked = json.loads(channel.makefile().readline())\n"
-        "print('grace', asked['grace_ms'], flush=True)\n"
-        "say(type='stored', checkpoint_id='c', steps_completed=4, size_bytes=1, files=1,"
-        " digest='d')\n"
-        "say(type='acknowledged')\n"
-    )
+async def test_a_notice_drains_the_agent(rig: Rig, cloud: str) -> None:
+    """The scheduler is told; once the trials it asked have left, the agent says goodbye."""
     with metadata_service() as known:
-        rig.start(spot=cloud, metadata_url=known.url, spot_every_s=0.05, leave_s=0.2)
-        await rig.grant(code=rig.code(train=script))
+        rig.start(spot=cloud, metadata_url=known.url, spot_every_s=0.05)
+        allocation = await rig.grant(code=rig.code(train=LEAVES))
         await rig.until_printed("here")
-        known.take_away(60)
+        known.take_away(600)
+        await rig.until(DrainRequested)
+        await rig.signal(allocation, "preempt")
+        await rig.until(AgentLeft)
+        ended = await rig.ended_run(allocation)
+        await rig.stop()
+    assert ended.exit.outcome == "preempted"
+    assert [it.steps_completed for it in ended.of(CheckpointStored)] == [4]
+    assert len(ended.of(AllocationReleased)) == 1
+
+
+async def test_without_an_answer_the_agent_leaves_by_itself(rig: Rig) -> None:
+    """Should the scheduler say nothing, trials are asked by the agent, before it is too late."""
+    with metadata_service() as known:
+        rig.start(spot="aws", metadata_url=known.url, spot_every_s=0.05)
+        await rig.grant(code=rig.code(train=LEAVES))
+        await rig.until_printed("here")
+        known.take_away(1)
         await rig.until(AgentLeft)
         await rig.stop()
-    stored = await rig.until(CheckpointStored)
-    assert [it.steps_completed for it in stored] == [4]
-    await rig.until_printed("grace")
-    found = [event.data for event in await rig.events()]
-    text = " ".join(line.text for data in found for line in getattr(data, "lines", []))
-    grace_ms = int(text.partition("grace ")[2].split()[0])
-    assert 20_000 <= grace_ms <= 42_000
-    assert not any(isinstance(data, AllocationReleased) for data in found)
+    assert [it.steps_completed for it in await rig.until(CheckpointStored)] == [4]

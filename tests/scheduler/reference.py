@@ -8,6 +8,7 @@ from rung.events.allocation import (
     AllocationReleased,
     AllocationRequested,
     AllocationWithdrawn,
+    DrainRequested,
     MoveRequested,
 )
 
@@ -17,6 +18,8 @@ class Reference:
 
     def __init__(self) -> None:
         self.slots: dict[str, list[int]] = {}
+        self.drained: dict[str, list[int]] = {}
+        """Agents that offer nothing more, and what they had."""
         self.incarnations: dict[str, int] = {}
         self.waiting: list[AllocationRequested] = []
         self.running: dict[str, AllocationRequested] = {}
@@ -31,7 +34,7 @@ class Reference:
         self.lost: set[str] = set()
         self.signaled: dict[str, str] = {}
 
-    def tell(self, fact: Payload) -> list[str]:  # noqa: C901 - one case per event
+    def tell(self, fact: Payload) -> list[str]:  # noqa: C901, PLR0912 - one case per event
         """Fold a fact and return what must be decided."""
         said: list[str] = []
         match fact:
@@ -40,6 +43,9 @@ class Reference:
                     said += self._gone(fact.agent_id, "was started again")
                     self.incarnations[fact.agent_id] = fact.incarnation
                     self.slots[fact.agent_id] = [slot.id for slot in fact.slots]
+            case DrainRequested() if self._is_current(fact.agent_id, fact.incarnation):
+                if fact.agent_id in self.slots:
+                    self.drained[fact.agent_id] = self.slots.pop(fact.agent_id)
             case AgentLeft() if self._is_current(fact.agent_id, fact.incarnation):
                 said += self._gone(fact.agent_id, "left")
             case AgentLost() if self._is_current(fact.agent_id, fact.incarnation):
@@ -56,6 +62,9 @@ class Reference:
             case _:
                 pass
         asked = self._move(fact) if isinstance(fact, MoveRequested) else []
+        if isinstance(fact, DrainRequested) and self._is_current(fact.agent_id, fact.incarnation):
+            names = [name for name, agent in self.parts if agent == fact.agent_id]
+            asked = [n for n in names if self._stays(n) and n not in self.withdrawn]
         said += self._start(zero=False) + self._start(zero=True)
         for name in asked:
             self._signal(name)
@@ -92,7 +101,8 @@ class Reference:
         )
 
     def _is_current(self, agent_id: str, incarnation: int) -> bool:
-        return agent_id in self.slots and self.incarnations[agent_id] == incarnation
+        there = agent_id in self.slots or agent_id in self.drained
+        return there and self.incarnations[agent_id] == incarnation
 
     def _wait(self, fact: AllocationRequested) -> None:
         arrival, avoid, to = self.claims.pop(fact.spec.trial_id, (None, [], None))
@@ -128,6 +138,7 @@ class Reference:
     def _gone(self, agent_id: str, how: str) -> list[str]:
         said = []
         self.slots.pop(agent_id, None)
+        self.drained.pop(agent_id, None)
         for name, agent in list(self.parts):
             if agent == agent_id:
                 del self.parts[name, agent]

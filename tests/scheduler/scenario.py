@@ -14,6 +14,7 @@ from rung.events.allocation import (
     AllocationRequested,
     AllocationSignaled,
     AllocationWithdrawn,
+    DrainRequested,
     MoveRequested,
     Share,
     Slot,
@@ -83,6 +84,13 @@ def released(allocation_id: str, agent_id: str, incarnation: int = 1) -> Allocat
     """An agent's part of an allocation is over."""
     return AllocationReleased(
         pool=POOL, allocation_id=allocation_id, agent_id=agent_id, incarnation=incarnation
+    )
+
+
+def drain(agent_id: str, incarnation: int = 1) -> DrainRequested:
+    """An agent will be gone soon."""
+    return DrainRequested(
+        pool=POOL, agent_id=agent_id, incarnation=incarnation, reason="the cloud wants it"
     )
 
 

@@ -5,6 +5,7 @@ import pytest
 from rung.scheduler.claim import CLAIMS_MAX
 from scheduler.scenario import (
     Pool,
+    drain,
     joined,
     left,
     lost,
@@ -136,6 +137,30 @@ def test_a_waiting_trial_is_sent_to_an_agent() -> None:
     pool.tell(*(requested(f"{name}.0.1") for name in "xyz"))
     assert pool.then(move("z.0", "b"), released("x.0.1", "a")) == []
     assert pool.then(released("y.0.1", "b")) == ["granted z.0.1: b[0]"]
+
+
+def test_an_agent_is_drained() -> None:
+    """What runs on it yields, wherever else it runs, and goes on elsewhere; nothing new comes."""
+    pool = Pool()
+    pool.tell(joined("a", 1), joined("b", 1), requested("gang.0.1", slots=2), joined("c", 2))
+    pool.tell(requested("x.0.1"), requested("x.1.1"))
+    assert pool.then(drain("b", incarnation=7)) == []
+    assert pool.then(drain("b")) == ["signaled gang.0.1 preempt: a b"]
+    assert pool.then(drain("b"), released("gang.0.1", "b"), requested("y.0.1")) == []
+    assert pool.then(released("gang.0.1", "a")) == ["granted y.0.1: a[0]"]
+    assert pool.then(requested("gang.0.2", slots=2), left("b")) == []
+    assert pool.then(released("x.0.1", "c"), released("x.1.1", "c")) == [
+        "granted gang.0.2: c[0,1]"
+    ]
+    assert pool.then(joined("b", 1, incarnation=2), requested("y.1.1")) == ["granted y.1.1: b[0]"]
+
+
+def test_what_a_drained_agent_took_along_is_lost() -> None:
+    """Who did not leave in time is lost with the agent, as ever."""
+    pool = Pool()
+    pool.tell(joined("a", 1), joined("b", 1), requested("x.0.1"), drain("a"))
+    assert pool.then(left("a")) == ["lost x.0.1: agent a left"]
+    assert pool.then(requested("x.0.2")) == ["granted x.0.2: b[0]"]
 
 
 def test_claims_are_bounded() -> None:

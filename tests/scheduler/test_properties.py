@@ -20,6 +20,7 @@ from scheduler.reference import Reference
 from scheduler.scenario import (
     Pool,
     brief,
+    drain,
     joined,
     left,
     lost,
@@ -99,6 +100,11 @@ class PoolMachine(RuleBasedStateMachine):
     def go(self, agent: str, life: int, fact: Callable[[str, int], Payload]) -> None:
         """An agent leaves or is lost."""
         self.tell(fact(agent, self._life(agent, life)))
+
+    @rule(agent=_AGENTS, life=_LIVES)
+    def drain(self, agent: str, life: int) -> None:
+        """An agent will be gone soon."""
+        self.tell(drain(agent, self._life(agent, life)))
 
     def _request(self, experiment: str, *wish: Any) -> None:
         fact = requested(f"{experiment}.{len(self.named)}.1", *wish)
@@ -203,7 +209,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert state.allocations.keys() == self.reference.running.keys()
         assert {a: sorted(names) for a, names in state.runs_on.items()} == {
             agent: sorted(name for name, other in self.reference.parts if other == agent)
-            for agent in self.reference.slots
+            for agent in (*self.reference.slots, *self.reference.drained)
         }
 
     def teardown(self) -> None:

@@ -35,6 +35,20 @@ class AgentJoined(Struct, frozen=True, kw_only=True):
     slots: list[Slot]
 
 
+class DrainRequested(Struct, frozen=True, kw_only=True):
+    """An agent will be gone soon: what runs on it shall go on elsewhere, and nothing new come."""
+
+    TYPE: ClassVar[str] = "rung.agent.drain_requested.v1"
+    TOPIC: ClassVar[str] = topic.POOLS
+    WRITER: ClassVar[str] = "agent"
+    READERS: ClassVar[tuple[str, ...]] = ("scheduler",)
+
+    pool: str
+    agent_id: str
+    incarnation: int
+    reason: str
+
+
 class AgentLeft(Struct, frozen=True, kw_only=True):
     """An agent went down in good order; nothing runs on it any more."""
 

@@ -22,6 +22,7 @@ from rung.events.allocation import (
     AllocationRequested,
     AllocationSignaled,
     AllocationWithdrawn,
+    DrainRequested,
     MoveRequested,
 )
 from rung.events.checkpoint import (
@@ -87,6 +88,7 @@ Payload = (
     | CheckpointRetired
     | CheckpointDeleted
     | AgentJoined
+    | DrainRequested
     | AgentLeft
     | AgentLost
     | AllocationRequested

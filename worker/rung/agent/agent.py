@@ -16,6 +16,7 @@ end before the join is written; grants for other incarnations are none of ours.
 """
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import socket
@@ -50,6 +51,7 @@ from rung.events.allocation import (
     AllocationGranted,
     AllocationLost,
     AllocationSignaled,
+    DrainRequested,
     Slot,
 )
 from rung.events.metric import AgentBeat
@@ -60,8 +62,9 @@ from rung.objects import open_store
 
 _DRAIN_S: Final = 5.0
 _BACKLOG_S: Final = 30.0
-_OF_NOTICE: Final = 0.7
-"""How much of the time that the cloud leaves is the trials'; the rest is for the goodbyes."""
+_OF_NOTICE: Final = 0.6
+"""How much of the time that the cloud leaves trials have for leaving as the scheduler asks them;
+who is still there then is asked once more, by the agent itself."""
 
 _log = structlog.get_logger()
 
@@ -98,7 +101,6 @@ class Agent:
         )
         self._joined = asyncio.Event()
         self._renewing = asyncio.Lock()
-        self._leave_s = settings.leave_s
         self._offering: int | None = None
         """The incarnation whose grants are carried out; None between two."""
         self._node: Node
@@ -291,20 +293,36 @@ class Agent:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _taken_away(self) -> None:
-        """Return once the cloud has said that it takes this machine away."""
+        """Have the agent drained when the cloud says that it takes this machine away.
+
+        The scheduler asks the runs to yield, on all agents that a gang is on, and gives this one
+        nothing new. Returns once they have, or when it is time to go without.
+        """
         cloud = await asyncio.to_thread(cloud_of, self._settings.spot, self._settings.metadata_url)
         if cloud is None:
             await asyncio.get_running_loop().create_future()
             return
         notice = await notice_from(cloud, every_s=self._settings.spot_every_s)
-        self._leave_s = max(self._leave_s, notice.seconds * _OF_NOTICE)
         _log.warning("leaving", reason=notice.reason, seconds=notice.seconds)
+        await self._joined.wait()
+        self._spool.put(
+            DrainRequested(
+                pool=self._settings.pool,
+                agent_id=self._spool.agent_id,
+                incarnation=self._spool.incarnation,
+                reason=notice.reason,
+            )
+        )
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(notice.seconds * _OF_NOTICE):
+                while self._tasks:
+                    await asyncio.wait(list(self._tasks.values()))
 
     async def _leave(self, starter: asyncio.Task[None], abandoned: asyncio.Task[Any]) -> None:
         """Let trials checkpoint, end them, and say goodbye."""
         for run in self._runs.values():
             if run.launched:
-                run.leave(self._leave_s)
+                run.leave(self._settings.leave_s)
         ended = asyncio.create_task(self._end_runs())
         await asyncio.wait([ended, starter, abandoned], return_when=asyncio.FIRST_COMPLETED)
         if not ended.done():

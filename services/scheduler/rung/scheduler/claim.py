@@ -9,7 +9,8 @@ from typing import Final
 
 import msgspec
 
-from rung.events.allocation import MoveRequested
+from rung.events import Payload
+from rung.events.allocation import DrainRequested, MoveRequested
 from rung.scheduler.pool import Claim, State
 
 CLAIMS_MAX: Final = 4096
@@ -43,10 +44,17 @@ def owe(state: State, trial_id: str, claim: Claim) -> None:
         del state.claims[next(iter(state.claims))]
 
 
-def moved(state: State, fact: MoveRequested) -> list[str]:
-    """Return the trial's allocation if it is to be asked to yield."""
-    return [
-        name
-        for name, allocation in state.allocations.items()
-        if allocation.trial_id == fact.trial_id and allocation.stays
-    ]
+def asked_to_yield(state: State, fact: Payload) -> list[str]:
+    """Return the allocations that are to yield because somebody says so."""
+    match fact:
+        case MoveRequested():
+            return [
+                name
+                for name, allocation in state.allocations.items()
+                if allocation.trial_id == fact.trial_id and allocation.stays
+            ]
+        case DrainRequested() if state.incarnations.get(fact.agent_id) == fact.incarnation:
+            names = state.runs_on.get(fact.agent_id, [])
+            return [name for name in names if state.allocations[name].stays]
+        case _:
+            return []

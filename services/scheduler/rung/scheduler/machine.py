@@ -23,8 +23,9 @@ the claim.
 An agent is known by its incarnation, which grows with every start. What names another incarnation
 than the current one comes from a life that is over and is ignored. An agent's life ends when it
 leaves, is lost, or joins with a higher incarnation; it never begins again: an agent that was
-declared lost and is not comes back under a higher incarnation, with all its slots idle. When a
-life ends, the allocations that had a part on it are lost, once each. Of a gang, the other agents
+declared lost and is not comes back under a higher incarnation, with all its slots idle. An
+agent that is drained offers nothing more, and its allocations are asked to yield. When a life
+ends, the allocations that had a part on it are lost, once each. Of a gang, the other agents
 kill their parts; those slots stay taken until they are released.
 
 Facts move things, decisions confirm: `evolve` of a fact puts an allocation whose agent is gone
@@ -63,6 +64,7 @@ from rung.events.allocation import (
     AllocationRequested,
     AllocationSignaled,
     AllocationWithdrawn,
+    DrainRequested,
     MoveRequested,
 )
 from rung.scheduler import claim, decision
@@ -79,6 +81,7 @@ PoolFact = (
     | AllocationWithdrawn
     | AllocationReleased
     | MoveRequested
+    | DrainRequested
 )
 PoolDecision = AllocationGranted | AllocationSignaled | AllocationLost | AllocationDropped
 
@@ -114,7 +117,7 @@ class Scheduler:
         decisions += [decision.dropped(state, request) for request in state.leaving.values()]
         if isinstance(fact, AllocationWithdrawn):
             decisions += decision.signaled(state, fact)
-        signaled = claim.moved(state, fact) if isinstance(fact, MoveRequested) else []
+        signaled = claim.asked_to_yield(state, fact)
         starts = choose(state.queue, state.room, state.held)
         yielding = choose_yielding(state, starts, signaled)
         decisions += [decision.granted(state, start) for start in starts]
@@ -141,6 +144,8 @@ def _fold_fact(state: State, event: PoolFact) -> None:
             _withdraw(state, event.allocation_id)
         case AllocationReleased():
             _release(state, event)
+        case DrainRequested():
+            _drain(state, event)
         case MoveRequested():
             claim.move(state, event)
         case _:
@@ -168,7 +173,7 @@ def _fold_decision(state: State, event: PoolDecision) -> None:
 def _join(state: State, event: AgentJoined) -> None:
     if event.incarnation <= state.incarnations.get(event.agent_id, -1):
         return
-    if event.agent_id in state.room.agents:
+    if event.agent_id in state.runs_on:
         known = state.incarnations[event.agent_id]
         _end_life(state, event.agent_id, known, "was started again")
     state.incarnations[event.agent_id] = event.incarnation
@@ -177,10 +182,10 @@ def _join(state: State, event: AgentJoined) -> None:
 
 
 def _end_life(state: State, agent_id: str, incarnation: int, how: str) -> None:
-    offer = state.room.agents.get(agent_id)
-    if offer is None or offer.incarnation != incarnation:
+    if agent_id not in state.runs_on or state.incarnations[agent_id] != incarnation:
         return
-    state.room.leave(agent_id)
+    if agent_id in state.room.agents:
+        state.room.leave(agent_id)
     for allocation_id in state.runs_on.pop(agent_id):
         allocation = state.allocations[allocation_id]
         _hold(state, allocation.experiment_id, -len(allocation.parts.pop(agent_id)))
@@ -188,6 +193,13 @@ def _end_life(state: State, agent_id: str, incarnation: int, how: str) -> None:
             _close_if_over(state, allocation_id)
         else:
             state.stricken[allocation_id] = f"agent {agent_id} {how}"
+
+
+def _drain(state: State, event: DrainRequested) -> None:
+    """Take an agent's slots out of the room; what runs on it holds them until it is released."""
+    known = state.incarnations.get(event.agent_id)
+    if known == event.incarnation and event.agent_id in state.room.agents:
+        state.room.leave(event.agent_id)
 
 
 def _request(state: State, event: AllocationRequested) -> None:
@@ -227,10 +239,11 @@ def _release(state: State, event: AllocationReleased) -> None:
     allocation = state.allocations.get(event.allocation_id)
     if allocation is None or event.agent_id not in allocation.parts:
         return
-    if state.room.agents[event.agent_id].incarnation != event.incarnation:
+    if state.incarnations[event.agent_id] != event.incarnation:
         return
     slots = allocation.parts.pop(event.agent_id)
-    state.room.give_back(event.agent_id, slots)
+    if event.agent_id in state.room.agents:
+        state.room.give_back(event.agent_id, slots)
     state.runs_on[event.agent_id].remove(event.allocation_id)
     _hold(state, allocation.experiment_id, -len(slots))
     _close_if_over(state, event.allocation_id)

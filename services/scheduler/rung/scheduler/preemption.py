@@ -111,4 +111,5 @@ def _stays(state: State, name: str) -> bool:
 
 def _give_back(room: Room, allocation: Allocation) -> None:
     for agent_id, slots in allocation.parts.items():
-        room.give_back(agent_id, slots)
+        if agent_id in room.agents:  # and not drained
+            room.give_back(agent_id, slots)

@@ -49,6 +49,7 @@ from rung.events.allocation import (
     AllocationRequested,
     AllocationSignaled,
     AllocationWithdrawn,
+    DrainRequested,
     MoveRequested,
 )
 from rung.events.checkpoint import (
@@ -189,7 +190,7 @@ def _evolve(  # noqa: C901, PLR0912, PLR0915 - one case per event
             pass  # of other topics
         case AllocationSignaled() | AllocationLost() | AllocationDropped() | MessageRejected():
             pass  # of other topics
-        case MoveRequested():
+        case MoveRequested() | DrainRequested():
             pass  # of other topics
         case _:
             assert_never(event)
