@@ -108,3 +108,36 @@ def test_a_search_under_preemption_finds_the_same(
     assert storm == calm
     audit = installation.rung("audit", check=False)
     assert audit.returncode == 0, audit.stdout + audit.stderr
+
+
+EVERY = 5
+
+
+def _stubborn(name: str, pause_s: float) -> dict[str, Any]:
+    search = {"name": "single", "max_length": {"batches": 60}}
+    plain = config(name, search, preemption_timeout=1, max_restarts=0)
+    return plain | {"hyperparameters": {"pause_s": pause_s, "every": EVERY}}
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+def test_who_does_not_leave_in_time_is_killed_and_loses_little(
+    installation: Installation,
+) -> None:
+    """It goes on from its last checkpoint, on the same curve, and no restart is counted."""
+    code = Path(__file__).parent / "stubborn"
+    calm = installation.result(installation.submit(_stubborn("calm", 0.0), code))
+    experiment = installation.submit(_stubborn("deaf", 0.12), code)
+    wait_for(lambda: installation.validations(experiment) > EVERY, "it trains")
+    assert _move(installation, f"{experiment}.0")
+    deaf = installation.result(experiment)
+
+    killed, finished = _records(installation, experiment, "rung.trial.exited.v1")
+    (restored,) = _records(installation, experiment, "rung.trial.restored.v1")
+    assert (killed["outcome"], finished["outcome"]) == ("killed", "finished")
+    assert "did not leave within 1 s" in killed["message"]
+    assert 0 <= killed["steps_completed"] - restored["steps_completed"] <= EVERY
+    assert deaf["trials"][0][5] == calm["trials"][0][5]
+    assert installation.get(f"/trials/{experiment}.0")["restarts"] == 0
+    curve = installation.get(f"/trials/{experiment}.0/metrics?kind=system&name=memory_bytes")
+    assert curve["points"], "what it took of the machine is a curve like any other"
