@@ -15,10 +15,11 @@ has ended since did last is not in them.
     host_network_in_bytes_per_s, host_network_out_bytes_per_s  without the loopback
 """
 
+import contextlib
 import os
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -182,15 +183,14 @@ def _gpus(devices: Sequence[Device]) -> list[_Gpu]:
         return []
 
 
-def _read_gpus(gpus: Sequence[_Gpu]) -> Mapping[str, float]:
+def _read_gpus(gpus: Sequence[_Gpu]) -> dict[str, float]:
+    """Return what each device says; a part of one (MIG) says less than a whole one."""
     values: dict[str, float] = {}
     for name, driver, handle in gpus:
-        try:
+        with contextlib.suppress(Exception):  # the driver's own, which may be missing
             memory = driver.nvmlDeviceGetMemoryInfo(handle)
-            use = driver.nvmlDeviceGetUtilizationRates(handle)
-        except Exception:  # noqa: BLE001, S112 - a device that does not answer has no values
-            continue
-        values[f"{name}_percent"] = float(use.gpu)
-        values[f"{name}_memory_bytes"] = float(memory.used)
-        values[f"{name}_memory_percent"] = 100 * memory.used / memory.total
+            values[f"{name}_memory_bytes"] = float(memory.used)
+            values[f"{name}_memory_percent"] = 100 * memory.used / memory.total
+        with contextlib.suppress(Exception):  # as above
+            values[f"{name}_percent"] = float(driver.nvmlDeviceGetUtilizationRates(handle).gpu)
     return values
