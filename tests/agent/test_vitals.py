@@ -1,5 +1,6 @@
 """What a run takes of the machine, read from outside."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -119,20 +120,22 @@ def test_without_the_drivers_module(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 async def test_the_tree_and_what_a_process_does() -> None:
     """Children are found below their parents; a process is named and its state is told."""
-    command = ["sh", "-c", "sleep 60 & echo here; wait"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as shell:
-        try:
-            assert shell.stdout is not None
-            shell.stdout.readline()
-            main, child = tree([shell.pid])
+    shell = await asyncio.create_subprocess_exec(
+        "sh", "-c", "sleep 60 & echo here; wait", stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert shell.stdout is not None
+        await shell.stdout.readline()
+        main, child = tree([shell.pid])
 
-            def sleeps() -> bool:
-                found = look_at(child)
-                return found is not None and found[1:3] == ("sleep 60", "sleeping")
+        def sleeps() -> bool:
+            found = look_at(child)
+            return found is not None and found[1:3] == ("sleep 60", "sleeping")
 
-            await eventually(sleeps)
-        finally:
-            for pid in reversed(tree([shell.pid])):
-                os.kill(pid, 9)
+        await eventually(sleeps)
+    finally:
+        for pid in reversed(tree([shell.pid])):
+            os.kill(pid, 9)
+        await shell.communicate()
     assert main == shell.pid
     assert look_at(2**22 + 1) is None

@@ -3,6 +3,7 @@
 import pytest
 
 from rung.scheduler.claim import CLAIMS_MAX
+from rung.scheduler.preemption import AT_ONCE_MAX
 from scheduler.scenario import (
     Pool,
     drain,
@@ -137,6 +138,19 @@ def test_a_waiting_trial_is_sent_to_an_agent() -> None:
     pool.tell(*(requested(f"{name}.0.1") for name in "xyz"))
     assert pool.then(move("z.0", "b"), released("x.0.1", "a")) == []
     assert pool.then(released("y.0.1", "b")) == ["granted z.0.1: b[0]"]
+
+
+def test_not_all_yield_at_once() -> None:
+    """From a number of departures on, nobody else is asked until some of them are over."""
+    pool = Pool()
+    pool.tell(joined("a", 100), *(requested(f"low.{index}.1") for index in range(100)))
+    asked = pool.tell(*(requested(f"high.{index}.1", priority=1) for index in range(100)))
+    assert len(asked) == AT_ONCE_MAX
+    first = f"low.{99}.1"
+    assert pool.then(released(first, "a")) == [
+        "granted high.0.1: a[99]",
+        f"signaled low.{99 - AT_ONCE_MAX}.1 preempt: a",
+    ]
 
 
 def test_an_agent_is_drained() -> None:

@@ -200,7 +200,7 @@ class TrialValidated(Struct, frozen=True, kw_only=True):
     metrics: dict[str, MetricValue]
 
 
-class TrialExited(Struct, frozen=True, kw_only=True):
+class TrialExited(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A run's processes are gone."""
 
     TYPE: ClassVar[str] = "rung.trial.exited.v1"

@@ -11,7 +11,7 @@ def main() -> None:
     """Train to the length, deaf to everything else."""
     with core.init() as context:
         step, state = 0, str(context.seed)
-        length = context.info.trial.length
+        length = context.info.trial.length or 1
         checkpoint = context.checkpoint.latest
         if checkpoint is not None:
             with context.checkpoint.restore_path(checkpoint) as path:

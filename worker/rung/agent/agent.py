@@ -336,6 +336,7 @@ class Agent:
                     incarnation=self._spool.incarnation,
                 )
             )
+        self._offering = None
         try:
             async with asyncio.timeout(_DRAIN_S):
                 await self._drain.empty()

@@ -6,7 +6,8 @@ the end says why it failed. The training itself is never asked for any of this.
 A run *hangs* when for `hang_timeout` seconds it has said nothing: no metrics, no checkpoint, no
 sign of life (`ctx.train.heartbeat()`). What it prints does not count: a process that waits for
 another for ever may well print that it waits. Nor does time count in which the agent does not
-listen, or in which the run was asked to leave, which has a deadline of its own.
+listen, or in which the run was asked to leave, which has a deadline of its own. Of a run on
+several agents the first hears the reports; the others watch once they heard a sign of life.
 """
 
 import asyncio
@@ -44,6 +45,7 @@ class Watch:
         asked = spec.config.get("hang_timeout")
         self._timeout_s = float(asked) if isinstance(asked, int | float) else 0.0
         self._heard_at = asyncio.get_running_loop().time()
+        self._speaks = rank == 0
         self._killed_before = host_memory.kills()
         self.steps: int | None = None
         """The last step that the run spoke of."""
@@ -56,6 +58,8 @@ class Watch:
                 self.steps = message.step
             case protocol.Stored() | protocol.Restored():
                 self.steps = message.steps_completed
+            case protocol.Alive():
+                self._speaks = True
             case _:
                 pass
 
@@ -72,7 +76,7 @@ class Watch:
         """
         self._heard_at = asyncio.get_running_loop().time()
         tasks = []
-        if self._timeout_s > 0 and self._rank == 0:
+        if self._timeout_s > 0:
             tasks.append(asyncio.create_task(self._guard(mains)))
         if self._node.settings.vitals_s > 0:
             tasks.append(asyncio.create_task(self._measure(mains, folder, slots)))
@@ -103,7 +107,8 @@ class Watch:
         loop = asyncio.get_running_loop()
         while (left_s := self._heard_at + self._timeout_s - loop.time()) > 0:
             await asyncio.sleep(left_s)
-            if self._node.spool.saturated or self._departure.conduct.asked_to_leave:
+            leaving = self._departure.conduct.asked_to_leave
+            if leaving or self._node.spool.saturated or not self._speaks:
                 self._heard_at = loop.time()
         where = "before its first step" if self.steps is None else f"after step {self.steps}"
         reason = f"it hangs: it has said nothing for {self._timeout_s:g} s, {where}"

@@ -161,7 +161,7 @@ def _fold_decision(state: State, event: PoolDecision) -> None:
         case AllocationLost():
             del state.stricken[event.allocation_id]
             allocation = state.allocations[event.allocation_id]
-            _count_out(state, allocation)
+            _count_out(state, event.allocation_id)
             allocation.lost = True
             _close_if_over(state, event.allocation_id)
         case AllocationDropped():
@@ -230,7 +230,7 @@ def _withdraw(state: State, allocation_id: str) -> None:
             state.leaving[allocation_id] = queue.remove(allocation_id)
     allocation = state.allocations.get(allocation_id)
     if allocation is not None:
-        _count_out(state, allocation)
+        _count_out(state, allocation_id)
         allocation.withdrawn = True
         state.claims.pop(allocation.trial_id, None)
 
@@ -271,15 +271,17 @@ def _grant(state: State, event: AllocationGranted) -> None:
 
 def _signal(state: State, event: AllocationSignaled) -> None:
     allocation = state.allocations[event.allocation_id]
-    _count_out(state, allocation)
+    _count_out(state, event.allocation_id)
     allocation.signaled = event.how
     if not allocation.withdrawn and allocation.trial_id not in state.claims:
         claim.owe(state, allocation.trial_id, Claim(arrival=allocation.arrival))
 
 
-def _count_out(state: State, allocation: Allocation) -> None:
+def _count_out(state: State, allocation_id: str) -> None:
     """Take an allocation that holds slots out of those that stay, if it was one."""
+    allocation = state.allocations[allocation_id]
     if allocation.stays and allocation.slotted:
+        state.departing[allocation_id] = None
         left = state.staying.pop(allocation.priority) - 1
         if left:
             state.staying[allocation.priority] = left
@@ -296,5 +298,6 @@ def _hold(state: State, experiment_id: str, slots: int) -> None:
 def _close_if_over(state: State, allocation_id: str) -> None:
     allocation = state.allocations[allocation_id]
     if not allocation.parts:
-        _count_out(state, allocation)
+        _count_out(state, allocation_id)
+        state.departing.pop(allocation_id, None)
         del state.allocations[allocation_id]

@@ -59,6 +59,8 @@ class State(Struct, kw_only=True):
     """Experiment id → how many slots it holds."""
     staying: dict[int, int] = field(default_factory=dict[int, int])
     """Priority → how many allocations of it stay that hold slots."""
+    departing: dict[str, None] = field(default_factory=dict[str, None])
+    """Allocations that hold slots and are on their way out."""
     claims: dict[str, Claim] = field(default_factory=dict[str, Claim])
     """By trial, the oldest first."""
     arrivals: int = 0

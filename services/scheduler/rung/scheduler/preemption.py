@@ -11,15 +11,22 @@ has the place in the order that the trial had before (`machine.py` keeps its cla
 What is asked to yield suffices by itself: nothing that follows from a forecast with those slots
 idle asks for more, so the same pool looked at twice asks once.
 
+Once so many are on their way out that what they leave must be seen first, nobody else is asked:
+that bounds the work of a decision, and how many trials checkpoint at the same moment.
+
 Not handled: requests that may not go everywhere (a trial that was moved), and those of no slots.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from rung.scheduler.placement import Room
 from rung.scheduler.pool import Allocation, State
 from rung.scheduler.priority import Start, left_waiting
 from rung.scheduler.queue import Request
+
+AT_ONCE_MAX: Final = 64
+"""Allocations on their way out, whatever made them leave, from which on nobody else is asked."""
 
 
 def choose_yielding(state: State, starts: Sequence[Start], asked: Sequence[str] = ()) -> list[str]:
@@ -31,6 +38,9 @@ def choose_yielding(state: State, starts: Sequence[Start], asked: Sequence[str] 
         asked: allocations that are asked to yield now for another reason.
     """
     lowest = max(state.staying, default=0)
+    heads = state.queue.heads
+    if not heads or heads[0].priority >= lowest or len(state.departing) >= AT_ONCE_MAX:
+        return []
     first = next(left_waiting(state.queue, state.room, state.held, starts), None)
     if first is None or first.priority >= lowest:
         return []
@@ -47,6 +57,8 @@ def _more(state: State, starts: Sequence[Start], chosen: Sequence[str]) -> list[
     for request in left_waiting(state.queue, state.room, state.held, starts):
         shares = room.fit(request.slots)
         if shares is None:
+            if len(state.departing) + len(chosen) + len(more) >= AT_ONCE_MAX:
+                break
             found = _in_the_way(state, request, room, [*chosen, *more])
             if not found:
                 break
@@ -66,9 +78,8 @@ def _forecast(state: State, starts: Sequence[Start], chosen: Sequence[str]) -> R
     for start in starts:
         for share in start.shares:
             room.take(share)
-    for name, allocation in state.allocations.items():
-        if not _stays(state, name) or name in chosen:
-            _give_back(room, allocation)
+    for name in dict.fromkeys((*state.departing, *state.stricken, *chosen)):
+        _give_back(room, state.allocations[name])
     return room
 
 
