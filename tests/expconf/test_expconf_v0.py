@@ -62,6 +62,7 @@ MODELS: Final[dict[str, type[Section]]] = {
 }
 
 OUR_FIELDS: Final = {
+    "experiment": {"hang_timeout"},
     # How long a trial trains is said in one way by every method.
     "searcher-grid": {"max_time", "time_metric"},
     "searcher-random": {"max_time", "time_metric"},

@@ -22,6 +22,8 @@ from rung.events.allocation import (
     AllocationRequested,
     AllocationSignaled,
     AllocationWithdrawn,
+    DrainRequested,
+    MoveRequested,
 )
 from rung.events.checkpoint import (
     CheckpointDamaged,
@@ -86,10 +88,12 @@ Payload = (
     | CheckpointRetired
     | CheckpointDeleted
     | AgentJoined
+    | DrainRequested
     | AgentLeft
     | AgentLost
     | AllocationRequested
     | AllocationWithdrawn
+    | MoveRequested
     | AllocationReleased
     | AllocationGranted
     | AllocationSignaled

@@ -112,6 +112,9 @@ class Experiment(Section):
     """How often a trial that fails is started again."""
     preemption_timeout: Natural | None = None
     """Seconds that a trial gets to checkpoint and leave; absent: 3600."""
+    hang_timeout: Natural = 0
+    """Seconds after which a trial that says nothing (no report, no checkpoint) is taken to hang,
+    killed and started again; 0: it may be silent for ever."""
     reproducibility: Reproducibility = Field(default_factory=Reproducibility)
     """Where chance comes from."""
     data: dict[str, Any] = Field(default_factory=dict)

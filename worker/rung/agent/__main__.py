@@ -3,12 +3,14 @@
 import asyncio
 import math
 from pathlib import Path
+from typing import get_args
 
 import click
 
 from rung.agent.child import become_subreaper
 from rung.agent.config import Settings
 from rung.agent.life import live
+from rung.agent.spot import Choice
 from rung.events import RungError
 from rung.host import journal
 from rung.host.launch import Place, placed
@@ -22,6 +24,13 @@ from rung.host.launch import Place, placed
 @click.option("--agent-id", help="Name of the agent. [default: the host's]")
 @click.option("--grace", default=math.inf, help="Longest grace period of a preemption, in s.")
 @click.option("--leave", default=5.0, help="Seconds for checkpoints when the agent is stopped.")
+@click.option(
+    "--spot",
+    type=click.Choice(get_args(Choice)),
+    default="auto",
+    help="Whose notice that this machine will be taken away to wait for.",
+)
+@click.option("--metadata-url", help="The cloud's metadata service. [default: where it always is]")
 @click.option("--parent-pipe", type=int, help="Descriptor; when it closes, the agent stops.")
 @click.option("--cold", is_flag=True, help="Do not import frameworks ahead of the trials.")
 def main(  # noqa: PLR0913 - one for each option
@@ -33,6 +42,8 @@ def main(  # noqa: PLR0913 - one for each option
     agent_id: str | None,
     grace: float,
     leave: float,
+    spot: Choice,
+    metadata_url: str | None,
     parent_pipe: int | None,
     cold: bool,
 ) -> None:
@@ -48,6 +59,8 @@ def main(  # noqa: PLR0913 - one for each option
             agent_id=agent_id,
             grace_s_max=grace,
             leave_s=leave,
+            spot=spot,
+            metadata_url=metadata_url,
             cold=cold,
         )
         asyncio.run(live(place, settings, parent_pipe))

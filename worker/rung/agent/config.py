@@ -5,6 +5,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from rung.agent.spot import EVERY_S, Choice
+
 
 class Settings(Struct, frozen=True, kw_only=True):
     """How an agent runs.
@@ -27,6 +29,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The longest grace period of a preemption, whatever an experiment asks for."""
     leave_s: float = 5.0
     """How long trials may take to checkpoint when the agent itself is asked to stop."""
+    spot: Choice = "off"
+    """Which cloud's metadata to ask whether this machine will be taken away; `auto`: the one that
+    the firmware names."""
+    metadata_url: str | None = None
+    """Where they are, if not where they always are."""
+    spot_every_s: float = EVERY_S
+    vitals_s: float = 5.0
+    """Seconds between two readings of what a run takes of the machine; 0: none are taken."""
     cold: bool = False
     """Whether the warm parent imports no frameworks: for tests, and scripts that need none."""
 
@@ -39,5 +49,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ValueError(f"agent_id is {self.agent_id!r}: give a name without `/`")
         if not self.beat_s > 0:
             raise ValueError(f"beat_s is {self.beat_s}: give the seconds between two beats")
+        if self.vitals_s < 0:
+            raise ValueError(f"vitals_s is {self.vitals_s}: give seconds, or 0 for none")
         if self.leave_s < 0 or self.grace_s_max < 0:
             raise ValueError("a period of grace is negative: give seconds from 0 on")

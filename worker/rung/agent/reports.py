@@ -6,6 +6,7 @@ between the two, the run starts from the checkpoint and will not report them aga
 
 import asyncio
 import time
+from collections import deque
 from typing import Final
 
 from rung.agent.lines import Level, Severity
@@ -21,6 +22,7 @@ _WEIGHT_MAX: Final = 1024**2
 _VALUE_WEIGHT: Final = 24
 _LINES_MAX: Final = 1000
 _CHARACTERS_MAX: Final = 256 * 1024
+_LAST_LINES: Final = 60
 
 
 class Reports:
@@ -36,6 +38,8 @@ class Reports:
         self._timer: asyncio.TimerHandle | None = None
         self.stdout = Severity("info")
         self.stderr = Severity("warning")
+        self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
+        """What was printed to stderr last."""
 
     def put(self, payload: Payload) -> None:
         """Take a fact; the metrics that came before it go first."""
@@ -64,6 +68,7 @@ class Reports:
     def printed_err(self, lines: list[str], rank: int) -> None:
         """Take lines of stderr."""
         now = time.time_ns() // 1_000_000
+        self.last_lines.extend(lines)
         for line in lines:
             level = self.stderr.of(line)
             self._line(LogLine(rank=rank, stream="stderr", level=level, time_ms=now, text=line))

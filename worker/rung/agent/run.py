@@ -14,6 +14,7 @@ takes a new incarnation), the agent goes down (`AgentLeft`), the agent died.
 import asyncio
 import secrets
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from rung.agent.capture import Capture
@@ -29,6 +30,7 @@ from rung.agent.reports import Reports
 from rung.agent.saying import fact_of, problem_with
 from rung.agent.source_folder import CodeUnusable
 from rung.agent.starter import NotStarted
+from rung.agent.watch import Watch
 from rung.agent.wire import Exited, Launch
 from rung.core import protocol
 from rung.core.protocol import (
@@ -75,6 +77,7 @@ class Run:
         self._asked: Withdrawal | None = None
         self._leaving = False
         self._departure = Departure(node.starter, granted.allocation_id)
+        self._watch = Watch(node, granted.spec, self._reports, self._departure, rank)
         self._delivery = Delivery(node.depot, granted.spec, self._warn)
 
     @property
@@ -148,7 +151,10 @@ class Run:
 
     def received(self, connection: Connection, message: FromTrial) -> None:
         """Take what a process of the run says."""
+        self._watch.heard(message)
         match message:
+            case protocol.Alive():
+                pass
             case protocol.Hello():
                 self.rejected("a second hello")
             case protocol.Acknowledged():
@@ -244,7 +250,8 @@ class Run:
             stderr.started()
         if pid is not None:
             self._note_start()
-        return await starter.exited(self.allocation_id)
+        async with self._watch.over([pid] if pid else [], Path(launch.folder), self._slots):
+            return await starter.exited(self.allocation_id)
 
     def _note_start(self) -> None:
         """Write `TrialStarted`, before anything else that the run has to say."""
@@ -282,7 +289,7 @@ class Run:
             stuck = f"{exited.left_over} processes do not die, stuck in the kernel"
             self._reports.note("error", stuck, self._rank)
         words = self._reports.stderr.exception or self._reports.stderr.last
-        ending = ending_of(exited, self._departure.conduct, words)
+        ending = self._watch.explain(ending_of(exited, self._departure.conduct, words), exited)
         level: Level = "error" if ending.outcome == "failed" else "info"
         if ending.message:
             self._reports.note(level, ending.message, self._rank)
@@ -301,6 +308,7 @@ class Run:
             node.agent_id,
             pool=node.settings.pool,
             incarnation=self._incarnation,
+            steps=self._watch.steps,
         )
         node.spool.put(*(facts if self._rank == 0 else facts[1:]))
 

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from rung.core import link as links
-from rung.core import local, protocol
+from rung.core import local, protocol, stacks
 from rung.core.checkpoint import CheckpointContext
 from rung.core.errors import AgentGone, InvalidHP
 from rung.core.goal import Goal
@@ -131,6 +131,7 @@ def init(
         storage: where a run by hand keeps its checkpoints; `./rung-local` by default.
     """
     if managed():
+        stacks.listen()
         link, welcome, info = _connection.get()
         return Context(link, _store_of(link, welcome), welcome.spec, info)
     spec = local.local_spec(hparams, config, seed, restore)

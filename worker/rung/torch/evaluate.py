@@ -27,6 +27,7 @@ def evaluate(trial: Trial, context: TrialContext) -> dict[str, Any]:
             moved = context.to_device(batch)
             metrics = evaluate_batch(moved, number) if numbered else evaluate_batch(moved)
             result.add(metrics, records)
+            context.core.train.heartbeat()
         return dict(result.reduced())
 
 

@@ -163,6 +163,7 @@ class _Loop:
         progress.batch_in_epoch += 1
         progress.records += records
         progress.records_in_epoch += records
+        self._core.train.heartbeat()
         context.batches = progress.batches
         context.step_schedulers(StepMode.STEP_EVERY_BATCH, progress.batches)
 
