@@ -9,6 +9,7 @@ import click
 from rung.agent.child import become_subreaper
 from rung.agent.config import Settings
 from rung.agent.life import live
+from rung.agent.size import Size
 from rung.events import RungError
 from rung.host import journal
 from rung.host.launch import Place, placed
@@ -22,6 +23,10 @@ from rung.host.launch import Place, placed
 @click.option("--agent-id", help="Name of the agent. [default: the host's]")
 @click.option("--grace", default=math.inf, help="Longest grace period of a preemption, in s.")
 @click.option("--leave", default=5.0, help="Seconds for checkpoints when the agent is stopped.")
+@click.option("--cache", type=click.Path(path_type=Path), help="Data cache. [default: its own]")
+@click.option(
+    "--cache-bytes", type=Size(), help="Its size, such as 500GB. [default: half the disk]"
+)
 @click.option("--parent-pipe", type=int, help="Descriptor; when it closes, the agent stops.")
 @click.option("--cold", is_flag=True, help="Do not import frameworks ahead of the trials.")
 def main(  # noqa: PLR0913 - one for each option
@@ -33,6 +38,8 @@ def main(  # noqa: PLR0913 - one for each option
     agent_id: str | None,
     grace: float,
     leave: float,
+    cache: Path | None,
+    cache_bytes: int | None,
     parent_pipe: int | None,
     cold: bool,
 ) -> None:
@@ -48,6 +55,8 @@ def main(  # noqa: PLR0913 - one for each option
             agent_id=agent_id,
             grace_s_max=grace,
             leave_s=leave,
+            cache=cache,
+            cache_bytes=cache_bytes,
             cold=cold,
         )
         asyncio.run(live(place, settings, parent_pipe))
