@@ -1,7 +1,7 @@
 # ruff: noqa: INP001, S603, T201 - a script, run by itself; it prints, and runs pip
 """Builds Horovod's wheel for the torch of a virtual environment, keeps it, and installs it there.
 
-    deploy/horovod/build VENV [--cache FOLDER] [--jobs N] [--sources FOLDER] [--no-install]
+    deploy/horovod/build VENV [--cache FOLDER] [--jobs N] [--no-install]
 
 The build takes about eight minutes on two cores; its wheel is kept, so that the next virtual
 environment with the same Python and the same torch has it in seconds. It is for torch alone, over
@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import zipfile
 from pathlib import Path
 
 VERSION = "0.28.1"
@@ -35,6 +36,8 @@ DIGEST = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 _FOUND = "set(CMAKE_CXX_STANDARD 14)"
 _WANTED = "set(CMAKE_CXX_STANDARD 20)"
 _PATCHED = ("CMakeLists.txt", "horovod/torch/CMakeLists.txt")
+_PLAIN = re.compile(r"[\w/.-]+")
+"""Paths that its CMake files take apart rightly: they read them as patterns."""
 _BUILD_TOOLS = ("setuptools<80", "wheel", "packaging", "cmake>=3.18,<4")
 _RUNTIME = ("cffi>=1.4", "cloudpickle", "packaging", "psutil", "pyyaml")
 _SWITCHES = {
@@ -69,6 +72,9 @@ def main(arguments: list[str] | None = None) -> int:
         if options.sources is not None:
             print(sources(options.sources))
             return 0
+        if options.kept:
+            print(kept_wheel(options.venv, options.cache))
+            return 0
         wheel = built(options.venv, options.cache, options.jobs)
         print(wheel)
         if not options.no_install:
@@ -90,6 +96,19 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def kept_wheel(venv: Path, cache: Path) -> Path:
+    """Answer the wheel that is kept for a virtual environment's torch; build nothing.
+
+    Raises:
+        Refused: there is none.
+    """
+    found = _environment(venv)
+    kept = cache / key(found["torch"], found["python"])
+    if wheels := sorted(kept.glob("*.whl")):
+        return wheels[0]
+    raise Refused(f"no wheel is kept in {kept}; deploy/horovod/build {venv} builds it")
+
+
 def built(venv: Path, cache: Path, jobs: int) -> Path:
     """Answer the wheel for a virtual environment's torch: a kept one, or one built now.
 
@@ -105,17 +124,29 @@ def built(venv: Path, cache: Path, jobs: int) -> Path:
             return wheels[0]
         if shutil.which("make") is None or not (shutil.which("c++") or os.environ.get("CXX")):
             raise Refused("it needs make and a C++ compiler: apt-get install g++ make")
-        with tempfile.TemporaryDirectory(dir=kept, prefix="build-") as room:
+        with tempfile.TemporaryDirectory(prefix="horovod-") as room:
+            if not _PLAIN.fullmatch(room):
+                raise Refused(
+                    f"{room}: its CMake files want plain paths; set TMPDIR to such a one"
+                )
             wheel = _build(_python(venv), Path(room), Path(found["packages"]), jobs)
-            wheel.rename(kept / wheel.name)
-            return kept / wheel.name
+            _check(wheel)
+            draft = Path(shutil.copy(wheel, kept / "wheel.new"))
+            return draft.rename(kept / wheel.name)
+
+
+def _check(wheel: Path) -> None:
+    """Make sure that the library is where torch's part of Horovod looks for it."""
+    with zipfile.ZipFile(wheel) as files:
+        if not any(name.startswith("horovod/torch/mpi_lib_v2") for name in files.namelist()):
+            raise Refused("the build made no library for torch; what it said is above")
 
 
 def key(torch: str, python: str) -> str:
     """Name the folder of the wheels that fit one Python, one torch and one machine."""
     operations = os.environ.get("HOROVOD_GPU_OPERATIONS", "gloo").lower()
     parts = ("horovod", VERSION, "torch", torch, python, platform.machine(), operations)
-    return re.sub(r"[^A-Za-z0-9.+_-]", "_", "-".join(parts))
+    return re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(parts))
 
 
 def sources(folder: Path) -> Path:
@@ -236,6 +267,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, help="compilers at a time"
     )
+    parser.add_argument("--kept", action="store_true", help="only say which wheel is kept")
     parser.add_argument("--no-install", action="store_true", help="build and keep it only")
     parser.add_argument(
         "--sources", type=Path, metavar="FOLDER", help="fetch and patch the sources there only"
