@@ -205,7 +205,7 @@ def _build(python: Path, room: Path, packages: Path, jobs: int) -> Path:
     source = sources(room / "source")
     environment = {
         **_SWITCHES,
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         "HOROVOD_CMAKE": str(tools / "bin" / "cmake"),
         "MAKEFLAGS": f"-j{jobs}",
         "PATH": f"{tools / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
@@ -235,7 +235,7 @@ def _environment(venv: Path) -> dict[str, str]:
     python = _python(venv)
     if not python.exists():
         raise Refused(f"{venv} is no virtual environment: it has no bin/python")
-    asked = subprocess.run([python, "-c", _ASK], check=True, capture_output=True, text=True)
+    asked = subprocess.run([python, "-I", "-c", _ASK], check=True, capture_output=True, text=True)
     found: dict[str, str] = json.loads(asked.stdout.splitlines()[-1])
     if not found["torch"]:
         raise Refused(f"{venv} has no torch: install it first, Horovod is built against it")

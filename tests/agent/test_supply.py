@@ -3,6 +3,7 @@
 import os
 import secrets
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ def folder(path: Path, **files: str) -> str:
     return str(path)
 
 
-def sources(**named: object) -> dict[str, object]:
+def sources(**named: object) -> dict[str, Any]:
     """Return a `data` section with these sources."""
     return {"data": {"sources": named}}
 
@@ -187,7 +188,7 @@ async def test_a_full_cache_waits_for_a_live_trial(rig: Rig) -> None:
     wanted = {"location": folder(rig.folder / "wanted", a="w" * 60), "cache": True}
     go = rig.folder / "go"
     rig.start(cache_bytes=100)
-    environment = {"environment": {"environment_variables": [f"GO={go}"]}}
+    environment: dict[str, Any] = {"environment": {"environment_variables": [f"GO={go}"]}}
     holding = await rig.grant(code=rig.code(train=HOLD), **sources(train=used), **environment)
     await rig.until_printed("holds 60")
     waiting = await rig.grant(code=rig.code(train=SHOW), **sources(train=wanted))
@@ -212,7 +213,7 @@ async def test_a_run_that_is_withdrawn_while_it_waits(rig: Rig) -> None:
     wanted = {"location": folder(rig.folder / "wanted", a="w" * 60), "cache": True}
     go = rig.folder / "go"
     rig.start(cache_bytes=100)
-    environment = {"environment": {"environment_variables": [f"GO={go}"]}}
+    environment: dict[str, Any] = {"environment": {"environment_variables": [f"GO={go}"]}}
     await rig.grant(code=rig.code(train=HOLD), **sources(train=used), **environment)
     await rig.until_printed("holds 60")
     waiting = await rig.grant(code=rig.code(train=SHOW), **sources(train=wanted))
@@ -274,7 +275,7 @@ async def test_an_agents_end_lets_go(rig: Rig, data: ObjectStore) -> None:
     """A killed run, and an agent that leaves, use nothing any more."""
     data.put_bytes("train/a", b"one")
     rig.start()
-    environment = {"environment": {"environment_variables": ["GO=/no/such"]}}
+    environment: dict[str, Any] = {"environment": {"environment_variables": ["GO=/no/such"]}}
     config = sources(train=f"{data.url}/train") | environment
     await rig.grant(code=rig.code(train=HOLD), **config)
     await rig.until_printed("holds 3")
