@@ -1,8 +1,19 @@
 """How much of its time the loop waits for data."""
 
+import time
 from collections.abc import Iterator
+from typing import Any
 
+import pytest
+from torch.utils.data import DataLoader
+
+from rung import torch as rt
+from rung.torch import waiting
 from rung.torch.waiting import NAME, DataWait
+from training.plain import PlainTrial
+from training.story import CONFIG, finish
+
+from .conftest import Start
 
 
 class Clock:
@@ -70,3 +81,29 @@ def test_the_end_of_the_data_passes() -> None:
     except StopIteration:
         return
     raise AssertionError("the end was lost")
+
+
+def test_the_trainer_tells_it(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loader that is slower than the step shows as a metric of the group `system`."""
+    monkeypatch.setattr(waiting, "_PERIOD_S", 0.0)
+
+    class Slow(PlainTrial):
+        def build_training_data_loader(self) -> DataLoader[Any]:
+            """Return a loader that takes its time."""
+            loader = super().build_training_data_loader()
+            collate = loader.collate_fn
+
+            def slowly(batch: list[Any]) -> Any:
+                time.sleep(0.02)  # what this test is about
+                return collate(batch)
+
+            loader.collate_fn = slowly
+            return loader
+
+    agent, context = start(config=CONFIG, time_metric="batches", length=4)
+    rt.Trainer(Slow(context), context).fit()
+    finish(agent, context)
+    told = [values for _, values in agent.reports("system")]
+    assert told
+    assert all(set(values) == {NAME} for values in told)
+    assert all(0.5 < values[NAME] <= 1.0 for values in told)

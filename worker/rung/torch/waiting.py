@@ -23,10 +23,10 @@ class DataWait:
     """Measures the loop between two reports."""
 
     def __init__(
-        self, clock: Callable[[], float] = time.perf_counter, period_s: float = _PERIOD_S
+        self, clock: Callable[[], float] = time.perf_counter, period_s: float | None = None
     ) -> None:
         self._clock = clock
-        self._period_s = period_s
+        self._period_s = _PERIOD_S if period_s is None else period_s
         self._waited = 0.0
         self._worked = 0.0
         self._since = 0.0
