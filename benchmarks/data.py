@@ -180,7 +180,7 @@ def loader(cached: Path, local: Path, rounds: int) -> None:
     ratio = statistics.median(peer[0] / own[0] for own, peer in found)
     waited = [statistics.median(each[which][1] for each in found) for which in (0, 1)]
     print(
-        f"{'training, a loader process beside it':42} against an ordinary folder, ratio {ratio:5.2f}"
+        f"{'training, beside a loader process':42} against an ordinary folder, ratio {ratio:5.2f}"
     )
     print(f"{NAME:42} {waited[0]:7.3f}         peer {waited[1]:7.3f}")
 
