@@ -81,7 +81,7 @@ def epochs(title: str, cached: Path, local: Path, size: int, rounds: int) -> Non
     """Compare an epoch over the cache with one over an ordinary folder."""
     for kind, before in (("from memory", lambda _: None), ("from the disk", drop)):
         ours, peers = [], []
-        for _ in range(rounds + 1):
+        for _ in range(5 * rounds + 1):
             before(cached)
             ours.append(seconds(lambda: read(cached)))
             before(local)

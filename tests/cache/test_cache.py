@@ -328,3 +328,36 @@ def test_a_tree_knows_its_listing(cache: Cache, tmp_path: Path) -> None:
     origin = written(tmp_path / "s", a="1", sub__b="22")
     held = cache.reserve([origin.list()])
     assert Tree(held.trees[0].folder).listing() == origin.list()
+
+
+def test_a_folder_that_is_filled_shows_whole_files_alone(cache: Cache, tmp_path: Path) -> None:
+    """Who lists it while it is filled, or after a kill, sees no draft of anything."""
+    gated = GatedOrigin(written(tmp_path / "s", a="1", b="2"), held_back="b".__eq__)
+    held = cache.reserve([gated.list()])
+    seen: set[str] = set()
+    with ThreadPoolExecutor(1) as threads:
+        filling = threads.submit(cache.fill(held, 0, gated).run)
+        assert gated.reached.wait(30)
+        while "a" not in seen:
+            seen.update(path.name for path in held.roots[0].iterdir())
+        gated.gate.set()
+        while not filling.done():
+            seen.update(path.name for path in held.roots[0].iterdir())
+    assert seen <= {"a", "b"}
+    assert not list((cache.folder / "linking").iterdir())
+
+
+def test_what_is_being_filled_is_not_evicted(cache: Cache, tmp_path: Path) -> None:
+    """Also when its user is gone already, and the filler is about to notice."""
+    gated = GatedOrigin(written(tmp_path / "s", a="1" * 60), held_back=lambda _: True)
+    held = cache.reserve([gated.list()])
+    wanted = written(tmp_path / "wanted", a="w" * 60)
+    with ThreadPoolExecutor(1) as threads:
+        filling = threads.submit(cache.fill(held, 0, gated).run)
+        assert gated.reached.wait(30)
+        held.close()
+        with pytest.raises(NoRoom):
+            cache.reserve([wanted.list()])
+        gated.gate.set()
+        filling.result()
+    cache.reserve([wanted.list()]).close()

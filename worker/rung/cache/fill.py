@@ -14,7 +14,7 @@ from typing import Final
 from rung.cache.listing import Entry, Listing
 from rung.cache.origin import Origin, digests_of
 from rung.cache.partial import Partial
-from rung.cache.shelf import Shelf, link
+from rung.cache.shelf import Shelf
 from rung.cache.tree import Tree
 from rung.cache.trouble import DataChanged, DataError, DataUnavailable
 
@@ -97,7 +97,7 @@ class Fill:
         blob = self._shelf.find(key, entry.size)
         if blob is None:
             return False
-        return (target.exists() and target.samefile(blob)) or link(blob, target)
+        return (target.exists() and target.samefile(blob)) or self._shelf.link(blob, target)
 
     def _bring(self, entry: Entry, partial: Partial) -> str:
         """Bring a file's bytes and return their digest."""

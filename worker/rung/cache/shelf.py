@@ -4,6 +4,7 @@
     suspects/<ab>/<digest>  files from before the machine was started anew: verified when wanted
     known/<ab>/<file key>   a link that says which content a version of a file has
     filling/<file key>      files on their way
+    linking/…               links on their way
 
 Nothing is flushed to disk before it counts: within one life of the machine what was written is
 there, and after its next start everything is read and verified once more before it is used.
@@ -12,6 +13,8 @@ there, and after its next start everything is read and verified once more before
 import contextlib
 import fcntl
 import os
+import secrets
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -20,6 +23,8 @@ from rung.cache.origin import digests_of
 from rung.cache.partial import Partial
 from rung.cache.tree import MODE, STAMP_S, intact
 
+_DRAFT_S: Final = 3600.0
+"""Nobody is that long about a link."""
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -32,11 +37,22 @@ class Shelf:
         self._suspects = folder / "suspects"
         self._known = folder / "known"
         self._filling = folder / "filling"
+        self._linking = folder / "linking"
 
     def open(self) -> bool:
         """Make the folders; return whether the machine was started anew since the last time."""
-        for folder in (self._blobs, self._suspects, self._known, self._filling):
+        for folder in (
+            self._blobs,
+            self._suspects,
+            self._known,
+            self._filling,
+            self._linking,
+        ):
             folder.mkdir(parents=True, exist_ok=True)
+        for draft in self._linking.iterdir():  # of processes that were killed
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - draft.stat().st_ctime > _DRAFT_S:
+                    draft.unlink()
         now, noted = _boot(), self._folder / "boot"
         if noted.exists() and noted.read_text(encoding="ascii") == now:
             return False
@@ -82,12 +98,28 @@ class Shelf:
         self._remember(file_key, digest)
         blob = self._blobs / digest[:2] / digest
         blob.parent.mkdir(parents=True, exist_ok=True)
-        if intact(blob, partial.size) and link(blob, target):
+        if intact(blob, partial.size) and self.link(blob, target):
             partial.discard()
             return
-        link(partial.path, target)  # first, so that it is never there without a user
+        self.link(partial.path, target)  # first, so that it is never there without a user
         partial.path.rename(blob)
         partial.forget()
+
+    def link(self, blob: Path, target: Path) -> bool:
+        """Let a path be the file of a blob; return whether the blob was there.
+
+        The link is made elsewhere and moved, so that nobody who lists the target's folder sees
+        more than whole files under their names.
+        """
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = self._linking / secrets.token_hex(16)
+        try:
+            draft.hardlink_to(blob)
+        except FileNotFoundError:
+            return False
+        draft.rename(target)
+        draft.unlink(missing_ok=True)  # renaming onto another link of the same file does nothing
+        return True
 
     def size(self) -> int:
         """Return the bytes of everything here."""
@@ -135,20 +167,6 @@ class Shelf:
         target = place / path.parent.name / path.name
         target.parent.mkdir(parents=True, exist_ok=True)
         return path.rename(target)
-
-
-def link(blob: Path, target: Path) -> bool:
-    """Let a path be the file of a blob; return whether the blob was there."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.parent / f".{target.name[:200]}.{os.getpid()}"
-    draft.unlink(missing_ok=True)
-    try:
-        draft.hardlink_to(blob)
-    except FileNotFoundError:
-        return False
-    draft.rename(target)
-    draft.unlink(missing_ok=True)  # renaming onto another link of the same file does nothing
-    return True
 
 
 def _busy(path: Path) -> bool:

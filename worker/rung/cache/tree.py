@@ -81,18 +81,8 @@ class Tree:
         return lock
 
     def used(self) -> bool:
-        """Whether anybody uses it."""
-        try:
-            lock = os.open(self.folder / "use", os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(lock)
-        return False
+        """Whether anybody uses it, or fills it."""
+        return any(_held(self.folder / name) for name in ("use", "fill"))
 
     @contextlib.contextmanager
     def filling(self, stop: threading.Event) -> Iterator[None]:
@@ -140,6 +130,17 @@ def intact(path: Path, size: int) -> bool:
     except OSError:
         return False
     return status.st_size == size and status.st_mtime_ns == STAMP_S * 1_000_000_000
+
+
+def _held(path: Path) -> bool:
+    try:
+        lock = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        return not _locked(lock)
+    finally:
+        os.close(lock)
 
 
 def _locked(lock: int) -> bool:
