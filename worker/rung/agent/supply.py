@@ -16,8 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import structlog
-
+from rung.agent.filling import AGAIN_S, AGAIN_S_MAX, Filling, Note
 from rung.cache import (
     Cache,
     DataChanged,
@@ -26,27 +25,19 @@ from rung.cache import (
     Held,
     Listing,
     NoRoom,
-    Origin,
     Source,
     origin_of,
     sources_of,
     variable_of,
 )
-from rung.cache.fill import Fill
 from rung.core.data import filling_variable_of
 
 _AT_ONCE: Final = 8
-_AGAIN_S: Final = 1.0
-_AGAIN_S_MAX: Final = 30.0
 _CHANGES_MAX: Final = 5
 _OWN: Final = ("archive/", "checkpoints/", "code/", "snapshots/")
 """What the platform keeps in its object store."""
 
 T = TypeVar("T")
-Note = Callable[[str], None]
-"""Tells the log of a run something."""
-
-_log = structlog.get_logger(__name__)
 
 
 class Provision:
@@ -66,58 +57,6 @@ class Provision:
         self._resources.close()
 
 
-class _Filling:
-    """One filler of one tree, for all runs that want it."""
-
-    def __init__(self, fill: Fill, origin: Origin, threads: ThreadPoolExecutor) -> None:
-        self._fill = fill
-        self._origin = origin
-        self._threads = threads
-        self.notes: list[Note] = []
-        self.task = asyncio.create_task(self._run())
-        self.task.add_done_callback(_heard)
-
-    def join(self, note: Note) -> None:
-        """Wait for it, too."""
-        self.notes.append(note)
-
-    def leave(self, note: Note) -> None:
-        """Wait no longer; nobody left: it stops."""
-        self.notes.remove(note)
-        if not self.notes:
-            self.stop()
-
-    def stop(self) -> None:
-        """End it soon."""
-        self._fill.stop.set()
-        self._origin.close()
-
-    @property
-    def stopped(self) -> bool:
-        """Whether it was told to end."""
-        return self._fill.stop.is_set()
-
-    async def _run(self) -> None:
-        loop = asyncio.get_running_loop()
-        wait_s = _AGAIN_S
-        try:
-            while True:
-                try:
-                    await loop.run_in_executor(self._threads, self._fill.run)
-                except DataUnavailable as error:
-                    if self.stopped:
-                        raise
-                    if wait_s == _AGAIN_S:
-                        for note in self.notes:
-                            note(f"waiting: {error}")
-                else:
-                    return
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, _AGAIN_S_MAX)
-        finally:
-            self._origin.close()
-
-
 class Supply:
     """Provides the runs of an agent with their data."""
 
@@ -125,7 +64,7 @@ class Supply:
         self._cache = Cache(folder, limit_bytes)
         self._objects_url = objects_url
         self._threads = ThreadPoolExecutor(_AT_ONCE, "data")
-        self._fillings: dict[str, _Filling] = {}
+        self._fillings: dict[str, Filling] = {}
 
     async def open(self, config: Mapping[str, Any], folder: Path, note: Note) -> Provision:
         """Return a run's data, once it may start with them.
@@ -203,21 +142,21 @@ class Supply:
             except asyncio.CancelledError:
                 reserving.add_done_callback(_let_go)
                 raise
-            await asyncio.sleep(_AGAIN_S)  # others of this node may be those that end
+            await asyncio.sleep(AGAIN_S)  # others of this node may be those that end
 
     async def _listed(self, source: Source, note: Note) -> Listing:
-        wait_s = _AGAIN_S
+        wait_s = AGAIN_S
         while True:
             origin = origin_of(source)
             try:
                 return await _thread(origin.list)
             except DataUnavailable as error:
-                if wait_s == _AGAIN_S:
+                if wait_s == AGAIN_S:
                     note(f"waiting: {error}")
             finally:
                 origin.close()
             await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, _AGAIN_S_MAX)
+            wait_s = min(2 * wait_s, AGAIN_S_MAX)
 
     async def _filled(
         self, sources: list[Source], held: Held, undo: contextlib.ExitStack, note: Note
@@ -242,18 +181,18 @@ class Supply:
             await asyncio.gather(*map(asyncio.shield, awaited))
             note(f"the data are in the cache, after {time.monotonic() - begun:.1f} s")
 
-    def _filling(self, held: Held, number: int, source: Source) -> _Filling:
+    def _filling(self, held: Held, number: int, source: Source) -> Filling:
         """Return the filler of a tree; there is one at a time."""
         key = held.listings[number].key
         filling = self._fillings.get(key)
         if filling is None or filling.task.done() or filling.stopped:
             origin = origin_of(source)
             fill = self._cache.fill(held, number, origin)
-            filling = self._fillings[key] = _Filling(fill, origin, self._threads)
+            filling = self._fillings[key] = Filling(fill, origin, self._threads)
             filling.task.add_done_callback(lambda _: self._forget(key, filling))
         return filling
 
-    def _forget(self, key: str, filling: _Filling) -> None:
+    def _forget(self, key: str, filling: Filling) -> None:
         if self._fillings.get(key) is filling:
             del self._fillings[key]
 
@@ -301,9 +240,3 @@ def _in_place(source: Source, folder: Path) -> Path:
 def _let_go(reserving: "asyncio.Future[Held]") -> None:
     if not reserving.cancelled() and reserving.exception() is None:
         reserving.result().close()
-
-
-def _heard(task: "asyncio.Task[None]") -> None:
-    """Take note of a failure that no run waited for: the script hears of it from the tree."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        _log.warning("data could not be brought", error=str(error))
