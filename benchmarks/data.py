@@ -80,13 +80,12 @@ def show(title: str, size: int, ours: list[float], peers: list[float]) -> None:
 def epochs(title: str, cached: Path, local: Path, size: int, rounds: int) -> None:
     """Compare an epoch over the cache with one over an ordinary folder."""
     for kind, before in (("from memory", lambda _: None), ("from the disk", drop)):
-        ours, peers = [], []
-        for _ in range(5 * rounds + 1):
-            before(cached)
-            ours.append(seconds(lambda: read(cached)))
-            before(local)
-            peers.append(seconds(lambda: read(local)))
-        show(f"{title}, {kind}", size, ours[1:], peers[1:])
+        times: dict[Path, list[float]] = {cached: [], local: []}
+        for turn in range(6 * rounds + 2):
+            for folder in (cached, local) if turn % 2 else (local, cached):
+                before(folder)
+                times[folder].append(seconds(lambda folder=folder: read(folder)))
+        show(f"{title}, {kind}", size, times[cached][2:], times[local][2:])
 
 
 def filled(cache: Cache, origin: Origin) -> Held:
