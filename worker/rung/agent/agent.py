@@ -42,6 +42,7 @@ from rung.agent.source_folder import SourceFolder
 from rung.agent.spool import Spool
 from rung.agent.spot import cloud_of, notice_from
 from rung.agent.starter import Starter
+from rung.agent.supply import Supply, hidden_variables
 from rung.events import LedgerError, RungError
 from rung.events.allocation import (
     AgentJoined,
@@ -86,6 +87,9 @@ class Agent:
         self._drain = Drain(self._spool, ledger)
         self._placements = Placements(ledger, settings.pool, self._obey)
         self._depot = Depot(folder, open_store(settings.objects_url), self._spool)
+        self._supply = Supply(
+            settings.cache or folder / "data", settings.cache_bytes, settings.objects_url
+        )
         self._sources = SourceFolder(folder, self._depot.store)
         self._socket = SocketFolder(folder)
         self._runs: dict[str, Run] = {}
@@ -96,7 +100,7 @@ class Agent:
             self._spool,
             cuda=any(slot.kind == "cuda" for slot in self._slots),
             cold=settings.cold,
-            hidden=self._depot.hidden_variables(),
+            hidden=self._depot.hidden_variables() | hidden_variables(),
             lost=self._renew,
         )
         self._joined = asyncio.Event()
@@ -148,6 +152,7 @@ class Agent:
             self._starter,
             self._sources,
             self._depot,
+            self._supply,
             self._endpoint,
             path,
             self._slots,
@@ -179,6 +184,7 @@ class Agent:
         finally:
             await _end(work, beat, losses, stopped, abandoned, taken, *self._tasks.values())
             await _end(starter)
+            await self._supply.close()
             await self._depot.close()
             await _end(drain)
             await self._endpoint.close()

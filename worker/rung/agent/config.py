@@ -19,6 +19,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Its own folder: spool, socket, code, work folders of runs. One agent per folder."""
     objects_url: str
     """The object store, for code archives and checkpoints."""
+    cache: Path | None = None
+    """The node's cache of data; None: `data` in its own folder. Agents of a node may share one."""
+    cache_bytes: int | None = None
+    """How much the cache may hold; None: half of what it has and what is free."""
     pool: str = "default"
     slots: int | None = None
     """So many slots of the CPU; None: a slot per CUDA device, or, without any, per core."""
@@ -47,6 +51,8 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ValueError(f"slots is {self.slots}: an agent offers at least one")
         if self.agent_id is not None and (not self.agent_id or "/" in self.agent_id):
             raise ValueError(f"agent_id is {self.agent_id!r}: give a name without `/`")
+        if self.cache_bytes is not None and self.cache_bytes < 1:
+            raise ValueError(f"cache_bytes is {self.cache_bytes}: give bytes, such as 500GB")
         if not self.beat_s > 0:
             raise ValueError(f"beat_s is {self.beat_s}: give the seconds between two beats")
         if self.vitals_s < 0:

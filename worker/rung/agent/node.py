@@ -10,6 +10,7 @@ from rung.agent.slots import Device
 from rung.agent.source_folder import SourceFolder
 from rung.agent.spool import Spool
 from rung.agent.starter import Starter
+from rung.agent.supply import Supply
 
 
 class Node(NamedTuple):
@@ -21,6 +22,7 @@ class Node(NamedTuple):
     starter: Starter
     sources: SourceFolder
     depot: Depot
+    supply: Supply
     endpoint: Endpoint
     socket: Path
     slots: list[Device]

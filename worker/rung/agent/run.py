@@ -30,6 +30,7 @@ from rung.agent.reports import Reports
 from rung.agent.saying import fact_of, problem_with
 from rung.agent.source_folder import CodeUnusable
 from rung.agent.starter import NotStarted
+from rung.agent.supply import Provision
 from rung.agent.watch import Watch
 from rung.agent.wire import Exited, Launch
 from rung.core import protocol
@@ -78,6 +79,7 @@ class Run:
         self._leaving = False
         self._departure = Departure(node.starter, granted.allocation_id)
         self._watch = Watch(node, granted.spec, self._reports, self._departure, rank)
+        self._data = Provision()
         self._delivery = Delivery(node.depot, granted.spec, self._warn)
 
     @property
@@ -94,6 +96,7 @@ class Run:
             self._reports.note("error", ending.message, self._rank)
         finally:
             self._departure.close()
+            self._data.close()
             self._reports.close()
             self._node.starter.forget(self.allocation_id)
         if ending is not None:
@@ -226,13 +229,18 @@ class Run:
     def _warn(self, text: str) -> None:
         self._reports.note("warning", text, self._rank)
 
+    def _tell(self, text: str) -> None:
+        self._reports.note("info", text, self._rank)
+
     async def _prepare(self) -> Launch:
         node, spec = self._node, self._spec
         self._delivery.open()
         prepare = partial(node.sources.prepare, self.allocation_id, spec.code_digest)
         source = await node.depot.patiently("the code", self._warn, prepare)
+        self._data = await node.supply.open(spec.config, source.folder, self._tell)
         identity = Identity(self.allocation_id, self.token, self._rank, node.socket)
         launch = launch_of(spec, identity, self._slots, node.slots, source.folder)
+        launch.environment.update(self._data.variables)
         self._frameworks = source.frameworks and launch.command.how != "execute"
         await node.starter.ready(frameworks=self._frameworks)
         return launch

@@ -1,8 +1,8 @@
 """What a run takes of its machine: CPU, memory, disk, network, GPU; read beside the training.
 
-Read from the kernel, and from the GPU's driver where `nvidia-ml-py` is installed: the training is
-neither asked nor stopped. Rates are over the time since the reading before; what a process that
-has ended since did last is not in them.
+Read from the kernel, and from the GPU's driver by `nvidia-ml-py`: the training is neither asked
+nor stopped. Rates are over the time since the reading before; what a process that has ended since
+did last is not in them.
 
     cpu_percent                     of one core: two busy cores are 200
     memory_bytes                    private memory of all processes, and what they share once

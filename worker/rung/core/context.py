@@ -13,6 +13,7 @@ from typing import Any, Self
 from rung.core import link as links
 from rung.core import local, protocol, stacks
 from rung.core.checkpoint import CheckpointContext
+from rung.core.data import DataContext
 from rung.core.errors import AgentGone, InvalidHP
 from rung.core.goal import Goal
 from rung.core.info import Info, trial_info
@@ -32,6 +33,7 @@ class Context:
         train: reports metrics.
         checkpoint: stores and restores checkpoints.
         preempt: says when to leave.
+        data: the paths of the experiment's data sources.
         info: what there is to know about the run.
     """
 
@@ -46,6 +48,7 @@ class Context:
         self.train = TrainContext(link, goal)
         self.checkpoint = CheckpointContext(link, store, spec, Path(scratch))
         self.preempt = PreemptContext(link, goal)
+        self.data = DataContext(spec.config, managed=info.managed)
         self.info = info
         self._pid = os.getpid()
         atexit.register(self.close)

@@ -25,6 +25,7 @@ from rung.torch.evaluate import evaluate
 from rung.torch.plan import Plan, Progress, due, make_plan
 from rung.torch.trial import Trial
 from rung.torch.unit import TrainUnit
+from rung.torch.waiting import GROUP, DataWait
 
 
 class Trainer:
@@ -91,6 +92,7 @@ class _Loop:
         self._hooks = list(self._parts.callbacks.values())
         self._data = TrainingData(trial.build_training_data_loader(), self._core.seed)
         self._data_state: dict[str, Any] | None = None
+        self._wait = DataWait()
         self._stored_at: tuple[int, int] | None = None
 
     @property
@@ -138,13 +140,14 @@ class _Loop:
         while self._progress.epochs == epoch:
             before = copy.copy(self._progress)
             try:
-                batch = self._data.next()
+                batch = self._wait.batch(self._data.next)
             except StopIteration:
                 if self._progress.batch_in_epoch == 0:
                     raise RuntimeError("the training data loader yields no batches") from None
                 self._end_epoch()
             else:
                 self._step(batch)
+                self._wait.trained()
                 if self._progress.batch_in_epoch == self._data.length:
                     self._data.finish()
                     self._end_epoch()
@@ -197,6 +200,8 @@ class _Loop:
         means = self._parts.averages.take()
         if means:
             self._core.train.report_training_metrics(self._progress.batches, means)
+        if waited := self._wait.take():
+            self._core.train.report_metrics(GROUP, self._progress.batches, waited)
 
     def _validate(self) -> bool:
         """Validate and report; return whether the policy wants a checkpoint of this."""
