@@ -1,7 +1,9 @@
 """Runs and their data: brought before they start, or while they run; shared; kept while used."""
 
+import asyncio
 import os
 import secrets
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +123,33 @@ async def test_a_run_may_begin_while_its_data_come(running: Rig, data: ObjectSto
         "read c 6000000",
         "all 3",
     ]
+
+
+async def test_waiting_for_a_stream_is_no_hang(
+    monkeypatch: pytest.MonkeyPatch, rig: Rig, data: ObjectStore
+) -> None:
+    """While data are on their way a trial may be silent; once they are there, it may not."""
+    data.put_bytes("train/a", b"one")
+    data.put_bytes("train/b", b"two")
+    from rung.cache import Entry, Listing, s3_origin  # noqa: PLC0415 - replaced here
+    from rung.cache.partial import Partial  # noqa: PLC0415 - as above
+
+    bring = s3_origin.S3Origin.bring
+    come = threading.Event()
+
+    def dawdle(self: s3_origin.S3Origin, of: Listing, entry: Entry, partial: Partial) -> None:
+        if entry.name == "b":
+            come.wait(60)
+        bring(self, of, entry, partial)
+
+    monkeypatch.setattr(s3_origin.S3Origin, "bring", dawdle)
+    rig.start()
+    source = {"location": f"{data.url}/train", "stream": True}
+    script = f"{STREAM}    import time; time.sleep(600)\n"
+    asyncio.get_running_loop().call_later(3, come.set)
+    ended = await rig.run_script(script, hang_timeout=1.5, **sources(train=source))
+    assert ended.printed() == ["began one", "read a 3", "read b 3", "all 2"]
+    assert ended.exit.fault == "hang"
 
 
 async def test_a_stream_that_breaks_is_told_to_the_script(

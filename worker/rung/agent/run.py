@@ -258,7 +258,8 @@ class Run:
             stderr.started()
         if pid is not None:
             self._note_start()
-        async with self._watch.over([pid] if pid else [], Path(launch.folder), self._slots):
+        mains, folder = [pid] if pid else [], Path(launch.folder)
+        async with self._watch.over(mains, folder, self._slots, self._data.arrived):
             return await starter.exited(self.allocation_id)
 
     def _note_start(self) -> None:

@@ -46,7 +46,17 @@ class Provision:
     def __init__(self) -> None:
         self.variables: dict[str, str] = {}
         """What the run finds in its environment."""
+        self._streamed: list[Filling] = []
         self._resources = contextlib.ExitStack()
+
+    async def arrived(self) -> None:
+        """Wait until nothing more is on its way, or what is will not come."""
+        if self._streamed:
+            await asyncio.wait([filling.task for filling in self._streamed])
+
+    def stream(self, fillings: list[Filling]) -> None:
+        """Note which data come while the run is under way."""
+        self._streamed = fillings
 
     def hold(self, close: Callable[[], None]) -> None:
         """Have something let go when the run has ended."""
@@ -109,7 +119,7 @@ class Supply:
             undo = contextlib.ExitStack()
             undo.callback(held.close)
             try:
-                await self._filled(sources, held, undo, note)
+                streamed = await self._filled(sources, held, undo, note)
             except DataChanged as error:
                 undo.close()
                 if attempt == _CHANGES_MAX:
@@ -121,6 +131,7 @@ class Supply:
             else:
                 break
         provision.hold(undo.close)
+        provision.stream(streamed)
         trees = zip(sources, held.trees, held.roots, strict=True)
         for source, tree, root in trees:
             provision.variables[variable_of(source.name)] = str(root)
@@ -160,9 +171,14 @@ class Supply:
 
     async def _filled(
         self, sources: list[Source], held: Held, undo: contextlib.ExitStack, note: Note
-    ) -> None:
-        """Have everything brought; return when all is there that is not streamed."""
+    ) -> list[Filling]:
+        """Have everything brought; return when all is there that is not streamed.
+
+        Returns:
+            What goes on bringing the rest.
+        """
         awaited = []
+        streamed = []
         for number, source in enumerate(sources):
             tree, listing = held.trees[number], held.listings[number]
             if tree.complete:
@@ -174,12 +190,15 @@ class Supply:
                 f"data source {source.name}: {len(listing.entries):,} files,"
                 f" {listing.size:,} bytes, on their way into the cache"
             )
-            if not source.stream:
+            if source.stream:
+                streamed.append(filling)
+            else:
                 awaited.append(filling.task)
         if awaited:
             begun = time.monotonic()
             await asyncio.gather(*map(asyncio.shield, awaited))
             note(f"the data are in the cache, after {time.monotonic() - begun:.1f} s")
+        return streamed
 
     def _filling(self, held: Held, number: int, source: Source) -> Filling:
         """Return the filler of a tree; there is one at a time."""

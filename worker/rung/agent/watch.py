@@ -6,14 +6,15 @@ the end says why it failed. The training itself is never asked for any of this.
 A run *hangs* when for `hang_timeout` seconds it has said nothing: no metrics, no checkpoint, no
 sign of life (`ctx.train.heartbeat()`). What it prints does not count: a process that waits for
 another for ever may well print that it waits. Nor does time count in which the agent does not
-listen, or in which the run was asked to leave, which has a deadline of its own. Of a run on
-several agents the first hears the reports; the others watch once they heard a sign of life.
+listen, before all data that the run streams are there, or in which the run was asked to leave,
+which has a deadline of its own. Of a run on several agents the first hears the reports; the others
+watch once they heard a sign of life.
 """
 
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -65,7 +66,11 @@ class Watch:
 
     @contextlib.asynccontextmanager
     async def over(
-        self, mains: Sequence[int], folder: Path, slots: Sequence[int]
+        self,
+        mains: Sequence[int],
+        folder: Path,
+        slots: Sequence[int],
+        arrived: Callable[[], Awaitable[None]],
     ) -> AsyncIterator[None]:
         """Watch while the context lasts.
 
@@ -73,11 +78,12 @@ class Watch:
             mains: the run's main processes on this agent.
             folder: its working folder.
             slots: ids of the slots that it holds here.
+            arrived: waits until the run need not wait for its data any more.
         """
         self._heard_at = asyncio.get_running_loop().time()
         tasks = []
         if self._timeout_s > 0:
-            tasks.append(asyncio.create_task(self._guard(mains)))
+            tasks.append(asyncio.create_task(self._guard(mains, arrived)))
         if self._node.settings.vitals_s > 0:
             tasks.append(asyncio.create_task(self._measure(mains, folder, slots)))
         try:
@@ -102,9 +108,11 @@ class Watch:
         message = f"{fault.sentence} ({ending.message})" if fault.sentence else ending.message
         return ending._replace(fault=fault.kind, message=message)
 
-    async def _guard(self, mains: Sequence[int]) -> None:
+    async def _guard(self, mains: Sequence[int], arrived: Callable[[], Awaitable[None]]) -> None:
         """End the run once it hangs."""
         loop = asyncio.get_running_loop()
+        await arrived()
+        self._heard_at = loop.time()
         while (left_s := self._heard_at + self._timeout_s - loop.time()) > 0:
             await asyncio.sleep(left_s)
             leaving = self._departure.conduct.asked_to_leave

@@ -6,6 +6,7 @@ it. (An ETag may look like an MD5 and be none, where a bucket encrypts by itself
 twice with the same content and still differs from its ETag, the ETag is not looked at any more.)
 """
 
+import contextlib
 import threading
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -56,6 +57,8 @@ class Fill:
             raise
         except OSError as error:
             reason = f"the data cache {self._tree.folder} cannot be written: {error.strerror}"
+            with contextlib.suppress(OSError):  # the disk may have no room for that either
+                self._tree.fail(reason)
             raise DataError(reason) from error
 
     def _all(self) -> int:
