@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rung.core import protocol
-from rung.core.protocol import FromTrial, Hello, Preempt, Reported, Welcome
+from rung.core.protocol import Alive, FromTrial, Hello, Preempt, Reported, Welcome
 from rung.events.trial import RunSpec
 
 T = TypeVar("T")
@@ -46,6 +46,7 @@ class AgentEnd:
         self.path = folder / "agent.sock"
         self.objects_url = (folder / "objects").as_uri()
         self.spec = spec
+        self.beats = 0
         self.messages: list[FromTrial] = []
         self.hellos: list[Hello] = []
         self.reading = threading.Event()
@@ -135,6 +136,9 @@ class AgentEnd:
             self.hellos.append(message)
             welcome = Welcome(self.spec, "agent-1", self.objects_url, [0])
             connection.sendall(protocol.frame(welcome))
+            return
+        if isinstance(message, Alive):  # how many there are depends on how long it took
+            self.beats += 1
             return
         with self._changed:
             self.messages.append(message)

@@ -134,3 +134,17 @@ def test_reports_after_the_end_are_refused(managed: Managed) -> None:
     ctx.close()
     with pytest.raises(RuntimeError, match="closed"):
         ctx.train.report_training_metrics(1, {"loss": 1.0})
+
+
+def test_heartbeats_are_told_at_most_once_a_second(managed: Managed) -> None:
+    """A sign of life may be given in every step: the agent hears of few of them."""
+    agent, ctx = managed()
+    for _ in range(1_000):
+        ctx.train.heartbeat()
+    assert agent.beats <= 1
+    ctx.train._beat_at = 0.0  # as after a second
+    ctx.train.heartbeat()
+    ctx.close()
+    agent.wait_for_end()
+    assert 1 <= agent.beats <= 2
+    assert agent.messages == []

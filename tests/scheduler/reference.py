@@ -8,6 +8,8 @@ from rung.events.allocation import (
     AllocationReleased,
     AllocationRequested,
     AllocationWithdrawn,
+    DrainRequested,
+    MoveRequested,
 )
 
 
@@ -16,15 +18,23 @@ class Reference:
 
     def __init__(self) -> None:
         self.slots: dict[str, list[int]] = {}
+        self.drained: dict[str, list[int]] = {}
+        """Agents that offer nothing more, and what they had."""
         self.incarnations: dict[str, int] = {}
         self.waiting: list[AllocationRequested] = []
         self.running: dict[str, AllocationRequested] = {}
         self.parts: dict[tuple[str, str], list[int]] = {}
         """(allocation, agent) → slots, in order of granting."""
+        self.arrivals: dict[str, float] = {}
+        self.count = 0
+        self.claims: dict[str, tuple[float | None, list[str], str | None]] = {}
+        """Trial → its arrival, the agents to avoid, the agent to go to."""
+        self.wishes: dict[str, tuple[list[str], str | None]] = {}
+        self.withdrawn: set[str] = set()
         self.lost: set[str] = set()
         self.signaled: dict[str, str] = {}
 
-    def tell(self, fact: Payload) -> list[str]:
+    def tell(self, fact: Payload) -> list[str]:  # noqa: C901, PLR0912 - one case per event
         """Fold a fact and return what must be decided."""
         said: list[str] = []
         match fact:
@@ -33,6 +43,9 @@ class Reference:
                     said += self._gone(fact.agent_id, "was started again")
                     self.incarnations[fact.agent_id] = fact.incarnation
                     self.slots[fact.agent_id] = [slot.id for slot in fact.slots]
+            case DrainRequested() if self._is_current(fact.agent_id, fact.incarnation):
+                if fact.agent_id in self.slots:
+                    self.drained[fact.agent_id] = self.slots.pop(fact.agent_id)
             case AgentLeft() if self._is_current(fact.agent_id, fact.incarnation):
                 said += self._gone(fact.agent_id, "left")
             case AgentLost() if self._is_current(fact.agent_id, fact.incarnation):
@@ -40,7 +53,7 @@ class Reference:
             case AllocationRequested():
                 known = [*(request.allocation_id for request in self.waiting), *self.running]
                 if fact.allocation_id not in known:
-                    self.waiting.append(fact)
+                    self._wait(fact)
             case AllocationWithdrawn():
                 said += self._withdraw(fact.allocation_id, fact.how)
             case AllocationReleased() if self._is_current(fact.agent_id, fact.incarnation):
@@ -50,7 +63,19 @@ class Reference:
                     said += self._stop(fact.allocation_id, "kill")
             case _:
                 pass
-        return said + self._start(zero=False) + self._start(zero=True)
+        asked = self._move(fact) if isinstance(fact, MoveRequested) else []
+        if isinstance(fact, DrainRequested) and self._is_current(fact.agent_id, fact.incarnation):
+            names = [name for name, agent in self.parts if agent == fact.agent_id]
+            asked = [n for n in names if self._stays(n) and n not in self.withdrawn]
+        said += self._start(zero=False) + self._start(zero=True)
+        for name in asked:
+            self._signal(name)
+        chosen = self._yield()
+        for name in chosen:
+            self._signal(name)
+        return said + [
+            f"signaled {name} preempt: {' '.join(self._on(name))}" for name in (*asked, *chosen)
+        ]
 
     def idle(self, agent_id: str) -> list[int]:
         """Return an agent's idle slots."""
@@ -59,7 +84,10 @@ class Reference:
 
     def possible(self, slots: int) -> bool:
         """Return whether an idle pool could serve a request."""
-        sizes = [len(found) for found in self.slots.values()]
+        return self._possible(slots, list(self.slots))
+
+    def _possible(self, slots: int, agents: list[str]) -> bool:
+        sizes = [len(self.slots[agent]) for agent in agents]
         if slots == 0:
             return bool(sizes)
         return any(size >= slots for size in sizes) or any(
@@ -75,11 +103,44 @@ class Reference:
         )
 
     def _is_current(self, agent_id: str, incarnation: int) -> bool:
-        return agent_id in self.slots and self.incarnations[agent_id] == incarnation
+        there = agent_id in self.slots or agent_id in self.drained
+        return there and self.incarnations[agent_id] == incarnation
+
+    def _wait(self, fact: AllocationRequested) -> None:
+        arrival, avoid, to = self.claims.pop(fact.spec.trial_id, (None, [], None))
+        self.waiting.append(fact)
+        self.arrivals[fact.allocation_id] = self.count if arrival is None else arrival
+        self.wishes[fact.allocation_id] = (avoid, to)
+        self.count += 1
+
+    def _on(self, name: str) -> list[str]:
+        return [agent for part, agent in self.parts if part == name]
+
+    def _move(self, fact: MoveRequested) -> list[str]:
+        """Note where a trial is to go; return what is to be asked to yield."""
+        for name, request in self.running.items():
+            if request.spec.trial_id == fact.trial_id and name not in self.lost:
+                self.claims[fact.trial_id] = (self.arrivals[name], self._on(name), fact.to)
+                stays = name not in self.signaled and name not in self.withdrawn
+                return [name] if stays else []
+        for request in self.waiting:
+            if request.spec.trial_id == fact.trial_id:
+                avoid, to = self.wishes[request.allocation_id]
+                self.wishes[request.allocation_id] = (avoid, fact.to or to)
+                return []
+        if fact.to is not None:
+            self.claims[fact.trial_id] = (None, [], fact.to)
+        return []
+
+    def _signal(self, name: str) -> None:
+        self.signaled[name] = "preempt"
+        claim: tuple[float | None, list[str], str | None] = (self.arrivals[name], [], None)
+        self.claims.setdefault(self.running[name].spec.trial_id, claim)
 
     def _gone(self, agent_id: str, how: str) -> list[str]:
         said = []
         self.slots.pop(agent_id, None)
+        self.drained.pop(agent_id, None)
         for name, agent in list(self.parts):
             if agent == agent_id:
                 del self.parts[name, agent]
@@ -95,12 +156,16 @@ class Reference:
                 del self.running[name]
                 self.lost.discard(name)
                 self.signaled.pop(name, None)
+                self.withdrawn.discard(name)
 
     def _withdraw(self, name: str, how: str) -> list[str]:
         for request in self.waiting:
             if request.allocation_id == name:
                 self.waiting.remove(request)
                 return [f"dropped {name}"]
+        if name in self.running:
+            self.withdrawn.add(name)
+            self.claims.pop(self.running[name].spec.trial_id, None)
         return self._stop(name, how)
 
     def _stop(self, name: str, how: str) -> list[str]:
@@ -109,18 +174,99 @@ class Reference:
         if self.signaled.get(name) in {"kill", how}:
             return []
         self.signaled[name] = how
-        agents = [agent for part, agent in self.parts if part == name]
-        return [f"signaled {name} {how}: {' '.join(agents)}"]
+        return [f"signaled {name} {how}: {' '.join(self._on(name))}"]
+
+    def _order(self, request: AllocationRequested) -> tuple[int, float]:
+        return request.priority, self.arrivals[request.allocation_id]
+
+    def _allowed(self, request: AllocationRequested) -> list[str] | None:
+        """Return the agents that a moved trial may go to, None for all."""
+        avoid, to = self.wishes[request.allocation_id]
+        if to in self.slots and len(self.slots[to]) >= request.slots:
+            return [to]
+        others = [agent for agent in self.slots if agent not in avoid]
+        if len(others) < len(self.slots) and self._possible(request.slots, others):
+            return others
+        return None
+
+    def _yield(self) -> list[str]:
+        """Return who yields to what is more important."""
+        chosen: list[str] = []
+        while more := self._yield_besides(chosen):
+            chosen += more
+        return chosen
+
+    def _yield_besides(self, chosen: list[str]) -> list[str]:
+        parts, more, planned = dict(self.parts), list[str](), dict[str, int]()
+        for name in (*self.running,):
+            if not self._stays(name) or name in chosen:
+                self._free(name)
+        for request in sorted((r for r in self.waiting if r.slots), key=self._order):
+            limit, experiment = request.max_slots, request.experiment_id
+            held = sum(
+                len(slots)
+                for (n, _), slots in parts.items()
+                if self.running[n].experiment_id == experiment
+            ) + planned.get(experiment, 0)
+            over = limit is not None and held + request.slots > limit
+            if over or not self.possible(request.slots) or self._allowed(request) is not None:
+                continue
+            if not self._place(request.slots):
+                found = self._in_the_way(request, [*chosen, *more])
+                if not found:
+                    break
+                more += found
+                for name in found:
+                    self._free(name)
+            planned[experiment] = planned.get(experiment, 0) + request.slots
+            for agent_id, slots in self._place(request.slots):
+                self.parts[f"planned {request.allocation_id}", agent_id] = slots
+        self.parts = parts
+        return more
+
+    def _in_the_way(self, request: AllocationRequested, chosen: list[str]) -> list[str]:
+        lesser = [
+            name
+            for name, other in self.running.items()
+            if self._stays(name)
+            and other.priority > request.priority
+            and other.slots
+            and name not in chosen
+        ]
+        parts, yielding = dict(self.parts), list[str]()
+        for name in sorted(lesser, key=lambda n: self._order(self.running[n]), reverse=True):
+            if not self._place(request.slots):
+                self._free(name)
+                yielding.append(name)
+        fits = bool(self._place(request.slots))
+        for name in yielding[::-1]:
+            self.parts = dict(parts)
+            rest = [other for other in yielding if other != name]
+            for other in rest:
+                self._free(other)
+            if self._place(request.slots):
+                yielding = rest
+        self.parts = parts
+        return yielding if fits else []
+
+    def _stays(self, name: str) -> bool:
+        return name not in self.signaled and name not in self.lost
+
+    def _free(self, name: str) -> None:
+        self.parts = {part: slots for part, slots in self.parts.items() if part[0] != name}
 
     def _start(self, *, zero: bool) -> list[str]:
         said = []
         candidates = [request for request in self.waiting if (request.slots == 0) is zero]
-        for request in sorted(candidates, key=lambda found: found.priority):
+        for request in sorted(candidates, key=self._order):
             limit = request.max_slots
             over = limit is not None and self.held(request.experiment_id) + request.slots > limit
             if over or not self.possible(request.slots):
                 continue
-            place = self._place(request.slots)
+            allowed = self._allowed(request)
+            place = self._place(request.slots, allowed)
+            if not place and allowed is not None:
+                continue
             if not place:
                 break
             self.waiting.remove(request)
@@ -131,24 +277,25 @@ class Reference:
             said.append(f"granted {request.allocation_id}: {shares}")
         return said
 
-    def _place(self, slots: int) -> list[tuple[str, list[int]]]:
+    def _place(self, slots: int, allowed: list[str] | None = None) -> list[tuple[str, list[int]]]:
+        agents = list(self.slots) if allowed is None else allowed
         if slots == 0:
-            return self._place_none()
-        room = sorted((len(self.idle(agent)), agent) for agent in self.slots)
+            return self._place_none(agents)
+        room = sorted((len(self.idle(agent)), agent) for agent in agents)
         for idle, agent in room:
             if idle >= slots:
                 return [(agent, self.idle(agent)[:slots])]
         for size in range(slots - 1, 0, -1):
-            whole = sorted(a for a, s in self.slots.items() if len(s) == size == len(self.idle(a)))
+            whole = sorted(a for a in agents if len(self.slots[a]) == size == len(self.idle(a)))
             if slots % size == 0 and len(whole) * size >= slots:
                 return [(agent, self.idle(agent)) for agent in whole[: slots // size]]
         return []
 
-    def _place_none(self) -> list[tuple[str, list[int]]]:
+    def _place_none(self, agents: list[str]) -> list[tuple[str, list[int]]]:
         def load(agent_id: str) -> int:
             return sum(
                 1 for (_, agent), taken in self.parts.items() if agent == agent_id and not taken
             )
 
-        loads = sorted((load(agent), agent) for agent in self.slots)
+        loads = sorted((load(agent), agent) for agent in agents)
         return [(loads[0][1], [])] if loads and loads[0][0] < 100 else []

@@ -14,6 +14,8 @@ from rung.events.allocation import (
     AllocationRequested,
     AllocationSignaled,
     AllocationWithdrawn,
+    DrainRequested,
+    MoveRequested,
     Share,
     Slot,
 )
@@ -89,6 +91,19 @@ def released(
         incarnation=incarnation,
         failed=failed,
     )
+
+
+def drain(agent_id: str, incarnation: int = 1) -> DrainRequested:
+    """An agent will be gone soon."""
+    return DrainRequested(
+        pool=POOL, agent_id=agent_id, incarnation=incarnation, reason="the cloud wants it"
+    )
+
+
+def move(trial_id: str, to: str | None = None) -> MoveRequested:
+    """Somebody wants a trial on another agent."""
+    experiment_id = trial_id.rpartition(".")[0]
+    return MoveRequested(pool=POOL, experiment_id=experiment_id, trial_id=trial_id, to=to)
 
 
 class Pool:

@@ -20,9 +20,11 @@ from scheduler.reference import Reference
 from scheduler.scenario import (
     Pool,
     brief,
+    drain,
     joined,
     left,
     lost,
+    move,
     released,
     requested,
     withdrawn,
@@ -100,6 +102,11 @@ class PoolMachine(RuleBasedStateMachine):
         """An agent leaves or is lost."""
         self.tell(fact(agent, self._life(agent, life)))
 
+    @rule(agent=_AGENTS, life=_LIVES)
+    def drain(self, agent: str, life: int) -> None:
+        """An agent will be gone soon."""
+        self.tell(drain(agent, self._life(agent, life)))
+
     def _request(self, experiment: str, *wish: Any) -> None:
         fact = requested(f"{experiment}.{len(self.named)}.1", *wish)
         self.named[fact.allocation_id] = fact
@@ -142,6 +149,26 @@ class PoolMachine(RuleBasedStateMachine):
         """Any allocation that ever was is withdrawn."""
         self.tell(withdrawn(data.draw(st.sampled_from(list(self.named))), how))
 
+    @precondition(lambda self: self.named)
+    @rule(data=st.data(), to=st.sampled_from(["a", "b", None, None, "e"]))
+    def move(self, data: st.DataObject, to: str | None) -> None:
+        """Any trial that ever was is to be moved."""
+        name = data.draw(st.sampled_from(list(self.named)))
+        self.tell(move(name.rpartition(".")[0], to))
+
+    @precondition(lambda self: self.reference.claims)
+    @rule(data=st.data())
+    def come_back(self, data: st.DataObject) -> None:
+        """A trial that yielded wants its next run, perhaps before all agents gave theirs back."""
+        trial = data.draw(st.sampled_from(sorted(self.reference.claims)))
+        runs = [fact for fact in self.named.values() if fact.spec.trial_id == trial]
+        fact = requested(
+            f"{trial}.{len(runs) + 1}", runs[0].slots, runs[0].priority, runs[0].max_slots
+        )
+        if not any(run.allocation_id in self.reference.running for run in runs):
+            self.named[fact.allocation_id] = fact
+            self.tell(fact)
+
     @precondition(lambda self: self.reference.parts)
     @rule(data=st.data(), life=_LIVES, failed=_FAILURES)
     def release(self, data: st.DataObject, life: int, failed: str) -> None:
@@ -183,7 +210,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert state.allocations.keys() == self.reference.running.keys()
         assert {a: sorted(names) for a, names in state.runs_on.items()} == {
             agent: sorted(name for name, other in self.reference.parts if other == agent)
-            for agent in self.reference.slots
+            for agent in (*self.reference.slots, *self.reference.drained)
         }
 
     def teardown(self) -> None:

@@ -113,10 +113,10 @@ class Scenario:
         return self.tell(validated(index, time, loss, run=run or self.specs[index].run))
 
     def exit(
-        self, index: int, outcome: ExitOutcome = "finished", *, run: int | None = None
+        self, index: int, outcome: ExitOutcome = "finished", *, run: int | None = None, **more: Any
     ) -> list[Payload]:
-        """Have a trial's current run (or another) exit."""
-        return self.tell(exited(index, run or self.specs[index].run, outcome))
+        """Have a trial's current run (or another) exit; `more` is said of it too."""
+        return self.tell(exited(index, run or self.specs[index].run, outcome, **more))
 
     def lose(self, index: int) -> list[Payload]:
         """Lose the agent of a trial's current run."""
@@ -196,8 +196,8 @@ def validated(
     )
 
 
-def exited(index: int, run: int, outcome: ExitOutcome) -> TrialExited:
-    """Return the exit of a run."""
+def exited(index: int, run: int, outcome: ExitOutcome, **more: Any) -> TrialExited:
+    """Return the exit of a run; `more` is said of it too."""
     return TrialExited(
         experiment_id=EXPERIMENT,
         trial_id=f"{EXPERIMENT}.{index}",
@@ -207,4 +207,5 @@ def exited(index: int, run: int, outcome: ExitOutcome) -> TrialExited:
         exit_code=None,
         signal=None,
         message="ValueError: no",
+        **more,
     )

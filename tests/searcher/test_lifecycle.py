@@ -98,6 +98,44 @@ def test_failures_are_counted_and_losses_are_not() -> None:
     assert ended.state == "errored"  # type: ignore[union-attr]
 
 
+def test_a_fault_that_repeats_itself_is_not_tried_again() -> None:
+    """The third time in a row that a trial fails in one way at one step, it is errored."""
+    scenario = one(max_restarts=9)
+    for _ in range(2):
+        assert kinds(scenario.exit(0, "failed", fault="gpu_memory", steps_completed=7)) == AGAIN
+        assert end(scenario, "preempted") == AGAIN
+    closed, _ = scenario.exit(0, "failed", fault="gpu_memory", steps_completed=7)
+    assert closed.state == "errored"  # type: ignore[union-attr]
+    reason = "failed 3 times in the same way at step 7, so it is not tried again: ValueError: no"
+    assert closed.reason == reason  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("fault", "steps"),
+    [
+        (["a", "a", "b", "a", "a"], [7] * 5),
+        (["a"] * 5, [1, 1, 2, 2, 1]),
+        ([""] * 5, [7] * 5),
+        (["a", "a", "", "a", "a"], [7] * 5),
+        (["a"] * 4, [None, None, 7, None]),
+    ],
+)
+def test_other_faults_or_steps_are_bad_luck(fault: list[str], steps: list[int | None]) -> None:
+    """Faults of another kind, at another step, or of no known kind do not add up."""
+    scenario = one(max_restarts=9)
+    for kind, step in zip(fault, steps, strict=True):
+        assert kinds(scenario.exit(0, "failed", fault=kind, steps_completed=step)) == AGAIN
+
+
+def test_a_script_that_never_begins_is_not_tried_for_ever() -> None:
+    """What fails before its first step repeats itself too."""
+    scenario = one(max_restarts=9)
+    for _ in range(2):
+        scenario.exit(0, "failed", fault="missing_module")
+    closed, _ = scenario.exit(0, "failed", fault="missing_module")
+    assert "in the same way before its first step" in closed.reason  # type: ignore[union-attr]
+
+
 def test_a_restart_says_why() -> None:
     """The reason of a new run is what ended the one before."""
     scenario = one()

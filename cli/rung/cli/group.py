@@ -28,6 +28,7 @@ COMMANDS: Final = {
     "resume": _Entry("rung.cli.control:resume", "Have a paused experiment go on."),
     "cancel": _Entry("rung.cli.control:cancel", "End an experiment, checkpointing first."),
     "kill": _Entry("rung.cli.control:kill", "End an experiment at once."),
+    "trial": _Entry("rung.cli.trial:trial", "Move a trial to another agent."),
     "best": _Entry("rung.cli.experiments:best", "Show the best trial and its checkpoint."),
     "checkpoints": _Entry("rung.cli.checkpoints:checkpoints", "List checkpoints."),
     "download": _Entry("rung.cli.checkpoints:download", "Fetch a checkpoint's files."),

@@ -158,6 +158,20 @@ class AsyncClient:
         path = f"/experiments/{_name(experiment_id)}/{action}"
         return _read(await self._transport.post(path, key=key), answer.Requested)
 
+    async def move(
+        self, trial_id: str, *, to: str | None = None, key: str | None = None
+    ) -> answer.MoveAsked:
+        """Ask for a trial to checkpoint and go on on another agent.
+
+        Args:
+            trial_id: whose experiment may be shortened.
+            to: the agent; any other if absent.
+            key: names this request, so that a second one with it is the same; drawn if absent.
+        """
+        where = "" if to is None else f"?to={_name(to)}"
+        path = f"/trials/{_name(trial_id)}/move{where}"
+        return _read(await self._transport.post(path, key=key), answer.MoveAsked)
+
     async def curves(
         self, experiment_id: str, *, kind: str, name: str, points: int = 200
     ) -> answer.ExperimentCurves:

@@ -110,6 +110,12 @@ class Client:
         """Ask for an experiment to pause, resume, be canceled or be killed."""
         return self._run(self._client.ask(action, experiment_id, key=key))
 
+    def move(
+        self, trial_id: str, *, to: str | None = None, key: str | None = None
+    ) -> answer.MoveAsked:
+        """Ask for a trial to checkpoint and go on on another agent."""
+        return self._run(self._client.move(trial_id, to=to, key=key))
+
     def curves(
         self, experiment_id: str, *, kind: str, name: str, points: int = 200
     ) -> answer.ExperimentCurves:

@@ -32,6 +32,13 @@ class Requested(Struct, kw_only=True):
     requested: Literal["pause", "resume", "cancel", "kill"]
 
 
+class MoveAsked(Struct, kw_only=True):
+    """That the trial be moved is on record; its effect follows."""
+
+    trial_id: str
+    to: Annotated[str | None, Meta(description="the agent to go on on; null: any other")]
+
+
 class Validation(Struct, kw_only=True):
     """A report of validation metrics that counts."""
 

@@ -35,6 +35,20 @@ class AgentJoined(Struct, frozen=True, kw_only=True):
     slots: list[Slot]
 
 
+class DrainRequested(Struct, frozen=True, kw_only=True):
+    """An agent will be gone soon: what runs on it shall go on elsewhere, and nothing new come."""
+
+    TYPE: ClassVar[str] = "rung.agent.drain_requested.v1"
+    TOPIC: ClassVar[str] = topic.POOLS
+    WRITER: ClassVar[str] = "agent"
+    READERS: ClassVar[tuple[str, ...]] = ("scheduler",)
+
+    pool: str
+    agent_id: str
+    incarnation: int
+    reason: str
+
+
 class AgentLeft(Struct, frozen=True, kw_only=True):
     """An agent went down in good order; nothing runs on it any more."""
 
@@ -91,6 +105,21 @@ class AllocationWithdrawn(Struct, frozen=True, kw_only=True):
     pool: str
     allocation_id: str
     how: Withdrawal
+
+
+class MoveRequested(Struct, frozen=True, kw_only=True):
+    """Somebody asked that a trial checkpoint, give its slots back and go on on another agent."""
+
+    TYPE: ClassVar[str] = "rung.trial.move_requested.v1"
+    TOPIC: ClassVar[str] = topic.POOLS
+    WRITER: ClassVar[str] = "gateway"
+    READERS: ClassVar[tuple[str, ...]] = ("scheduler", "gateway")
+
+    pool: str
+    experiment_id: str
+    trial_id: str
+    to: str | None
+    """The agent to go on on; None: any but those that it leaves."""
 
 
 class AllocationReleased(Struct, frozen=True, kw_only=True):

@@ -23,6 +23,8 @@ from rung.events.allocation import (
     AllocationRequested,
     AllocationSignaled,
     AllocationWithdrawn,
+    DrainRequested,
+    MoveRequested,
 )
 from rung.events.checkpoint import (
     CheckpointDamaged,
@@ -87,10 +89,12 @@ Payload = (
     | CheckpointRetired
     | CheckpointDeleted
     | AgentJoined
+    | DrainRequested
     | AgentLeft
     | AgentLost
     | AllocationRequested
     | AllocationWithdrawn
+    | MoveRequested
     | AllocationReleased
     | AllocationAddressed
     | AllocationGranted

@@ -14,6 +14,8 @@ from rung.events.allocation import (
     AllocationRequested,
     AllocationSignaled,
     AllocationWithdrawn,
+    DrainRequested,
+    MoveRequested,
     Share,
     Slot,
 )
@@ -159,6 +161,8 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
         exit_code=None,
         signal=9,
         message="killed by SIGKILL",
+        fault="host_memory",
+        steps_completed=900,
     ),
     RunEnded(experiment_id=_E, trial_id=_T, run=2, outcome="lost", reason="agent node-a was lost"),
     TrialEnded(experiment_id=_E, trial_id=_T),
@@ -194,6 +198,12 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
         hostname="node-a.lab",
         slots=[Slot(id=0, kind="cuda", name="NVIDIA H200")],
     ),
+    DrainRequested(
+        pool="default",
+        agent_id="node-a",
+        incarnation=4,
+        reason="the cloud preempts this machine",
+    ),
     AgentLeft(pool="default", agent_id="node-a", incarnation=4),
     AgentLost(pool="default", agent_id="node-a", incarnation=4, silent_ms=30_412),
     AllocationRequested(
@@ -206,6 +216,7 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
         spec=_SPEC,
     ),
     AllocationWithdrawn(pool="default", allocation_id=_A, how="preempt"),
+    MoveRequested(pool="default", experiment_id=_E, trial_id=_T, to="node-b"),
     AllocationReleased(pool="default", allocation_id=_A, agent_id="node-a", incarnation=4),
     AllocationAddressed(
         pool="default",

@@ -200,7 +200,7 @@ class TrialValidated(Struct, frozen=True, kw_only=True):
     metrics: dict[str, MetricValue]
 
 
-class TrialExited(Struct, frozen=True, kw_only=True):
+class TrialExited(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A run's processes are gone."""
 
     TYPE: ClassVar[str] = "rung.trial.exited.v1"
@@ -217,6 +217,11 @@ class TrialExited(Struct, frozen=True, kw_only=True):
     signal: int | None
     message: str
     """What a person should read: the last line of the traceback, the signal's name."""
+    fault: str = ""
+    """What kind of fault it was, in a word that is the same each time the fault is; empty where
+    that cannot be told, or where it was none."""
+    steps_completed: int | None = None
+    """The last step that the run reported, stored or restored; None if there was none."""
 
 
 class RunEnded(Struct, frozen=True, kw_only=True):

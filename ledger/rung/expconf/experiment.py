@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from rung.expconf.data import Data, no_data
 from rung.expconf.distributed import Distributed
 from rung.expconf.environment import Environment
 from rung.expconf.foreign import (
@@ -117,10 +118,13 @@ class Experiment(Section):
     """How often a trial that fails is started again."""
     preemption_timeout: Natural | None = None
     """Seconds that a trial gets to checkpoint and leave; absent: 3600."""
+    hang_timeout: Natural = 0
+    """Seconds after which a trial that says nothing (no report, no checkpoint) is taken to hang,
+    killed and started again; 0: it may be silent for ever."""
     reproducibility: Reproducibility = Field(default_factory=Reproducibility)
     """Where chance comes from."""
-    data: dict[str, Any] = Field(default_factory=dict)
-    """Whatever the script wants to know about its data."""
+    data: Data = Field(default_factory=no_data)
+    """Whatever the script wants to know about its data; `sources` names where they are."""
     environment: Environment = Field(default_factory=Environment)
     """What a trial's processes find around them."""
     profiling: Profiling = Field(default_factory=Profiling)

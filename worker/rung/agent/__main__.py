@@ -3,12 +3,15 @@
 import asyncio
 import math
 from pathlib import Path
+from typing import get_args
 
 import click
 
 from rung.agent.child import become_subreaper
 from rung.agent.config import Settings
 from rung.agent.life import live
+from rung.agent.size import Size
+from rung.agent.spot import Choice
 from rung.events import RungError
 from rung.host import journal
 from rung.host.launch import Place, placed
@@ -24,6 +27,17 @@ from rung.host.launch import Place, placed
 @click.option("--leave", default=5.0, help="Seconds for checkpoints when the agent is stopped.")
 @click.option("--address", help="How other agents reach this machine. [default: --interface's]")
 @click.option("--interface", help="Network interface of trials that span machines.")
+@click.option(
+    "--spot",
+    type=click.Choice(get_args(Choice)),
+    default="auto",
+    help="Whose notice that this machine will be taken away to wait for.",
+)
+@click.option("--metadata-url", help="The cloud's metadata service. [default: where it always is]")
+@click.option("--cache", type=click.Path(path_type=Path), help="Data cache. [default: its own]")
+@click.option(
+    "--cache-bytes", type=Size(), help="Its size, such as 500GB. [default: half the disk]"
+)
 @click.option("--parent-pipe", type=int, help="Descriptor; when it closes, the agent stops.")
 @click.option("--cold", is_flag=True, help="Do not import frameworks ahead of the trials.")
 def main(  # noqa: PLR0913 - one for each option
@@ -37,6 +51,10 @@ def main(  # noqa: PLR0913 - one for each option
     leave: float,
     address: str | None,
     interface: str | None,
+    spot: Choice,
+    metadata_url: str | None,
+    cache: Path | None,
+    cache_bytes: int | None,
     parent_pipe: int | None,
     cold: bool,
 ) -> None:
@@ -54,6 +72,10 @@ def main(  # noqa: PLR0913 - one for each option
             leave_s=leave,
             address=address,
             interface=interface,
+            spot=spot,
+            metadata_url=metadata_url,
+            cache=cache,
+            cache_bytes=cache_bytes,
             cold=cold,
         )
         asyncio.run(live(place, settings, parent_pipe))

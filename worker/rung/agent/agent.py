@@ -16,6 +16,7 @@ end before the join is written; grants for other incarnations are none of ours.
 """
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import socket
@@ -40,7 +41,9 @@ from rung.agent.slots import detect
 from rung.agent.socket_folder import SocketFolder
 from rung.agent.source_folder import SourceFolder
 from rung.agent.spool import Spool
+from rung.agent.spot import cloud_of, notice_from
 from rung.agent.starter import Starter
+from rung.agent.supply import Supply, hidden_variables
 from rung.events import LedgerError, RungError
 from rung.events.allocation import (
     AgentJoined,
@@ -50,6 +53,7 @@ from rung.events.allocation import (
     AllocationGranted,
     AllocationLost,
     AllocationSignaled,
+    DrainRequested,
     Slot,
 )
 from rung.events.metric import AgentBeat
@@ -60,6 +64,9 @@ from rung.objects import open_store
 
 _DRAIN_S: Final = 5.0
 _BACKLOG_S: Final = 30.0
+_OF_NOTICE: Final = 0.6
+"""How much of the time that the cloud leaves trials have for leaving as the scheduler asks them;
+who is still there then is asked once more, by the agent itself."""
 
 _log = structlog.get_logger()
 
@@ -85,6 +92,9 @@ class Agent:
             ledger, settings.pool, self._taken_for_lost, self._introductions.hear
         )
         self._depot = Depot(folder, open_store(settings.objects_url), self._spool)
+        self._supply = Supply(
+            settings.cache or folder / "data", settings.cache_bytes, settings.objects_url
+        )
         self._sources = SourceFolder(folder, self._depot.store)
         self._socket = SocketFolder(folder)
         self._runs: dict[str, Run] = {}
@@ -95,7 +105,7 @@ class Agent:
             self._spool,
             cuda=any(slot.kind == "cuda" for slot in self._slots),
             cold=settings.cold,
-            hidden=self._depot.hidden_variables(),
+            hidden=self._depot.hidden_variables() | hidden_variables(),
             lost=self._renew,
         )
         self._joined = asyncio.Event()
@@ -147,6 +157,7 @@ class Agent:
             self._starter,
             self._sources,
             self._depot,
+            self._supply,
             self._endpoint,
             path,
             self._slots,
@@ -159,19 +170,25 @@ class Agent:
         work = asyncio.create_task(self._work())
         beat = asyncio.create_task(self._beat())
         losses = asyncio.create_task(self._pool_facts.follow())
+        taken = asyncio.create_task(self._taken_away())
         stopped, abandoned = (asyncio.create_task(event.wait()) for event in (stop, gone))
         always = (drain, starter, work, beat, losses)
         try:
-            await asyncio.wait([*always, stopped, abandoned], return_when=asyncio.FIRST_COMPLETED)
+            ends = (*always, stopped, abandoned, taken)
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             for task in always:
                 if task.done():
                     task.result()  # raises: none of them ends by itself
             if not gone.is_set():
                 await _end(work)
                 await self._leave(starter, abandoned)
+            if taken.done():
+                _log.info("has left; waits for the machine's end")
+                await asyncio.wait([stopped, abandoned], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await _end(work, beat, losses, stopped, abandoned, *self._tasks.values())
+            await _end(work, beat, losses, stopped, abandoned, taken, *self._tasks.values())
             await _end(starter)
+            await self._supply.close()
             await self._depot.close()
             await _end(drain)
             await self._endpoint.close()
@@ -286,6 +303,32 @@ class Agent:
                 self._tasks[allocation_id].cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
+    async def _taken_away(self) -> None:
+        """Have the agent drained when the cloud says that it takes this machine away.
+
+        The scheduler asks the runs to yield, on all agents that a gang is on, and gives this one
+        nothing new. Returns once they have, or when it is time to go without.
+        """
+        cloud = await asyncio.to_thread(cloud_of, self._settings.spot, self._settings.metadata_url)
+        if cloud is None:
+            await asyncio.get_running_loop().create_future()
+            return
+        notice = await notice_from(cloud, every_s=self._settings.spot_every_s)
+        _log.warning("leaving", reason=notice.reason, seconds=notice.seconds)
+        await self._joined.wait()
+        self._spool.put(
+            DrainRequested(
+                pool=self._settings.pool,
+                agent_id=self._spool.agent_id,
+                incarnation=self._spool.incarnation,
+                reason=notice.reason,
+            )
+        )
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(notice.seconds * _OF_NOTICE):
+                while self._tasks:
+                    await asyncio.wait(list(self._tasks.values()))
+
     async def _leave(self, starter: asyncio.Task[None], abandoned: asyncio.Task[Any]) -> None:
         """Let trials checkpoint, end them, and say goodbye."""
         for run in self._runs.values():
@@ -304,6 +347,7 @@ class Agent:
                     incarnation=self._spool.incarnation,
                 )
             )
+        self._offering = None
         try:
             async with asyncio.timeout(_DRAIN_S):
                 await self._drain.empty()

@@ -30,6 +30,7 @@ from typing import Any, Final, NoReturn
 
 from rung.agent.threads import set_threads
 from rung.agent.wire import Command, Launch
+from rung.core import stacks
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -95,6 +96,7 @@ def _redirect(stdout: int, stderr: int) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
     faulthandler.enable(file=2, all_threads=False)
+    stacks.listen()
 
 
 def _begin_anew(folder: str) -> None:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from rung.agent.spot import EVERY_S, Choice
+
 
 class Settings(Struct, frozen=True, kw_only=True):
     """How an agent runs.
@@ -17,6 +19,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Its own folder: spool, socket, code, work folders of runs. One agent per folder."""
     objects_url: str
     """The object store, for code archives and checkpoints."""
+    cache: Path | None = None
+    """The node's cache of data; None: `data` in its own folder. Agents of a node may share one."""
+    cache_bytes: int | None = None
+    """How much the cache may hold; None: half of what it has and what is free."""
     pool: str = "default"
     slots: int | None = None
     """So many slots of the CPU; None: a slot per CUDA device, or, without any, per core."""
@@ -31,6 +37,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     """How other agents reach this machine; None: at the address of `interface`."""
     interface: str | None = None
     """The network interface of trials that span machines; None: the one that leads outside."""
+    spot: Choice = "off"
+    """Which cloud's metadata to ask whether this machine will be taken away; `auto`: the one that
+    the firmware names."""
+    metadata_url: str | None = None
+    """Where they are, if not where they always are."""
+    spot_every_s: float = EVERY_S
+    vitals_s: float = 5.0
+    """Seconds between two readings of what a run takes of the machine; 0: none are taken."""
     cold: bool = False
     """Whether the warm parent imports no frameworks: for tests, and scripts that need none."""
 
@@ -41,7 +55,11 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ValueError(f"slots is {self.slots}: an agent offers at least one")
         if self.agent_id is not None and (not self.agent_id or "/" in self.agent_id):
             raise ValueError(f"agent_id is {self.agent_id!r}: give a name without `/`")
+        if self.cache_bytes is not None and self.cache_bytes < 1:
+            raise ValueError(f"cache_bytes is {self.cache_bytes}: give bytes, such as 500GB")
         if not self.beat_s > 0:
             raise ValueError(f"beat_s is {self.beat_s}: give the seconds between two beats")
+        if self.vitals_s < 0:
+            raise ValueError(f"vitals_s is {self.vitals_s}: give seconds, or 0 for none")
         if self.leave_s < 0 or self.grace_s_max < 0:
             raise ValueError("a period of grace is negative: give seconds from 0 on")

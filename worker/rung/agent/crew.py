@@ -19,6 +19,9 @@ from rung.agent.reports import Reports
 from rung.agent.starter import NotStarted
 from rung.agent.wire import Exited, Launch
 
+Explain = Callable[[Ending, Exited, int], Ending]
+"""Takes an ending, what the process did, and its rank."""
+
 STOP_S: Final = 5.0
 """How long the other ranks may take to end on SIGTERM."""
 
@@ -45,6 +48,10 @@ class Crew:
         self.members = members
         self.ends: list[End] = []
         """In the order in which they came."""
+        self.mains: list[int] = []
+        """The processes' numbers."""
+        self.begun: Final = asyncio.Event()
+        """Whether each of them was made, or will not be."""
         self._reports = reports
         self._ranked = ranked
         self._first: End | None = None
@@ -72,15 +79,28 @@ class Crew:
         Raises:
             NotStarted: one could not be made.
         """
+        waiting = set(self.members)
+
+        def settled(member: Member) -> None:
+            waiting.discard(member)
+            if not waiting:
+                self.begun.set()
 
         async def see_through(member: Member, launch: Launch) -> None:
+            def made(pid: int) -> None:
+                self.mains.append(pid)
+                begun()
+                settled(member)
+
             try:
-                exited = await member.live(launch, frameworks=frameworks, begun=begun)
+                exited = await member.live(launch, frameworks=frameworks, begun=made)
             except NotStarted as error:
                 member.over = True
                 self._refused = self._refused or error
                 self._stop_the_others()
                 return
+            finally:
+                settled(member)
             member.over = True
             if exited is None:
                 self._lost = True
@@ -97,20 +117,21 @@ class Crew:
             raise self._refused
         return not self._lost
 
-    def judge(self, conduct: Conduct) -> Ending:
+    def judge(self, conduct: Conduct, explain: Explain) -> Ending:
         """Return how the run ended, once all that was said is read.
 
         Args:
             conduct: what passed between the platform and the run in all.
+            explain: adds to an ending what is known of its fault.
         """
         if self._first is not None:
             first = self._cause(self._first)
             before = first.conduct._replace(refusal=conduct.refusal)
-            return self._named(first, self._ending(first, before))
+            return self._named(first, _explained(explain, first, self._ending(first, before)))
         ends = sorted(self.ends, key=lambda end: end.member.rank)
         endings = [self._ending(end, conduct) for end in ends]
         number = worst(endings)
-        return self._named(ends[number], endings[number])
+        return self._named(ends[number], _explained(explain, ends[number], endings[number]))
 
     def close(self) -> None:
         """Let go of what the processes held."""
@@ -159,3 +180,7 @@ class Crew:
         if not (self._ranked and ending.message and ending.outcome != "preempted"):
             return ending
         return ending._replace(message=f"rank {end.member.rank}: {ending.message}")
+
+
+def _explained(explain: Explain, end: End, ending: Ending) -> Ending:
+    return explain(ending, end.exited, end.member.rank)

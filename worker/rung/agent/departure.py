@@ -62,6 +62,11 @@ class Departure:
         self.conduct = self.conduct._replace(sent_sigkill=reason)
         self._signal_all(signal.SIGKILL)
 
+    def end_hanging(self, reason: str) -> None:
+        """Kill the run because it hangs, which is a failure of its own."""
+        self.conduct = self.conduct._replace(hung=reason)
+        self._signal_all(signal.SIGKILL)
+
     def close(self) -> None:
         """Stop waiting for the end of the grace period."""
         if self._deadline is not None:

@@ -31,7 +31,7 @@ class Member:
         ]
 
     async def live(
-        self, launch: Launch, *, frameworks: bool, begun: Callable[[], None]
+        self, launch: Launch, *, frameworks: bool, begun: Callable[[int], None]
     ) -> Exited | None:
         """Have it made, and return how it ended; None if it was lost with its warm parent.
 
@@ -47,7 +47,7 @@ class Member:
             stdout.started()
             stderr.started()
         if pid is not None:
-            begun()
+            begun(pid)
         return await self._starter.exited(self.name)
 
     def send(self, number: signal.Signals) -> None:

@@ -11,6 +11,7 @@ from rung.agent.slots import Device
 from rung.agent.source_folder import SourceFolder
 from rung.agent.spool import Spool
 from rung.agent.starter import Starter
+from rung.agent.supply import Supply
 
 
 class Node(NamedTuple):
@@ -22,6 +23,7 @@ class Node(NamedTuple):
     starter: Starter
     sources: SourceFolder
     depot: Depot
+    supply: Supply
     endpoint: Endpoint
     socket: Path
     slots: list[Device]

@@ -1,6 +1,7 @@
 """How a run ended: from what its process did, and what it had been asked to do.
 
 refused its hyperparameters                            invalid_hp
+killed because it hung                                 failed
 ended by a signal that the platform sent               killed
 ended by another signal                                failed
 exit code 0, asked to leave and acknowledged           preempted
@@ -34,6 +35,8 @@ class Ending(NamedTuple):
     code: int | None
     signal: int | None
     message: str
+    fault: str = ""
+    """What kind of fault it was; empty where that cannot be told, or where it was none."""
 
 
 class Conduct(NamedTuple):
@@ -44,6 +47,8 @@ class Conduct(NamedTuple):
     sent_sigterm: bool = False
     sent_sigkill: str | None = None
     """Why, if it was killed."""
+    hung: str | None = None
+    """In words, if it was killed because it hung."""
     refusal: str | None = None
     """Why the script cannot train with its hyperparameters, if it said so."""
 
@@ -73,6 +78,7 @@ def facts_of(  # noqa: PLR0913 - what is known of an end
     pool: str,
     incarnation: int,
     failed: str = "",
+    steps: int | None = None,
 ) -> tuple[TrialExited, AllocationReleased]:
     """Return what is written about the end of a run: how it ended, and that its slots are free.
 
@@ -83,6 +89,7 @@ def facts_of(  # noqa: PLR0913 - what is known of an end
         pool: of this agent.
         incarnation: of this agent.
         failed: what other agents that have a part of the run shall stop for.
+        steps: the last step that the run spoke of.
     """
     exited = TrialExited(
         experiment_id=spec.experiment_id,
@@ -92,7 +99,9 @@ def facts_of(  # noqa: PLR0913 - what is known of an end
         outcome=ending.outcome,
         exit_code=ending.code,
         signal=ending.signal,
-        message=ending.message,
+        message=ending.message[:MESSAGE_CHARACTERS_MAX],
+        fault=ending.fault,
+        steps_completed=steps,
     )
     released = AllocationReleased(
         pool=pool,
@@ -107,6 +116,8 @@ def facts_of(  # noqa: PLR0913 - what is known of an end
 def _judge(exited: Exited, conduct: Conduct, last_words: str) -> tuple[ExitOutcome, str]:
     if conduct.refusal is not None:
         return "invalid_hp", conduct.refusal
+    if conduct.hung is not None and exited.signal == signal.SIGKILL:
+        return "failed", conduct.hung
     if exited.signal is not None:
         return _judge_signal(exited.signal, conduct)
     if exited.code == 0:

@@ -6,6 +6,7 @@ between the two, the run starts from the checkpoint and will not report them aga
 
 import asyncio
 import time
+from collections import deque
 from typing import Final
 
 from rung.agent.lines import Level, Severity
@@ -21,6 +22,7 @@ _WEIGHT_MAX: Final = 1024**2
 _VALUE_WEIGHT: Final = 24
 _LINES_MAX: Final = 1000
 _CHARACTERS_MAX: Final = 256 * 1024
+_LAST_LINES: Final = 60
 
 
 class Reports:
@@ -36,6 +38,7 @@ class Reports:
         self._timer: asyncio.TimerHandle | None = None
         self._stdout: dict[int, Severity] = {}
         self._stderr: dict[int, Severity] = {}
+        self._last_lines: dict[int, deque[str]] = {}
 
     def put(self, payload: Payload) -> None:
         """Take a fact; the metrics that came before it go first."""
@@ -59,6 +62,15 @@ class Reports:
         stderr = self._stderr.get(rank)
         return (stderr.exception or stderr.last) if stderr else ""
 
+    def exception(self, rank: int) -> str:
+        """Return the last line of a process's traceback, empty if it printed none."""
+        stderr = self._stderr.get(rank)
+        return stderr.exception if stderr else ""
+
+    def last_lines(self, rank: int) -> list[str]:
+        """Return what a process printed to stderr last."""
+        return list(self._last_lines.get(rank, ()))
+
     def printed_out(self, lines: list[str], rank: int) -> None:
         """Take lines of stdout."""
         now = time.time_ns() // 1_000_000
@@ -71,6 +83,7 @@ class Reports:
         """Take lines of stderr."""
         now = time.time_ns() // 1_000_000
         severity = self._stderr.setdefault(rank, Severity("warning"))
+        self._last_lines.setdefault(rank, deque(maxlen=_LAST_LINES)).extend(lines)
         for line in lines:
             level = severity.of(line)
             self._line(LogLine(rank=rank, stream="stderr", level=level, time_ms=now, text=line))

@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 import secrets
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from rung.agent.aftermath import is_aftermath
@@ -38,6 +39,8 @@ from rung.agent.reports import Reports
 from rung.agent.saying import fact_of, problem_with
 from rung.agent.source_folder import CodeUnusable
 from rung.agent.starter import NotStarted
+from rung.agent.supply import Provision
+from rung.agent.watch import Watch
 from rung.agent.wire import Launch
 from rung.core import protocol
 from rung.core.protocol import (
@@ -97,6 +100,8 @@ class Run:
         self._crew = Crew(members, self._reports, ranked=ranked)
         self._departure = Departure(self._crew.send)
         self._rendezvous = Rendezvous(node, granted, share, self._wanted)
+        self._watch = Watch(node, granted.spec, self._reports, self._departure, self._rank)
+        self._data = Provision()
         self._delivery = Delivery(node.depot, granted.spec, self._warn)
 
     @property
@@ -113,6 +118,7 @@ class Run:
             self._reports.note("error", ending.message, self._rank)
         finally:
             self._departure.close()
+            self._data.close()
             self._reports.close()
             self._crew.close()
             self._rendezvous.close()
@@ -189,7 +195,10 @@ class Run:
 
     def received(self, connection: Connection, message: FromTrial) -> None:
         """Take what a process of the run says."""
+        self._watch.heard(message)
         match message:
+            case protocol.Alive():
+                pass
             case protocol.Hello():
                 self.rejected("a second hello")
             case protocol.Acknowledged():
@@ -241,12 +250,7 @@ class Run:
             member.listen(self._node.spool, self._reports)
         self._launched = True
         try:
-            whole = await self._crew.live(
-                launches,
-                self._departure,
-                frameworks=self._frameworks,
-                begun=self._note_start,
-            )
+            whole = await self._process(launches)
             await self._settle()
         finally:
             self._crew.close()
@@ -268,19 +272,23 @@ class Run:
     def _warn(self, text: str) -> None:
         self._reports.note("warning", text, self._rank)
 
+    def _tell(self, text: str) -> None:
+        self._reports.note("info", text, self._rank)
+
     async def _prepare(self) -> list[Launch]:
         node, spec = self._node, self._spec
         self._delivery.open()
         prepare = partial(node.sources.prepare, self.allocation_id, spec.code_digest)
         source = await node.depot.patiently("the code", self._warn, prepare)
+        self._data = await node.supply.open(spec.config, source.folder, self._tell)
         meeting = await self._rendezvous.meeting()
         launches = []
         for member, place in zip(self._crew.members, self._places, strict=True):
             identity = Identity(member.name, self.allocation_id, self.token, place, node.socket)
             network = network_of(self._wanted, place, meeting)
-            launches.append(
-                launch_of(spec, identity, self._slots, node.slots, source.folder, network)
-            )
+            launch = launch_of(spec, identity, self._slots, node.slots, source.folder, network)
+            launch.environment.update(self._data.variables)
+            launches.append(launch)
         self._frameworks = source.frameworks and launches[0].command.how != "execute"
         await node.starter.ready(frameworks=self._frameworks)
         return launches
@@ -291,6 +299,24 @@ class Run:
             return self._slots
         local = rank - self._rank
         return self._slots[local : local + 1] if local >= 0 else []
+
+    async def _process(self, launches: list[Launch]) -> bool:
+        """Have the processes made, and wait for their ends; return False if they were lost."""
+        living = asyncio.create_task(
+            self._crew.live(
+                launches,
+                self._departure,
+                frameworks=self._frameworks,
+                begun=self._note_start,
+            )
+        )
+        try:
+            await self._crew.begun.wait()
+            folder = Path(launches[0].folder)
+            async with self._watch.over(self._crew.mains, folder, self._slots, self._data.arrived):
+                return await living
+        finally:
+            living.cancel()
 
     def _note_start(self) -> None:
         """Write `TrialStarted`, before anything else that the run has to say."""
@@ -328,7 +354,7 @@ class Run:
             if end.exited.left_over:
                 stuck = f"{end.exited.left_over} processes do not die, stuck in the kernel"
                 self._reports.note("error", stuck, end.member.rank)
-        ending = self._crew.judge(self._departure.conduct)
+        ending = self._crew.judge(self._departure.conduct, self._watch.explain)
         if self._elsewhere and ending.outcome != "invalid_hp":
             ending = ending._replace(outcome="failed", message=self._elsewhere)
         level: Level = "error" if ending.outcome == "failed" else "info"
@@ -351,6 +377,7 @@ class Run:
             pool=node.settings.pool,
             incarnation=self._incarnation,
             failed=ending.message or "failed" if broken and self._gang else "",
+            steps=self._watch.steps,
         )
         node.spool.put(*(facts if self._chief or broken else facts[1:]))
 

@@ -14,6 +14,7 @@ Its names follow Determined's Core API. Started by hand, the script runs by itse
 
 from rung.core.checkpoint import CheckpointContext
 from rung.core.context import Context, get_info, init, managed
+from rung.core.data import DataContext, DataSource
 from rung.core.distributed import DistributedContext
 from rung.core.errors import AgentGone, InvalidHP, ReportRefused
 from rung.core.info import Info, TrialInfo
@@ -25,6 +26,8 @@ __all__ = [
     "AgentGone",
     "CheckpointContext",
     "Context",
+    "DataContext",
+    "DataSource",
     "DistributedContext",
     "EarlyExitReason",
     "Info",

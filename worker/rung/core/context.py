@@ -13,8 +13,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from rung.core import link as links
-from rung.core import local, protocol
+from rung.core import local, protocol, stacks
 from rung.core.checkpoint import CheckpointContext
+from rung.core.data import DataContext
 from rung.core.distributed import DistributedContext, Place, from_environment
 from rung.core.errors import AgentGone, InvalidHP
 from rung.core.goal import Goal
@@ -36,6 +37,7 @@ class Context:
         checkpoint: stores and restores checkpoints.
         preempt: says when to leave.
         distributed: the other processes of the run, where it has several slots.
+        data: the paths of the experiment's data sources.
         info: what there is to know about the run.
     """
 
@@ -61,6 +63,7 @@ class Context:
         self.checkpoint = CheckpointContext(link, store, spec, Path(scratch), ranks)
         self._resources.callback(self.checkpoint.wait)
         self.preempt = PreemptContext(link, goal, ranks)
+        self.data = DataContext(spec.config, managed=info.managed)
         self.info = info
         self._pid = os.getpid()
         atexit.register(self._close_at_exit)
@@ -161,6 +164,7 @@ def init(
         storage: where a run by hand keeps its checkpoints; `./rung-local` by default.
     """
     if managed():
+        stacks.listen()
         link, welcome, info = _connection.get()
         return Context(link, _store_of(link, welcome), welcome.spec, info, from_environment())
     spec = local.local_spec(hparams, config, seed, restore)

@@ -89,6 +89,10 @@ class HparamsRefused(Struct, frozen=True, tag="hparams_refused"):
     reason: str
 
 
+class Alive(Struct, frozen=True, tag="alive"):
+    """The script makes progress, though it has nothing to report."""
+
+
 class Fetch(Struct, frozen=True, tag="fetch"):
     """Please bring an object of the store onto this machine; the answer is `Fetched`."""
 
@@ -135,7 +139,9 @@ class Shipped(Struct, frozen=True, tag="shipped"):
     problem: str = ""
 
 
-FromTrial = Hello | Reported | Stored | Restored | Damaged | Acknowledged | HparamsRefused | Fetch
+FromTrial = (
+    Hello | Reported | Stored | Restored | Damaged | Acknowledged | HparamsRefused | Alive | Fetch
+)
 FromAgent = Welcome | Preempt | Fetched | Shipped
 
 encoder: Final = msgspec.json.Encoder()

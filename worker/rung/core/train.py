@@ -3,12 +3,15 @@
 import enum
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from rung.core.goal import Goal
 from rung.core.link import Link
-from rung.core.protocol import HparamsRefused, Reported
+from rung.core.protocol import Alive, HparamsRefused, Reported
 from rung.core.values import step_number, wire_values
+
+_BEAT_S: Final = 1.0
+"""The agent is told no more often than this."""
 
 
 class EarlyExitReason(enum.Enum):
@@ -31,6 +34,7 @@ class TrainContext:
         self._link = link
         self._goal = goal
         self._reports = reports
+        self._beat_at = time.monotonic() + _BEAT_S
 
     def report_training_metrics(self, steps_completed: int, metrics: Mapping[str, Any]) -> None:
         """Report metrics of the training set at a step.
@@ -60,6 +64,17 @@ class TrainContext:
             self._goal.check(step, values)
         if self._reports:
             self._link.send(Reported(group, step, time.time_ns() // 1_000_000, values))
+
+    def heartbeat(self) -> None:
+        """Say that the script makes progress; call it as often as you like, in every step.
+
+        Matters where the experiment file has a `hang_timeout`: a script that reports nothing for
+        so long is taken to hang, and is killed. Reports and checkpoints are signs of life too.
+        """
+        now = time.monotonic()
+        if now >= self._beat_at:
+            self._beat_at = now + _BEAT_S
+            self._link.send(Alive())
 
     def report_early_exit(self, reason: EarlyExitReason | str) -> None:
         """Say that the script cannot train with these hyperparameters; leave soon after.

@@ -44,6 +44,7 @@ def _evaluated(
         records = trial.get_batch_length(batch)
         moved = context.to_device(batch)
         yield number, evaluate_batch(moved, number) if numbered else evaluate_batch(moved), records
+        context.core.train.heartbeat()
 
 
 def _together(

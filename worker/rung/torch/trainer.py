@@ -30,6 +30,7 @@ from rung.torch.plan import Plan, Progress, due, make_plan
 from rung.torch.saving import Saver
 from rung.torch.trial import Trial
 from rung.torch.unit import TrainUnit
+from rung.torch.waiting import GROUP, DataWait
 
 
 class Trainer:
@@ -103,6 +104,7 @@ class _Loop:
         self._pace = Pace(context.distributed)
         self._data_state: dict[str, Any] | None = None
         self._saver = Saver(self._core.checkpoint, self._hooks, context.distributed)
+        self._wait = DataWait()
         self._stored_at: tuple[int, int] | None = None
         self._restored = False
         self._beginning = ranks.new_generators(context.distributed, self._core.seed, 0)
@@ -156,13 +158,14 @@ class _Loop:
             before = copy.copy(self._progress)
             self._pace.begin(self._context)
             try:
-                batch = self._data.next()
+                batch = self._wait.batch(self._data.next)
             except StopIteration:
                 if self._progress.batch_in_epoch == 0:
                     raise RuntimeError("the training data loader yields no batches") from None
                 self._end_epoch()
             else:
                 self._step(batch)
+                self._wait.trained()
                 if self._progress.batch_in_epoch == self._data.length:
                     self._data.finish()
                     self._end_epoch()
@@ -186,6 +189,7 @@ class _Loop:
         progress.batch_in_epoch += 1
         progress.records += records
         progress.records_in_epoch += records
+        self._core.train.heartbeat()
         context.batches = progress.batches
         context.step_schedulers(StepMode.STEP_EVERY_BATCH, progress.batches)
 
@@ -221,6 +225,8 @@ class _Loop:
         self._pace.tell(self._progress.batches)
         if means:
             self._core.train.report_training_metrics(self._progress.batches, means)
+        if waited := self._wait.take():
+            self._core.train.report_metrics(GROUP, self._progress.batches, waited)
 
     def _validate(self) -> bool:
         """Validate and report; return whether the policy wants a checkpoint of this."""

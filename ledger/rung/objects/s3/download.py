@@ -39,11 +39,22 @@ def get_file(wire: Wire, doing: str, key: str, target: Path) -> None:
             return
 
 
-def read_range(wire: Wire, doing: str, key: str, offset: int, size: int | None) -> bytes:
+def read_range(  # noqa: PLR0913 - what a request says
+    wire: Wire, doing: str, key: str, offset: int, size: int | None, *, etag: str = ""
+) -> bytes:
     """Return some of an object's bytes; fewer where it ends.
+
+    Args:
+        wire: its bucket.
+        doing: what a failure prevents.
+        key: its key.
+        offset: where to begin.
+        size: how many bytes; None: to its end.
+        etag: of the one version to read, in quotes as HTTP has it; empty: any.
 
     Raises:
         ObjectMissing: there is no such object.
+        Replaced: it is another version now.
         ObjectError: the store refused, or did not answer.
     """
     if size == 0:
@@ -54,7 +65,7 @@ def read_range(wire: Wire, doing: str, key: str, offset: int, size: int | None) 
         found.extend(chunk)
 
     with contextlib.suppress(OutOfRange):
-        _Range(wire, doing, key, take).get(offset, size)
+        _Range(wire, doing, key, take).get(offset, size, etag)
     return bytes(found)
 
 

@@ -21,6 +21,7 @@ from rung.events.allocation import (
     AllocationRequested,
     AllocationSignaled,
     AllocationWithdrawn,
+    MoveRequested,
     Share,
     Slot,
 )
@@ -62,6 +63,8 @@ class Pool(Struct):
     agents: dict[str, Agent] = field(default_factory=dict[str, Agent])
     waiting: dict[str, Waiting] = field(default_factory=dict[str, Waiting])
     running: dict[str, Running] = field(default_factory=dict[str, Running])
+    requests: dict[str, str] = field(default_factory=dict[str, str])
+    """Origin of a client's request (`client/<key>`) → the trial and where it is to be moved."""
 
 
 class PoolView:
@@ -70,7 +73,7 @@ class PoolView:
     name: Final = "pools"
     facts: Final = topic.POOLS
     decisions: Final = (topic.PLACEMENTS,)
-    version: Final = 1
+    version: Final = 2
     state_type: Final = Pool
 
     def initial(self, key: str) -> Pool:
@@ -82,8 +85,16 @@ class PoolView:
         data = event.data
         if isinstance(data, _OfAgent):
             _evolve_agent(state, event, data)
+        elif isinstance(data, MoveRequested):
+            if event.origin is not None and event.origin.startswith("client/"):
+                state.requests.setdefault(event.origin, wish_of(data))
         elif isinstance(data, _OfAllocation):
             _evolve_allocation(state, event, data)
+
+
+def wish_of(data: MoveRequested) -> str:
+    """Return in words what a client asked for."""
+    return f"move {data.trial_id} to {data.to or 'another agent'}"
 
 
 _OfAgent = AgentJoined | AgentLeft | AgentLost

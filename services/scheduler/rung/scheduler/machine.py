@@ -4,7 +4,8 @@ Theory of operation
 ===================
 
 The state is that of one pool. Facts: agents join, leave and are lost; allocations are requested,
-withdrawn and released. Decisions: allocations are granted, signaled, lost and dropped.
+withdrawn and released; somebody wants a trial moved. Decisions: allocations are granted, signaled,
+lost and dropped.
 
 An allocation that is in none of these states is unknown, and what is said of it is ignored:
 
@@ -13,15 +14,19 @@ An allocation that is in none of these states is unknown, and what is said of it
        │                    └──an agent is gone──▶ lost ──the rest released it─┤
        └──withdrawn──▶ dropped ────────────────────────────────────────────────┘
 
-A running one that is withdrawn is signaled (preempt, then perhaps kill); what its agents make of
-that comes back as a release. A release that says that its part failed ends the others: they are
-signaled to be killed, with the same words, once.
+A running one is signaled (preempt, then perhaps kill) when it is withdrawn, when its trial is to
+be moved, and when something more important needs its slots (`preemption.py`); what its agents make
+of that comes back as a release. A release that says that its part failed ends the others: they are
+signaled to be killed, with the same words, once. A trial that was only asked to yield has a
+*claim*: its next run takes the place in the order that this one had, and goes where the move wants
+it. A withdrawal ends the claim.
 
 An agent is known by its incarnation, which grows with every start. What names another incarnation
 than the current one comes from a life that is over and is ignored. An agent's life ends when it
 leaves, is lost, or joins with a higher incarnation; it never begins again: an agent that was
-declared lost and is not comes back under a higher incarnation, with all its slots idle. When a
-life ends, the allocations that had a part on it are lost, once each. Of a gang, the other agents
+declared lost and is not comes back under a higher incarnation, with all its slots idle. An
+agent that is drained offers nothing more, and its allocations are asked to yield. When a life
+ends, the allocations that had a part on it are lost, once each. Of a gang, the other agents
 kill their parts; those slots stay taken until they are released.
 
 Facts move things, decisions confirm: `evolve` of a fact puts an allocation whose agent is gone
@@ -40,9 +45,10 @@ Invariants
 * A grant never makes an experiment hold more slots than the request's `max_slots`.
 * Between two facts nothing waits that the policy would start.
 * Every request is answered by exactly one of granted and dropped, a grant by at most one lost.
+* Nobody yields to an equal, and nobody is asked twice.
 
-Not handled: preemption, fair share, backfill (`priority.py` says where they go); allocation ids
-that come back after they are over (the host drops repeated facts; the searcher counts runs).
+Not handled: fair share, backfill (`priority.py` says where they go); allocation ids that come back
+after they are over (the host drops repeated facts; the searcher counts runs).
 """
 
 from typing import assert_never
@@ -59,11 +65,14 @@ from rung.events.allocation import (
     AllocationRequested,
     AllocationSignaled,
     AllocationWithdrawn,
+    DrainRequested,
+    MoveRequested,
 )
-from rung.events.trial import Withdrawal
-from rung.scheduler.pool import Allocation, State
+from rung.scheduler import claim, decision
+from rung.scheduler.pool import Allocation, Claim, State
+from rung.scheduler.preemption import choose_yielding
 from rung.scheduler.priority import choose
-from rung.scheduler.queue import Queue, Request
+from rung.scheduler.queue import Request
 
 PoolFact = (
     AgentJoined
@@ -72,6 +81,8 @@ PoolFact = (
     | AllocationRequested
     | AllocationWithdrawn
     | AllocationReleased
+    | MoveRequested
+    | DrainRequested
 )
 PoolDecision = AllocationGranted | AllocationSignaled | AllocationLost | AllocationDropped
 
@@ -82,7 +93,7 @@ class Scheduler:
     name = "scheduler"
     facts = topic.POOLS
     decisions = topic.PLACEMENTS
-    version = 1
+    version = 2
     state_type = State
 
     def initial(self, key: str) -> State:
@@ -101,15 +112,23 @@ class Scheduler:
         if not isinstance(fact, PoolFact):
             return []
         decisions: list[Payload] = [
-            _lost(state, allocation_id, reason) for allocation_id, reason in state.stricken.items()
+            decision.lost(state, allocation_id, reason)
+            for allocation_id, reason in state.stricken.items()
         ]
-        decisions += [_dropped(state, request) for request in state.leaving.values()]
+        decisions += [decision.dropped(state, request) for request in state.leaving.values()]
         if isinstance(fact, AllocationWithdrawn):
-            decisions += _signaled(state, fact.allocation_id, fact.how)
+            decisions += decision.signaled(state, fact.allocation_id, fact.how)
         elif isinstance(fact, AllocationReleased) and fact.failed and _counts(state, fact):
-            decisions += _signaled(state, fact.allocation_id, "kill", fact.failed)
-        decisions += _granted(state, state.queue)
-        decisions += _granted(state, state.zero_slot_queue)
+            decisions += decision.signaled(state, fact.allocation_id, "kill", fact.failed)
+        signaled = claim.asked_to_yield(state, fact)
+        starts = choose(state.queue, state.room, state.held)
+        yielding = choose_yielding(state, starts, signaled)
+        decisions += [decision.granted(state, start) for start in starts]
+        decisions += [
+            decision.granted(state, start)
+            for start in choose(state.zero_slot_queue, state.room, state.held)
+        ]
+        decisions += [decision.preempted(state, name) for name in (*signaled, *yielding)]
         return decisions
 
 
@@ -128,6 +147,10 @@ def _fold_fact(state: State, event: PoolFact) -> None:
             _withdraw(state, event.allocation_id)
         case AllocationReleased():
             _release(state, event)
+        case DrainRequested():
+            _drain(state, event)
+        case MoveRequested():
+            claim.move(state, event)
         case _:
             assert_never(event)
 
@@ -137,10 +160,12 @@ def _fold_decision(state: State, event: PoolDecision) -> None:
         case AllocationGranted():
             _grant(state, event)
         case AllocationSignaled():
-            state.allocations[event.allocation_id].signaled = event.how
+            _signal(state, event)
         case AllocationLost():
             del state.stricken[event.allocation_id]
-            state.allocations[event.allocation_id].lost = True
+            allocation = state.allocations[event.allocation_id]
+            _count_out(state, event.allocation_id)
+            allocation.lost = True
             _close_if_over(state, event.allocation_id)
         case AllocationDropped():
             del state.leaving[event.allocation_id]
@@ -151,7 +176,7 @@ def _fold_decision(state: State, event: PoolDecision) -> None:
 def _join(state: State, event: AgentJoined) -> None:
     if event.incarnation <= state.incarnations.get(event.agent_id, -1):
         return
-    if event.agent_id in state.room.agents:
+    if event.agent_id in state.runs_on:
         known = state.incarnations[event.agent_id]
         _end_life(state, event.agent_id, known, "was started again")
     state.incarnations[event.agent_id] = event.incarnation
@@ -160,10 +185,10 @@ def _join(state: State, event: AgentJoined) -> None:
 
 
 def _end_life(state: State, agent_id: str, incarnation: int, how: str) -> None:
-    offer = state.room.agents.get(agent_id)
-    if offer is None or offer.incarnation != incarnation:
+    if agent_id not in state.runs_on or state.incarnations[agent_id] != incarnation:
         return
-    state.room.leave(agent_id)
+    if agent_id in state.room.agents:
+        state.room.leave(agent_id)
     for allocation_id in state.runs_on.pop(agent_id):
         allocation = state.allocations[allocation_id]
         _hold(state, allocation.experiment_id, -len(allocation.parts.pop(agent_id)))
@@ -173,9 +198,17 @@ def _end_life(state: State, agent_id: str, incarnation: int, how: str) -> None:
             state.stricken[allocation_id] = f"agent {agent_id} {how}"
 
 
+def _drain(state: State, event: DrainRequested) -> None:
+    """Take an agent's slots out of the room; what runs on it holds them until it is released."""
+    known = state.incarnations.get(event.agent_id)
+    if known == event.incarnation and event.agent_id in state.room.agents:
+        state.room.leave(event.agent_id)
+
+
 def _request(state: State, event: AllocationRequested) -> None:
     if state.knows(event.allocation_id):
         return
+    owed = state.claims.pop(event.spec.trial_id, Claim())
     state.queue_of(event.slots).add(
         Request(
             allocation_id=event.allocation_id,
@@ -183,8 +216,11 @@ def _request(state: State, event: AllocationRequested) -> None:
             slots=event.slots,
             priority=event.priority,
             max_slots=event.max_slots,
-            arrival=state.arrivals,
+            arrival=state.arrivals if owed.arrival is None else owed.arrival,
             spec=event.spec,
+            claimed=owed.arrival is not None,
+            avoid=owed.avoid,
+            to=owed.to,
         ),
         state.held.get(event.experiment_id, 0),
     )
@@ -195,16 +231,22 @@ def _withdraw(state: State, allocation_id: str) -> None:
     for queue in (state.queue, state.zero_slot_queue):
         if allocation_id in queue:
             state.leaving[allocation_id] = queue.remove(allocation_id)
+    allocation = state.allocations.get(allocation_id)
+    if allocation is not None:
+        _count_out(state, allocation_id)
+        allocation.withdrawn = True
+        state.claims.pop(allocation.trial_id, None)
 
 
 def _release(state: State, event: AllocationReleased) -> None:
     allocation = state.allocations.get(event.allocation_id)
     if allocation is None or event.agent_id not in allocation.parts:
         return
-    if state.room.agents[event.agent_id].incarnation != event.incarnation:
+    if state.incarnations[event.agent_id] != event.incarnation:
         return
     slots = allocation.parts.pop(event.agent_id)
-    state.room.give_back(event.agent_id, slots)
+    if event.agent_id in state.room.agents:
+        state.room.give_back(event.agent_id, slots)
     state.runs_on[event.agent_id].remove(event.allocation_id)
     _hold(state, allocation.experiment_id, -len(slots))
     _close_if_over(state, event.allocation_id)
@@ -217,12 +259,42 @@ def _grant(state: State, event: AllocationGranted) -> None:
         experiment_id=request.experiment_id,
         trial_id=request.spec.trial_id,
         run=request.spec.run,
+        priority=request.priority,
+        arrival=request.arrival,
+        slotted=slots > 0,
         parts={share.agent_id: share.slots for share in event.shares},
     )
     for share in event.shares:
         state.room.take(share)
         state.runs_on[share.agent_id].append(event.allocation_id)
     _hold(state, request.experiment_id, slots)
+    if slots:
+        state.staying[request.priority] = state.staying.get(request.priority, 0) + 1
+
+
+def _signal(state: State, event: AllocationSignaled) -> None:
+    allocation = state.allocations[event.allocation_id]
+    _count_out(state, event.allocation_id)
+    allocation.signaled = event.how
+    yields = event.how == "preempt" and not allocation.withdrawn
+    if yields and allocation.trial_id not in state.claims:
+        claim.owe(state, allocation.trial_id, Claim(arrival=allocation.arrival))
+
+
+def _counts(state: State, fact: AllocationReleased) -> bool:
+    """Return whether a release is of the agent's present life, if that is not over."""
+    known = state.incarnations.get(fact.agent_id)
+    return fact.agent_id in state.runs_on and known == fact.incarnation
+
+
+def _count_out(state: State, allocation_id: str) -> None:
+    """Take an allocation that holds slots out of those that stay, if it was one."""
+    allocation = state.allocations[allocation_id]
+    if allocation.stays and allocation.slotted:
+        state.departing[allocation_id] = None
+        left = state.staying.pop(allocation.priority) - 1
+        if left:
+            state.staying[allocation.priority] = left
 
 
 def _hold(state: State, experiment_id: str, slots: int) -> None:
@@ -234,64 +306,8 @@ def _hold(state: State, experiment_id: str, slots: int) -> None:
 
 
 def _close_if_over(state: State, allocation_id: str) -> None:
-    if not state.allocations[allocation_id].parts:
-        del state.allocations[allocation_id]
-
-
-def _lost(state: State, allocation_id: str, reason: str) -> AllocationLost:
     allocation = state.allocations[allocation_id]
-    return AllocationLost(
-        pool=state.pool,
-        allocation_id=allocation_id,
-        experiment_id=allocation.experiment_id,
-        trial_id=allocation.trial_id,
-        run=allocation.run,
-        reason=reason,
-    )
-
-
-def _dropped(state: State, request: Request) -> AllocationDropped:
-    return AllocationDropped(
-        pool=state.pool,
-        allocation_id=request.allocation_id,
-        experiment_id=request.experiment_id,
-        trial_id=request.spec.trial_id,
-        run=request.spec.run,
-        reason="withdrawn before it got its slots",
-    )
-
-
-def _signaled(
-    state: State, allocation_id: str, how: Withdrawal, reason: str = ""
-) -> list[Payload]:
-    """Stop what runs; kill may follow preempt, anything else is a repetition."""
-    allocation = state.allocations.get(allocation_id)
-    if allocation is None or allocation.lost or allocation.signaled in {how, "kill"}:
-        return []
-    return [
-        AllocationSignaled(
-            pool=state.pool,
-            allocation_id=allocation_id,
-            agents=list(allocation.parts),
-            how=how,
-            reason=reason,
-        )
-    ]
-
-
-def _counts(state: State, fact: AllocationReleased) -> bool:
-    """Return whether a release is of the agent's present life, if that is not over."""
-    offer = state.room.agents.get(fact.agent_id)
-    return offer is not None and offer.incarnation == fact.incarnation
-
-
-def _granted(state: State, queue: Queue) -> list[Payload]:
-    return [
-        AllocationGranted(
-            pool=state.pool,
-            allocation_id=request.allocation_id,
-            shares=shares,
-            spec=request.spec,
-        )
-        for request, shares in choose(queue, state.room, state.held)
-    ]
+    if not allocation.parts:
+        _count_out(state, allocation_id)
+        state.departing.pop(allocation_id, None)
+        del state.allocations[allocation_id]

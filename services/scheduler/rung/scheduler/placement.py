@@ -14,7 +14,7 @@ agents.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from msgspec import Struct, field
@@ -62,6 +62,17 @@ class Room(Struct, kw_only=True):
             whole=[list(ids) for ids in self.whole],
             by_zero_slot=[list(ids) for ids in self.by_zero_slot],
         )
+
+    def among(self, agent_ids: Iterable[str]) -> "Room":
+        """Return a copy that has these agents only."""
+        room = Room()
+        for agent_id in agent_ids:
+            offer = self.agents[agent_id]
+            room.agents[agent_id] = offer
+            room.sizes += [0] * (offer.size + 1 - len(room.sizes))
+            room.sizes[offer.size] += 1
+            room._index(agent_id)
+        return room
 
     def join(self, agent_id: str, incarnation: int, slots: Sequence[int]) -> None:
         """Take an agent in, all of its slots idle."""

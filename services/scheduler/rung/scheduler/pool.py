@@ -13,10 +13,33 @@ class Allocation(Struct, kw_only=True):
     experiment_id: str
     trial_id: str
     run: int
+    priority: int
+    arrival: int
+    """Its request's."""
     parts: dict[str, list[int]]
     """Agent id → the slots it gives, until it released them."""
     signaled: Withdrawal | None = None
+    withdrawn: bool = False
+    """Whether the searcher no longer wants it, so that nothing is owed to the trial."""
     lost: bool = False
+    slotted: bool = True
+    """Whether it was granted slots, and not just a place."""
+
+    @property
+    def stays(self) -> bool:
+        """Whether it will keep its slots for as long as nobody interferes."""
+        return self.signaled is None and not self.withdrawn and not self.lost
+
+
+class Claim(Struct, kw_only=True):
+    """What a trial that was asked to yield finds when it comes back with its next run."""
+
+    arrival: int | None = None
+    """Its place in the order; None: at the end."""
+    avoid: list[str] = field(default_factory=list[str])
+    """The agents that somebody wanted it away from."""
+    to: str | None = None
+    """The agent that somebody wanted it on."""
 
 
 class State(Struct, kw_only=True):
@@ -34,6 +57,12 @@ class State(Struct, kw_only=True):
     allocations: dict[str, Allocation] = field(default_factory=dict[str, Allocation])
     held: dict[str, int] = field(default_factory=dict[str, int])
     """Experiment id → how many slots it holds."""
+    staying: dict[int, int] = field(default_factory=dict[int, int])
+    """Priority → how many allocations of it stay that hold slots."""
+    departing: dict[str, None] = field(default_factory=dict[str, None])
+    """Allocations that hold slots and are on their way out."""
+    claims: dict[str, Claim] = field(default_factory=dict[str, Claim])
+    """By trial, the oldest first."""
     arrivals: int = 0
     leaving: dict[str, Request] = field(default_factory=dict[str, Request])
     """Withdrawn while waiting; dropped by the same fact's decisions."""

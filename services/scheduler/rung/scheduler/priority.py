@@ -9,12 +9,15 @@ over, for nobody would gain from waiting behind them:
 * those that the pool could not serve even if it were idle. They stay in the queue, where people
   see them, and start when an agent joins that makes them possible.
 
+And a third kind waits without making others wait: a trial that was moved, for as long as the
+agents that it may go to have no room.
+
 A policy is a function from what waits, what is idle and what experiments hold to what starts now.
-Fair share is to be another one; preemption is to ask, of what a policy leaves waiting, which
+Fair share is to be another one; `preemption.py` asks, of what a policy leaves waiting, which
 running allocations stand in its way.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -45,7 +48,10 @@ def choose(queue: Queue, room: Room, held: Mapping[str, int]) -> list[Start]:
         holds = held.get(request.experiment_id, 0) + more.get(request.experiment_id, 0)
         if request.held_back(holds) or not room.could_fit(request.slots):
             continue
-        shares = room.fit(request.slots)
+        allowed = room_for(request, room)
+        shares = (allowed or room).fit(request.slots)
+        if shares is None and allowed is not None:
+            continue
         if shares is None:
             break
         if not starts:
@@ -56,6 +62,44 @@ def choose(queue: Queue, room: Room, held: Mapping[str, int]) -> list[Start]:
         starts.append(Start(request, shares))
         order.advance()
     return starts
+
+
+def room_for(request: Request, room: Room) -> Room | None:
+    """Return the part of the room that the request may go to, None if that is all of it."""
+    offer = room.agents.get(request.to or "")
+    if request.to is not None and offer is not None and offer.size >= request.slots:
+        return room.among([request.to])
+    if any(agent_id in room.agents for agent_id in request.avoid):
+        others = room.among(a for a in room.agents if a not in request.avoid)
+        if others.could_fit(request.slots):
+            return others
+    return None
+
+
+def left_waiting(
+    queue: Queue, room: Room, held: Mapping[str, int], starts: Sequence[Start]
+) -> Iterator[Request]:
+    """Yield what would start if there were room, in order; changes nothing.
+
+    Args:
+        queue: what waits.
+        room: the pool's agents.
+        held: slots that each experiment holds.
+        starts: what starts now.
+    """
+    started = {start.request.allocation_id for start in starts}
+    more: dict[str, int] = {}
+    order = _Order(queue)
+    while (request := order.next()) is not None:
+        holds = held.get(request.experiment_id, 0) + more.get(request.experiment_id, 0)
+        if request.allocation_id not in started:
+            if request.held_back(holds) or not room.could_fit(request.slots):
+                continue
+            if room_for(request, room) is not None:
+                continue
+            yield request
+        more[request.experiment_id] = more.get(request.experiment_id, 0) + request.slots
+        order.advance()
 
 
 class _Order:

@@ -2,7 +2,8 @@
 
 Requests that a policy can tell apart only by their arrival (one experiment, one priority, one
 number of slots) form a *line*. A policy looks at the first of each line, in order of priority and
-arrival, and can pass over a line of thousands in one step.
+arrival, and can pass over a line of thousands in one step. A request that has an earlier place, or
+may not go everywhere, is a line of its own.
 
 A line that its experiment's `max_slots` holds back is not even looked at: it has no head until the
 experiment holds less. So a pool full of experiments at their limits costs no more than another.
@@ -28,11 +29,18 @@ class Request(Struct, frozen=True, kw_only=True):
     arrival: int
     """Counted over the pool; first in, first out within one priority."""
     spec: RunSpec
+    claimed: bool = False
+    """Whether it has its arrival from an earlier run of the trial, which was asked to yield."""
+    avoid: list[str] = field(default_factory=list[str])
+    """Agents that it goes to only where there is no other that could ever serve it."""
+    to: str | None = None
+    """The one agent that it shall go to, for as long as that is there."""
 
     @property
     def line(self) -> str:
         """The line in which it waits."""
-        return f"{self.priority}/{self.slots}/{self.max_slots}/{self.experiment_id}"
+        alike = f"{self.priority}/{self.slots}/{self.max_slots}/{self.experiment_id}"
+        return f"{alike}/{self.allocation_id}" if self.claimed or self.to else alike
 
     def held_back(self, held: int) -> bool:
         """Return whether its experiment, holding so many slots, may not have it now."""
@@ -64,6 +72,13 @@ class Queue(Struct, kw_only=True):
 
     def __len__(self) -> int:
         return len(self.line_of)
+
+    def of_trial(self, trial_id: str) -> Request | None:
+        """Return the request for a run of the trial, None if none waits."""
+        for allocation_id, name in self.line_of.items():
+            if allocation_id.rpartition(".")[0] == trial_id:
+                return self.lines[name][allocation_id]
+        return None
 
     def add(self, request: Request, held: int) -> None:
         """Put a request at the end of its line; its experiment holds so many slots."""

@@ -9,7 +9,8 @@ in which the questions are asked here:
 3. The script refused its hyperparameters: closed as errored; the method may replace it.
 4. The run had gone past its length and was withdrawn: it counts as trained.
 5. It was lost, or dropped while waiting, or killed: a new run, which counts as no restart.
-6. It failed: a new run from the newest checkpoint; after more than `max_restarts`, errored.
+6. It failed: a new run from the newest checkpoint; after more than `max_restarts`, or with one
+   fault at one step three times in a row, errored: what repeats itself so is no bad luck.
 7. It acknowledged a preemption: a new run once there may be one. (Had it reached its length, that
    run finds nothing left to do and is over at once.)
 8. It reached its length: trained. The method has the trial rest; at the last rung it is completed.
@@ -21,7 +22,7 @@ A new run is noted in `Experiment.due` and a trial to be closed in `Experiment.c
 """
 
 import math
-from typing import Literal
+from typing import Final, Literal, NamedTuple
 
 from rung.events.checkpoint import CheckpointDamaged, CheckpointStored
 from rung.events.trial import ExitOutcome, TrialValidated
@@ -30,6 +31,18 @@ from rung.searcher.state import Experiment, Fate, Phase
 from rung.searcher.trial import Trial, cost_of
 
 Outcome = ExitOutcome | Literal["lost", "dropped"]
+
+REPEATS_MAX: Final = 3
+"""How often a fault may repeat itself at one step before the trial is given up."""
+
+
+class End(NamedTuple):
+    """What is said of the end of a run."""
+
+    outcome: Outcome
+    message: str
+    fault: str = ""
+    steps: int | None = None
 
 
 def report(experiment: Experiment, event: TrialValidated) -> None:
@@ -68,9 +81,7 @@ def damage(experiment: Experiment, event: CheckpointDamaged) -> None:
         trial.damage(event.checkpoint_id)
 
 
-def end_run(  # noqa: PLR0913, PLR0917 - what is said of the end of a run
-    experiment: Experiment, phase: Phase, trial_id: str, run: int, outcome: Outcome, message: str
-) -> None:
+def end_run(experiment: Experiment, phase: Phase, trial_id: str, run: int, end: End) -> None:
     """Fold the end of a run."""
     trial = experiment.current(trial_id, run)
     if trial is None:
@@ -81,23 +92,22 @@ def end_run(  # noqa: PLR0913, PLR0917 - what is said of the end of a run
     elif phase in {"canceling", "killing"}:
         experiment.training -= 1
         experiment.closing[trial.index] = Fate("canceled", "the experiment was canceled")
-    elif outcome == "invalid_hp":
-        fate = Fate("errored", f"the script refused its hyperparameters: {message}")
+    elif end.outcome == "invalid_hp":
+        fate = Fate("errored", f"the script refused its hyperparameters: {end.message}")
         _leave(experiment, trial, "invalid_hp", fate)
     else:
-        _go_on(experiment, trial, outcome, message, withdrawn=withdrawn is not None)
+        _go_on(experiment, trial, end, withdrawn=withdrawn is not None)
 
 
-def _go_on(
-    experiment: Experiment, trial: Trial, outcome: Outcome, message: str, *, withdrawn: bool
-) -> None:
+def _go_on(experiment: Experiment, trial: Trial, end: End, *, withdrawn: bool) -> None:
     """Fold the end of a run of a trial that nobody wants to end (questions 4 to 10)."""
+    outcome, message = end.outcome, end.message
     if trial.delivered or (withdrawn and trial.overrun and experiment.compares):
         _trained(experiment, trial)
     elif outcome in {"lost", "dropped", "killed"}:
         experiment.due[trial.index] = f"the run before was {outcome}: {message}"
     elif outcome == "failed":
-        _fail(experiment, trial, message)
+        _fail(experiment, trial, end)
     elif outcome == "preempted":
         experiment.due[trial.index] = "the run before was preempted"
     elif trial.reached:
@@ -114,13 +124,18 @@ def _ended(trial: Trial) -> str:
     return f"the script ended by itself at {max(trial.time, 0):g} of {trial.length}"
 
 
-def _fail(experiment: Experiment, trial: Trial, message: str) -> None:
-    trial.restarts += 1
+def _fail(experiment: Experiment, trial: Trial, end: End) -> None:
+    message = end.message
+    trial.fail(end.fault, end.steps)
     most = experiment.settings.max_restarts
     if trial.restarts > most:
         times = "once" if trial.restarts == 1 else f"{trial.restarts} times"
         text = f"failed {times}; max_restarts is {most}: {message}"
         _leave(experiment, trial, "errored", Fate("errored", text))
+    elif trial.repeats >= REPEATS_MAX:
+        where = "before its first step" if end.steps is None else f"at step {end.steps}"
+        text = f"failed {trial.repeats} times in the same way {where}, so it is not tried again"
+        _leave(experiment, trial, "errored", Fate("errored", f"{text}: {message}"))
     else:
         experiment.due[trial.index] = f"restart {trial.restarts} of {most} after: {message}"
 

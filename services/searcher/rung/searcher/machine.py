@@ -50,6 +50,8 @@ from rung.events.allocation import (
     AllocationRequested,
     AllocationSignaled,
     AllocationWithdrawn,
+    DrainRequested,
+    MoveRequested,
 )
 from rung.events.checkpoint import (
     CheckpointDamaged,
@@ -136,11 +138,11 @@ def _evolve(  # noqa: C901, PLR0912, PLR0915 - one case per event
             lifecycle.report(experiment, event)
         case TrialExited():
             message = event.message or event.outcome
-            run = event.trial_id, event.run
-            lifecycle.end_run(experiment, state.phase, *run, event.outcome, message)
+            end = lifecycle.End(event.outcome, message, event.fault, event.steps_completed)
+            lifecycle.end_run(experiment, state.phase, event.trial_id, event.run, end)
         case RunEnded():
-            run = event.trial_id, event.run
-            lifecycle.end_run(experiment, state.phase, *run, event.outcome, event.reason)
+            end = lifecycle.End(event.outcome, event.reason)
+            lifecycle.end_run(experiment, state.phase, event.trial_id, event.run, end)
         case CheckpointStored():
             lifecycle.store(experiment, event)
         case CheckpointDamaged():
@@ -190,6 +192,8 @@ def _evolve(  # noqa: C901, PLR0912, PLR0915 - one case per event
         case AllocationSignaled() | AllocationLost() | AllocationDropped() | AllocationAddressed():
             pass  # of other topics
         case MessageRejected():
+            pass  # of other topics
+        case MoveRequested() | DrainRequested():
             pass  # of other topics
         case _:
             assert_never(event)

@@ -35,6 +35,9 @@ class Trial(Struct):
         running: the current run was requested and has not ended.
         withdrawn: how the current run was withdrawn, if it was.
         restarts: how many of its runs failed.
+        fault: the kind of fault that its last failed run ended with, empty if that is not known.
+        fault_steps: the last step that this run spoke of.
+        repeats: how many runs failed one after the other with this fault at this step.
         time: of the newest report, -1 before the first.
         cost: of the newest report.
         results: per rung of its bracket, the cost of the first report at or past its length.
@@ -55,6 +58,9 @@ class Trial(Struct):
     running: bool = False
     withdrawn: Withdrawal | None = None
     restarts: int = 0
+    fault: str = ""
+    fault_steps: int | None = None
+    repeats: int = 0
     time: float = -1.0
     cost: float = WORST
     results: list[float] = field(default_factory=list[float])
@@ -114,6 +120,13 @@ class Trial(Struct):
         if length != self.length:
             self.length, self.overrun, self.due_steps = length, 0, None
         self.run, self.running, self.withdrawn = run, True, None
+
+    def fail(self, fault: str, steps: int | None) -> None:
+        """Fold that the current run failed."""
+        self.restarts += 1
+        same = fault and (fault, steps) == (self.fault, self.fault_steps)
+        self.repeats = self.repeats + 1 if same else min(len(fault), 1)
+        self.fault, self.fault_steps = fault, steps
 
     def store(self, steps: int, checkpoint_id: str) -> None:
         """Fold that a checkpoint is complete; of two at one step the later is the newer."""

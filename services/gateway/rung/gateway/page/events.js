@@ -27,6 +27,7 @@ const ENTRIES = {
   "experiment.resume_requested": ["requests", (_, e) => `Resume requested${e.actor ? ` by ${e.actor}` : ""}`],
   "experiment.cancel_requested": ["requests", (_, e) => `Cancel requested${e.actor ? ` by ${e.actor}` : ""}`],
   "experiment.kill_requested": ["requests", (_, e) => `Kill requested${e.actor ? ` by ${e.actor}` : ""}`],
+  "trial.move_requested": ["requests", (d, e) => `Trial ${trialOf(d)}: move${d.to ? ` to ${d.to}` : ""} requested${e.actor ? ` by ${e.actor}` : ""}`],
   "experiment.paused": ["search", () => "Paused"],
   "experiment.resumed": ["search", () => "Resumed"],
   "experiment.ended": ["search", (d) => `Experiment ${d.state}${because(d.reason)}`],

@@ -1,0 +1,129 @@
+"""Moving a trial: it checkpoints, gives its slots back, and goes on on another agent.
+
+The answer says that the wish is on record; the scheduler decides what follows from it. A wish that
+cannot come true is refused: the trial does not train now, the agent is unknown, gone, of another
+pool, too small, or the one that the trial is on.
+"""
+
+from typing import Annotated, Final
+
+from aiohttp import web
+from msgspec import Meta, Struct
+
+from rung import answer
+from rung.events.allocation import MoveRequested
+from rung.events.trial import allocation_id_of
+from rung.gateway import present
+from rung.gateway.context import Context, context_of, reply, trial_of
+from rung.gateway.experiment import Experiment, Trial
+from rung.gateway.idempotency import REUSED, key_of, once
+from rung.gateway.pool_view import Pool, wish_of
+from rung.gateway.problem import Problem, not_found
+from rung.gateway.query import read_query
+from rung.gateway.record import write
+from rung.gateway.route import Route
+
+
+class MoveQuery(Struct, forbid_unknown_fields=True):
+    """Where to."""
+
+    to: Annotated[str, Meta(min_length=1, max_length=200, description="id of an agent")] | None = (
+        None
+    )
+
+
+async def move_trial(request: web.Request) -> web.StreamResponse:
+    """Move a trial."""
+    query = read_query(request, MoveQuery)
+    context, key = context_of(request), key_of(request)
+    experiment, trial = trial_of(request)
+    trial_id = f"{experiment.id}.{trial.index}"
+    pools = {pool.name: pool for pool in context.views.pools()}
+    name = _pool_of(experiment)
+    pool = pools.get(name) or Pool(name)
+    fact = MoveRequested(pool=name, experiment_id=experiment.id, trial_id=trial_id, to=query.to)
+    accepted = answer.MoveAsked(trial_id=trial_id, to=query.to)
+    async with once(context, key):
+        if key is not None and key in pool.requests:
+            if pool.requests[key] != wish_of(fact):
+                detail = f"this Idempotency-Key was used to {pool.requests[key]}"
+                raise Problem(422, REUSED, f"{detail}; draw a new key for another request")
+            return reply(accepted, status=202)
+        held = _slots_of(experiment, trial, trial_id, pool)
+        if query.to is not None:
+            _check_agent(query.to, pool, held, context)
+        sequence = None if key is None else 1
+        await write(context, [context.writer.stamp(fact, origin=key, sequence=sequence)])
+    return reply(accepted, status=202)
+
+
+def _pool_of(experiment: Experiment) -> str:
+    resources = present.submission_of(experiment).config.get("resources") or {}
+    return str(resources.get("resource_pool") or "default")
+
+
+class _Held(Struct):
+    """What the trial has, or waits for."""
+
+    trial_id: str
+    slots: int
+    agents: list[str]
+
+
+def _slots_of(experiment: Experiment, trial: Trial, trial_id: str, pool: Pool) -> _Held:
+    """Return what the trial's current run holds or wants.
+
+    Raises:
+        Problem: it has none.
+    """
+    name = allocation_id_of(trial_id, trial.run)
+    running = pool.running.get(name)
+    if running is not None:
+        slots = sum(len(share.slots) for share in running.shares)
+        return _Held(trial_id, slots, [share.agent_id for share in running.shares])
+    waiting = pool.waiting.get(name)
+    if waiting is not None and not waiting.withdrawn:
+        return _Held(trial_id, waiting.slots, [])
+    phase = present.trial_phase(experiment, trial)
+    if trial.closed is not None:
+        raise Problem(409, "ended", f"trial {trial_id} has ended ({phase}); it cannot be moved")
+    detail = f"trial {trial_id} neither trains nor waits for slots now ({phase})"
+    raise Problem(409, "not-running", f"{detail}; move it once `rung show` says that it runs")
+
+
+def _check_agent(agent_id: str, pool: Pool, held: _Held, context: Context) -> None:
+    """Refuse an agent that cannot take the trial.
+
+    Raises:
+        Problem: why it cannot.
+    """
+    agent = pool.agents.get(agent_id)
+    if agent is None:
+        for other in context.views.pools():
+            if agent_id in other.agents:
+                detail = f"agent {agent_id} is in pool {other.name}; the trial is in {pool.name}"
+                raise Problem(409, "other-pool", detail)
+        raise not_found("agent", agent_id, "`rung status` and GET /api/v1/agents list them")
+    if agent.state != "joined":
+        how = "has left" if agent.state == "left" else "is lost"
+        raise Problem(409, "agent-gone", f"agent {agent_id} {how}; name one that is there")
+    if len(agent.slots) < held.slots:
+        detail = f"agent {agent_id} has {len(agent.slots)} slots"
+        raise Problem(409, "too-small", f"{detail}; trial {held.trial_id} needs {held.slots}")
+    if held.agents == [agent_id]:
+        raise Problem(409, "there-already", f"trial {held.trial_id} is on agent {agent_id}")
+
+
+ROUTES: Final = (
+    Route(
+        "POST",
+        "/trials/{trial_id}/move",
+        move_trial,
+        "Have a trial go on on another agent",
+        answer.MoveAsked,
+        status=202,
+        query=MoveQuery,
+        idempotent=True,
+        problems=(404, 409, 422),
+    ),
+)

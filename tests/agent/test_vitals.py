@@ -1,0 +1,141 @@
+"""What a run takes of the machine, read from outside."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from agent.process import eventually
+from rung.agent.process_tree import look_at, tree
+from rung.agent.slots import Device
+from rung.agent.vitals import Vitals
+
+DRIVER = """
+from types import SimpleNamespace
+
+def nvmlInit():
+    pass
+
+def nvmlDeviceGetHandleByUUID(uuid):
+    return {"GPU-a": 1, "GPU-b": 2}[uuid]
+
+def nvmlDeviceGetMemoryInfo(handle):
+    return SimpleNamespace(used=handle * 10, total=100)
+
+def nvmlDeviceGetUtilizationRates(handle):
+    if handle == 2:
+        raise RuntimeError("Not Supported")
+    return SimpleNamespace(gpu=97)
+"""
+"""A module in place of the driver's, which needs a GPU."""
+
+
+def _busy(seconds: float) -> None:
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def test_a_process_and_its_children(tmp_path: Path) -> None:
+    """Time, memory and writes are of the whole tree."""
+    script = (
+        "import os, sys, time\n"
+        "block = bytearray(b'x') * 30_000_000\n"
+        "if os.fork() == 0:\n    more = bytearray(b'x') * 30_000_000\n"
+        "with open(sys.argv[1] + str(os.getpid()), 'wb') as file:\n"
+        "    file.write(b'x' * 1_000_000); os.fsync(file.fileno())\n"
+        "print('here', flush=True)\n"
+        "while True: pass\n"
+    )
+    command = [sys.executable, "-c", script, f"{tmp_path}/"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, process_group=0) as process:
+        try:
+            readings = Vitals([process.pid], tmp_path, [])
+            assert process.stdout is not None
+            assert [process.stdout.readline() for _ in range(2)] == [b"here\n"] * 2
+            _busy(0.1)
+            values = readings.measure()
+        finally:
+            os.killpg(process.pid, 9)
+    assert values["processes"] == 2
+    assert values["memory_bytes"] > 60_000_000
+    assert values["cpu_percent"] > 1
+    assert 0 < values["host_cpu_percent"] <= 100
+    assert values["host_disk_free_bytes"] > 0
+    assert not [name for name in values if name.startswith("gpu")]
+
+
+def test_reading_costs_little() -> None:
+    """A reading of one process takes milliseconds of this one's time at most."""
+    readings = Vitals([os.getpid()], Path.cwd(), [])
+    began = time.process_time()
+    for _ in range(20):
+        readings.measure()
+    assert (time.process_time() - began) / 20 < 0.02
+
+
+def test_a_run_that_is_gone(tmp_path: Path) -> None:
+    """Of processes that ended there is nothing, and no error."""
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    values = Vitals([process.pid], tmp_path / "gone", []).measure()
+    assert (values["processes"], values["memory_bytes"]) == (0, 0)
+    assert "host_disk_free_bytes" not in values
+
+
+def test_gpus_by_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each slot's device is asked; what one does not say is left out."""
+    (tmp_path / "pynvml.py").write_text(DRIVER)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
+    devices = [
+        Device(id=0, kind="cuda", name="H200", visible_as="GPU-a"),
+        Device(id=3, kind="cuda", name="H200", visible_as="GPU-b"),
+        Device(id=4, kind="cpu", name="CPU slot 4"),
+    ]
+    values = Vitals([os.getpid()], tmp_path, devices).measure()
+    monkeypatch.delitem(sys.modules, "pynvml")
+    assert {name: value for name, value in values.items() if name.startswith("gpu")} == {
+        "gpu0_percent": 97,
+        "gpu0_memory_bytes": 10,
+        "gpu0_memory_percent": 10,
+        "gpu3_memory_bytes": 20,
+        "gpu3_memory_percent": 20,
+    }
+
+
+def test_without_the_drivers_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it cannot be imported, or finds no driver, there are no values of GPUs."""
+    (tmp_path / "pynvml.py").write_text("raise RuntimeError('no driver')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
+    device = Device(id=0, kind="cuda", name="H200", visible_as="GPU-a")
+    values = Vitals([os.getpid()], tmp_path, [device]).measure()
+    assert not [name for name in values if name.startswith("gpu")]
+
+
+async def test_the_tree_and_what_a_process_does() -> None:
+    """Children are found below their parents; a process is named and its state is told."""
+    shell = await asyncio.create_subprocess_exec(
+        "sh", "-c", "sleep 60 & echo here; wait", stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert shell.stdout is not None
+        await shell.stdout.readline()
+        main, child = tree([shell.pid])
+
+        def sleeps() -> bool:
+            found = look_at(child)
+            return found is not None and found[1:3] == ("sleep 60", "sleeping")
+
+        await eventually(sleeps)
+    finally:
+        for pid in reversed(tree([shell.pid])):
+            os.kill(pid, 9)
+        await shell.communicate()
+    assert main == shell.pid
+    assert look_at(2**22 + 1) is None

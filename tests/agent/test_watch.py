@@ -1,0 +1,155 @@
+"""Watching a run: hangs end it with its stacks in the log, and readings of the machine arrive."""
+
+import pytest
+
+from agent.rig import SPEAK, Rig
+from rung.events.metric import MetricsReported
+from rung.events.trial import TrialStarted
+
+
+async def test_a_hung_run_shows_its_stacks_and_fails(running: Rig) -> None:
+    """Who says nothing for the time given is shown, thread by thread, and killed: a failure."""
+    script = SPEAK + (
+        "import threading\n"
+        "def waits_for_ever():\n    threading.Event().wait()\n"
+        "hello(); report('training', 3, loss=1.0)\n"
+        "threading.Thread(target=waits_for_ever, daemon=True).start()\n"
+        "waits_for_ever()\n"
+    )
+    ended = await running.run_script(script, hang_timeout=0.3)
+    exited = ended.exit
+    assert (exited.outcome, exited.signal) == ("failed", 9)
+    assert (exited.fault, exited.steps_completed) == ("hang", 3)
+    assert "it hangs: it has said nothing for 0.3 s, after step 3" in exited.message
+    stacks = "\n".join(ended.printed("stderr"))
+    assert stacks.count("in waits_for_ever") == 2
+    assert "Current thread" in stacks
+    assert any("; its stacks:" in line for line in ended.printed("platform"))
+
+
+async def test_a_run_that_is_stuck_in_a_library_shows_its_stacks(running: Rig) -> None:
+    """Even a main thread that never comes back from C, with the interpreter's lock, is shown."""
+    script = SPEAK + (
+        "import ctypes\n"
+        "def in_a_library():\n"
+        "    ctypes.PyDLL(None).read(os.pipe()[0], ctypes.create_string_buffer(1), 1)\n"
+        "hello(); in_a_library()\n"
+    )
+    ended = await running.run_script(script, hang_timeout=0.3)
+    assert ended.exit.fault == "hang"
+    assert "before its first step" in ended.exit.message
+    assert "in in_a_library" in "\n".join(ended.printed("stderr"))
+
+
+async def test_all_processes_of_a_hung_run_are_shown(running: Rig) -> None:
+    """Workers that were forked show their stacks; a program of another kind is at least named."""
+    script = SPEAK + (
+        "import subprocess, time\n"
+        "def works():\n    time.sleep(600)\n"
+        "def waits():\n    time.sleep(600)\n"
+        "hello()\n"
+        "subprocess.Popen(['sleep', '600'])\n"
+        "if os.fork() == 0: works()\n"
+        "waits()\n"
+    )
+    ended = await running.run_script(script, hang_timeout=0.4)
+    stacks = "\n".join(ended.printed("stderr"))
+    assert "in works" in stacks
+    assert "in waits" in stacks
+    assert any("(sleep 600)" in line and "no stacks" in line for line in ended.printed("platform"))
+
+
+async def test_signs_of_life_keep_a_run_alive(running: Rig) -> None:
+    """Reports and heartbeats count; what is printed does not matter."""
+    script = SPEAK + (
+        "import time\nhello()\n"
+        "for step in range(6):\n"
+        "    time.sleep(0.15)\n"
+        "    say(type='alive') if step % 2 else report('training', step, loss=1.0)\n"
+    )
+    assert (await running.run_script(script, hang_timeout=0.6)).exit.outcome == "finished"
+
+
+async def test_without_a_limit_a_run_may_be_silent(running: Rig) -> None:
+    """0 and nothing mean that silence is no fault."""
+    for silent in ({}, {"hang_timeout": 0}):
+        ended = await running.run_script("import time; time.sleep(0.3)", **silent)
+        assert ended.exit.outcome == "finished"
+
+
+async def test_a_run_that_is_asked_to_leave_has_its_own_deadline(running: Rig) -> None:
+    """Within the grace period silence is no hang."""
+    script = SPEAK + (
+        "import time\nhello(); print('here', flush=True)\n"
+        "channel.makefile().readline()\n"
+        "time.sleep(0.6); say(type='acknowledged')\n"
+    )
+    allocation = await running.grant(code=running.code(train=script), hang_timeout=0.4)
+    await running.until_printed("here")
+    await running.signal(allocation, "preempt")
+    assert (await running.end_of(allocation)).exit.outcome == "preempted"
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "words"),
+    [
+        ("raise MemoryError", "host_memory", "the machine ran out of memory: lower"),
+        (
+            "raise OSError(28, 'No space left on device')",
+            "disk_full",
+            "a disk is full: make room on the agent's disk",
+        ),
+        (
+            "open('/dev/full', 'w').write('x' * 100_000)",
+            "disk_full",
+            "a disk is full: make room on the agent's disk",
+        ),
+        (
+            "import nothing_there",
+            "missing_module",
+            "the module nothing_there is not there: put it into the code folder",
+        ),
+        (
+            (
+                "import resource\nresource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n"
+                "bytearray(2**34)"
+            ),
+            "host_memory",
+            "(MemoryError (exit code 1))",
+        ),
+        ("1 / 0", "ZeroDivisionError", "ZeroDivisionError: division by zero"),
+        ("raise SystemExit(3)", "exit code 3", "exit code 3"),
+        ("import os; os.kill(os.getpid(), 9)", "", "killed by signal 9"),
+        ("import os; os.kill(os.getpid(), 11)", "signal 11", "SIGSEGV"),
+    ],
+)
+async def test_faults_are_named(running: Rig, script: str, kind: str, words: str) -> None:
+    """A real failure gets its kind and its sentence, and keeps its own words."""
+    exited = (await running.run_script(script)).exit
+    assert (exited.outcome, exited.fault) == ("failed", kind)
+    assert words in exited.message
+
+
+async def test_vitals_are_reported(rig: Rig) -> None:
+    """What a run takes of the machine comes as metrics of a kind of their own, by the second."""
+    rig.start(vitals_s=0.1)
+    script = "block = bytearray(b'x') * 50_000_000\nwhile True: pass"
+    allocation = await rig.grant(code=rig.code(train=script))
+    await rig.until(TrialStarted)
+    found = await rig.until(
+        MetricsReported, lambda it: any(row.values.get("cpu_percent") for row in it.rows), 2
+    )
+    await rig.signal(allocation, "kill")
+    rows = [row for reported in found for row in reported.rows]
+    assert {row.kind for row in rows} == {"system"}
+    assert all(row.step == row.time_ms // 1000 for row in rows)
+    last = rows[-1].values
+    assert float(last["memory_bytes"]) > 50_000_000
+    assert last["processes"] == 1
+    assert {"host_cpu_percent", "host_memory_percent", "host_disk_free_bytes"} <= last.keys()
+    assert {"disk_write_bytes_per_s", "host_network_in_bytes_per_s"} <= last.keys()
+
+
+async def test_a_run_of_a_moment_has_no_vitals(running: Rig) -> None:
+    """Readings begin after the first period, so short runs say what they said."""
+    assert (await running.run_script("print(1)")).rows == []

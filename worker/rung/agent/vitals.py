@@ -1,0 +1,196 @@
+"""What a run takes of its machine: CPU, memory, disk, network, GPU; read beside the training.
+
+Read from the kernel, and from the GPU's driver by `nvidia-ml-py`: the training is neither asked
+nor stopped. Rates are over the time since the reading before; what a process that has ended since
+did last is not in them.
+
+    cpu_percent                     of one core: two busy cores are 200
+    memory_bytes                    private memory of all processes, and what they share once
+    processes
+    disk_read_bytes_per_s, disk_write_bytes_per_s
+    gpu0_percent, gpu0_memory_bytes, gpu0_memory_percent       by slot
+    host_cpu_percent                of all cores
+    host_memory_percent
+    host_disk_free_bytes            where the run's working folder is
+    host_network_in_bytes_per_s, host_network_out_bytes_per_s  without the loopback
+"""
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from rung.agent.process_tree import tree
+from rung.agent.slots import Device
+
+KIND: Final = "system"
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_PROC: Final = Path("/proc")
+
+
+class _Reading(NamedTuple):
+    """Counters, from which rates are made, and what is as it is."""
+
+    at_s: float
+    counters: dict[str, float]
+    values: dict[str, float]
+
+
+class Vitals:
+    """The readings of one run."""
+
+    def __init__(self, mains: Iterable[int], folder: Path, devices: Sequence[Device]) -> None:
+        """Take the first reading.
+
+        Args:
+            mains: the run's main processes.
+            folder: its working folder.
+            devices: the slots that it holds.
+        """
+        self._mains = list(mains)
+        self._folder = folder
+        self._gpus = _gpus([device for device in devices if device.kind == "cuda"])
+        self._before = self._read()
+
+    def measure(self) -> dict[str, float]:
+        """Return what the run takes now; blocks for a millisecond or a few."""
+        before, now = self._before, self._read()
+        self._before = now
+        seconds = max(now.at_s - before.at_s, 1e-3)
+        grown = {
+            name: max(0.0, value - before.counters.get(name, value))
+            for name, value in now.counters.items()
+        }
+        busy, idle = grown.pop("host_busy"), grown.pop("host_idle")
+        rates = {
+            "cpu_percent": 100 * grown.pop("cpu") / seconds,
+            "host_cpu_percent": 100 * busy / (busy + idle) if busy + idle else 0.0,
+        }
+        return {
+            **rates,
+            **{f"{name}_per_s": n / seconds for name, n in grown.items()},
+            **now.values,
+        }
+
+    def _read(self) -> _Reading:
+        processes = tree(self._mains)
+        private, shared = _memory(processes)
+        values = {
+            "memory_bytes": float(private + shared),
+            "processes": float(len(processes)),
+            "host_memory_percent": _host_memory_percent(),
+            **_free(self._folder),
+            **_read_gpus(self._gpus),
+        }
+        read, written = _disk(processes)
+        received, sent = _network()
+        busy, idle = _host_cpu()
+        counters = {
+            "cpu": sum(map(_cpu_s, processes)),
+            "disk_read_bytes": read,
+            "disk_write_bytes": written,
+            "host_network_in_bytes": received,
+            "host_network_out_bytes": sent,
+            "host_busy": busy,
+            "host_idle": idle,
+        }
+        return _Reading(time.monotonic(), counters, values)
+
+
+def _words(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _cpu_s(pid: int) -> float:
+    """Return the seconds that a process and its children that have ended have computed."""
+    fields = _words(_PROC / f"{pid}/stat").rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / _TICKS_PER_S
+
+
+def _memory(processes: Iterable[int]) -> tuple[int, int]:
+    """Return private bytes of all, and the most that one of them shares."""
+    private = shared = 0
+    for pid in processes:
+        fields = _words(_PROC / f"{pid}/statm").split()
+        if fields:
+            private += (int(fields[1]) - int(fields[2])) * _PAGE_BYTES
+            shared = max(shared, int(fields[2]) * _PAGE_BYTES)
+    return private, shared
+
+
+def _disk(processes: Iterable[int]) -> tuple[float, float]:
+    found = [_fields(_words(_PROC / f"{pid}/io")) for pid in processes]
+    read = sum(io.get("read_bytes", 0) for io in found)
+    return read, sum(io.get("write_bytes", 0) for io in found)
+
+
+def _fields(text: str) -> dict[str, float]:
+    pairs = [line.split(":", 1) for line in text.splitlines() if ":" in line]
+    return {name: float(rest.split()[0]) for name, rest in pairs}
+
+
+def _network() -> tuple[float, float]:
+    lines = [line.split(":", 1) for line in _words(_PROC / "net/dev").splitlines() if ":" in line]
+    devices = [rest.split() for name, rest in lines if name.strip() != "lo"]
+    return sum(float(d[0]) for d in devices), sum(float(d[8]) for d in devices)
+
+
+def _host_cpu() -> tuple[float, float]:
+    ticks = [float(word) for word in _words(_PROC / "stat").partition("\n")[0].split()[1:9]]
+    idle = sum(ticks[3:5])
+    return sum(ticks) - idle, idle
+
+
+def _host_memory_percent() -> float:
+    found = _fields(_words(_PROC / "meminfo"))
+    total = found.get("MemTotal", 0.0)
+    return 100 * (1 - found.get("MemAvailable", 0.0) / total) if total else 0.0
+
+
+def _free(folder: Path) -> dict[str, float]:
+    try:
+        return {"host_disk_free_bytes": float(shutil.disk_usage(folder).free)}
+    except OSError:
+        return {}
+
+
+class _Gpu(NamedTuple):
+    name: str
+    driver: Any
+    handle: Any
+
+
+def _gpus(devices: Sequence[Device]) -> list[_Gpu]:
+    """Return the driver's handles of the devices; none where it cannot be asked."""
+    if not devices:
+        return []
+    try:
+        driver = import_module("pynvml")
+        driver.nvmlInit()
+        return [
+            _Gpu(f"gpu{device.id}", driver, driver.nvmlDeviceGetHandleByUUID(device.visible_as))
+            for device in devices
+        ]
+    except Exception:  # noqa: BLE001 - the module or the driver is missing, in a dozen ways
+        return []
+
+
+def _read_gpus(gpus: Sequence[_Gpu]) -> dict[str, float]:
+    """Return what each device says; a part of one (MIG) says less than a whole one."""
+    values: dict[str, float] = {}
+    for name, driver, handle in gpus:
+        with contextlib.suppress(Exception):  # the driver's own, which may be missing
+            memory = driver.nvmlDeviceGetMemoryInfo(handle)
+            values[f"{name}_memory_bytes"] = float(memory.used)
+            values[f"{name}_memory_percent"] = 100 * memory.used / memory.total
+        with contextlib.suppress(Exception):  # as above
+            values[f"{name}_percent"] = float(driver.nvmlDeviceGetUtilizationRates(handle).gpu)
+    return values

@@ -1,0 +1,208 @@
+"""What the cache holds, by content.
+
+    blobs/<ab>/<digest>     files, verified, under the SHA-256 of their content
+    suspects/<ab>/<digest>  files from before the machine was started anew: verified when wanted
+    known/<ab>/<file key>   a link that says which content a version of a file has
+    filling/<file key>      files on their way
+    linking/…               links on their way
+
+Nothing is flushed to disk before it counts: within one life of the machine what was written is
+there, and after its next start everything is read and verified once more before it is used.
+"""
+
+import contextlib
+import fcntl
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from rung.cache.origin import digests_of
+from rung.cache.partial import Partial
+from rung.cache.tree import MODE, STAMP_S, intact
+
+_DRAFT_S: Final = 3600.0
+"""Nobody is that long about a link."""
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Shelf:
+    """Files by content, in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._blobs = folder / "blobs"
+        self._suspects = folder / "suspects"
+        self._known = folder / "known"
+        self._filling = folder / "filling"
+        self._linking = folder / "linking"
+
+    def open(self) -> bool:
+        """Make the folders; return whether the machine was started anew since the last time."""
+        for folder in (
+            self._blobs,
+            self._suspects,
+            self._known,
+            self._filling,
+            self._linking,
+        ):
+            folder.mkdir(parents=True, exist_ok=True)
+        for draft in self._linking.iterdir():  # of processes that were killed
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - draft.stat().st_ctime > _DRAFT_S:
+                    draft.unlink()
+        now, noted = _boot(), self._folder / "boot"
+        if noted.exists() and noted.read_text(encoding="ascii") == now:
+            return False
+        for blob in _files(self._blobs):
+            self._move(blob, self._suspects)
+        noted.write_text(now, encoding="ascii")
+        return True
+
+    def find(self, file_key: str, size: int) -> Path | None:
+        """Return the verified content of a version of a file, if it is here."""
+        known = self._known / file_key[:2] / file_key
+        try:
+            digest = known.readlink().name
+        except OSError:
+            return None
+        blob = self._blobs / digest[:2] / digest
+        if intact(blob, size):
+            return blob
+        suspect = self._suspects / digest[:2] / digest
+        if suspect.exists() and digests_of(suspect, md5=False)[0] == digest:
+            return self._move(suspect, self._blobs)
+        blob.unlink(missing_ok=True)
+        suspect.unlink(missing_ok=True)
+        return None
+
+    def has(self, file_key: str, size: int) -> bool:
+        """Whether a version of a file will probably be found."""
+        try:
+            digest = (self._known / file_key[:2] / file_key).readlink().name
+        except OSError:
+            return False
+        return any(
+            intact(place / digest[:2] / digest, size) for place in (self._blobs, self._suspects)
+        )
+
+    def partial(self, file_key: str, size: int) -> Partial:
+        """Return a file on its way here."""
+        return Partial(self._filling / file_key, size)
+
+    def keep(self, partial: Partial, file_key: str, digest: str, target: Path) -> None:
+        """Take in a whole file, and link it to where a tree wants it."""
+        partial.stamp(MODE, STAMP_S)
+        self._remember(file_key, digest)
+        blob = self._blobs / digest[:2] / digest
+        blob.parent.mkdir(parents=True, exist_ok=True)
+        if intact(blob, partial.size) and self.link(blob, target):
+            partial.discard()
+            return
+        self.link(partial.path, target)  # first, so that it is never there without a user
+        partial.path.rename(blob)
+        partial.forget()
+
+    def link(self, blob: Path, target: Path) -> bool:
+        """Let a path be the file of a blob; return whether the blob was there.
+
+        The link is made elsewhere and moved, so that nobody who lists the target's folder sees
+        more than whole files under their names.
+        """
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = self._linking / secrets.token_hex(16)
+        try:
+            draft.hardlink_to(blob)
+        except FileNotFoundError:
+            return False
+        draft.rename(target)
+        draft.unlink(missing_ok=True)  # renaming onto another link of the same file does nothing
+        return True
+
+    def size(self) -> int:
+        """Return the bytes of everything here."""
+        places = (self._blobs, self._suspects, self._filling)
+        return sum(size for place in places for _, _, size in _sizes(place))
+
+    def sweep(self, keys: set[str]) -> int:
+        """Delete what no tree has, except what these versions of files need; return the bytes."""
+        kept = set()
+        for key in keys:
+            with contextlib.suppress(OSError):
+                kept.add((self._known / key[:2] / key).readlink().name)
+        freed = 0
+        for place in (self._blobs, self._suspects):
+            for path, links, size in _sizes(place):
+                if links == 1 and path.name not in kept:
+                    path.unlink(missing_ok=True)
+                    freed += size
+        for path, links, size in _sizes(self._filling):
+            if path.suffix or path.name in keys or _busy(path):
+                continue
+            path.unlink(missing_ok=True)
+            path.with_suffix(".parts").unlink(missing_ok=True)
+            freed += size if links == 1 else 0
+        return freed
+
+    def forget_lost(self) -> None:
+        """Delete what is known about contents that are gone."""
+        for known in _files(self._known):
+            with contextlib.suppress(OSError):
+                digest = known.readlink().name
+                places = (self._blobs, self._suspects)
+                if not any((place / digest[:2] / digest).exists() for place in places):
+                    known.unlink()
+
+    def _remember(self, file_key: str, digest: str) -> None:
+        known = self._known / file_key[:2] / file_key
+        known.parent.mkdir(parents=True, exist_ok=True)
+        draft = known.with_suffix(f".{os.getpid()}")
+        draft.unlink(missing_ok=True)
+        draft.symlink_to(f"../../blobs/{digest[:2]}/{digest}")
+        draft.rename(known)
+
+    def _move(self, path: Path, place: Path) -> Path:
+        target = place / path.parent.name / path.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return path.rename(target)
+
+
+def _busy(path: Path) -> bool:
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return True
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def _files(place: Path) -> Iterator[Path]:
+    for folder in list(place.iterdir()):
+        if folder.is_dir():
+            yield from list(folder.iterdir())
+
+
+def _sizes(place: Path) -> Iterator[tuple[Path, int, int]]:
+    """Yield path, links and bytes of the files below a place."""
+    with os.scandir(place) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _sizes(Path(entry.path))
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                status = entry.stat(follow_symlinks=False)
+                yield Path(entry.path), status.st_nlink, status.st_size
+
+
+def _boot() -> str:
+    try:
+        return _BOOT.read_text(encoding="ascii")
+    except OSError:
+        return ""
