@@ -4,6 +4,8 @@ noise        dropout, so that each rank draws
 stream       an IterableDataset that can tell where it is, in place of a shuffled list
 per_slot     the loader's batch size is this process's share of `global_batch_size`
 die_at       in its first run, rank 1 (or the only one) kills itself in this step
+kept         a large table that is not trained, an average of the weights (not of sharded ones),
+             and a callback that speaks with the other ranks when a checkpoint is stored
 slow         so many seconds of rest in each step of rank 1
 """
 
@@ -15,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from rung import torch as rt
@@ -44,6 +47,21 @@ class Stream(IterableDataset[Any]):
         self.position = state["position"]
 
 
+class Agreed(rt.Callback):
+    """Hears of the same stored checkpoint on all ranks, after the same step."""
+
+    def __init__(self, context: rt.TrialContext) -> None:
+        self._ranks = context.distributed
+        self._context = context
+
+    def on_checkpoint_upload_end(self, uuid: str) -> None:
+        """Ask the others, and the store."""
+        heard = self._ranks.allgather((uuid, self._context.batches))
+        if len(set(heard)) != 1:
+            raise RuntimeError(f"the ranks heard {heard}")
+        self._context.core.checkpoint.get_metadata(uuid)
+
+
 class SharedTrial(rt.Trial):
     """A small network; 22 records in batches of 8, so the last one is uneven."""
 
@@ -51,12 +69,22 @@ class SharedTrial(rt.Trial):
         self.context = context
         self.options: dict[str, Any] = context.get_experiment_config().get("data") or {}
         noise = 0.3 if self.options.get("noise") else 0.0
-        self.model = context.wrap_model(
-            nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Dropout(noise), nn.Linear(16, 1))
-        )
+        model = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Dropout(noise), nn.Linear(16, 1))
+        if self.options.get("kept"):
+            model.register_parameter(
+                "table", nn.Parameter(torch.ones(1 << 18), requires_grad=False)
+            )
+        self.model = context.wrap_model(model)
+        self.ema: AveragedModel | None = None
+        if self.options.get("kept") and not context.parallel.sharded:
+            self.ema = context.keep("ema", AveragedModel(self.model))
         self.optimizer = context.wrap_optimizer(
             torch.optim.AdamW(self.model.parameters(), lr=0.01)
         )
+
+    def build_callbacks(self) -> dict[str, rt.Callback]:
+        """Listen to what is stored."""
+        return {"agreed": Agreed(self.context)} if self.options.get("kept") else {}
 
     def build_training_data_loader(self) -> DataLoader[Any]:
         """Return the records in batches of 8 of all slots, or of this one's share."""
@@ -80,7 +108,11 @@ class SharedTrial(rt.Trial):
         loss = (self.model(batch[0]) - batch[1]).square().mean()
         self.context.backward(loss)
         self.context.step_optimizer(self.optimizer)
-        return {"loss": loss, "lr": self.optimizer.param_groups[0]["lr"]}
+        metrics = {"loss": loss, "lr": self.optimizer.param_groups[0]["lr"]}
+        if self.ema is not None:
+            self.ema.update_parameters(self.model)
+            metrics["average"] = next(self.ema.parameters()).detach().mean()
+        return metrics
 
     def evaluate_batch(self, batch: Any) -> Mapping[str, Any]:
         """Return the mean error, which is to be weighted by records."""
