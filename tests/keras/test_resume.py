@@ -1,0 +1,59 @@
+"""A Keras trial killed at any step and started again is bit for bit the one never killed."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from frontdoors.trials import killed_everywhere, needs, parent, trial
+from rung.core.protocol import Acknowledged, Restored, Stored
+
+pytestmark = [needs("keras", "tensorflow"), pytest.mark.e2e, pytest.mark.timeout(300)]
+FIELDS = {
+    "length": 3,
+    "time_metric": "epochs",
+    "seed": 5,
+    "config": {
+        "searcher": {"metric": "loss", "smaller_is_better": True},
+        "scheduling_unit": 1,
+        "min_checkpoint_period": {"batches": 2},
+        "checkpoint_policy": "none",
+    },
+}
+STEPS = 9
+MOMENTS = 2 * STEPS
+
+
+@pytest.fixture(scope="module")
+def tensorflow() -> Iterator["subprocess.Popen[str]"]:
+    """A parent with Keras on TensorFlow."""
+    with parent("frontdoors.keras_trial", {"KERAS_BACKEND": "tensorflow"}) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def torch() -> Iterator["subprocess.Popen[str]"]:
+    """A parent with Keras on torch."""
+    with parent("frontdoors.keras_trial", {"KERAS_BACKEND": "torch"}) as process:
+        yield process
+
+
+@pytest.mark.parametrize("source", ["arrays", "shuffled", "endless", "noisy"])
+def test_on_tensorflow_no_kill_shows(
+    tensorflow: "subprocess.Popen[str]", tmp_path: Path, source: str
+) -> None:
+    """Whatever the data come from: curves, weights, optimizer, generators are the same."""
+    outcome = killed_everywhere(tensorflow, tmp_path, FIELDS, MOMENTS, source=source)
+    assert list(outcome["training"]) == list(range(1, STEPS + 1))
+    assert list(outcome["validation"]) == [3, 6, 9]
+
+
+@pytest.mark.parametrize("source", ["arrays", "loader", "noisy"])
+def test_on_torch_no_kill_shows(
+    torch: "subprocess.Popen[str]", tmp_path: Path, source: str
+) -> None:
+    """Whatever the data come from: curves, weights, optimizer, generators are the same."""
+    outcome = killed_everywhere(torch, tmp_path, FIELDS, MOMENTS, source=source)
+    assert list(outcome["training"]) == list(range(1, STEPS + 1))
+    assert list(outcome["validation"]) == [3, 6, 9]
