@@ -14,18 +14,18 @@ INPUTS = np.linspace(-1, 1, 18 * 3, dtype="float32").reshape(18, 3)
 TARGETS = (INPUTS[:, :1] ** 2).astype("float32")
 
 
-class Burning(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
-    """Asks the fuse after each batch."""
+class Burning(rk.Callback):
+    """Asks the fuse before and after what Rung does at a batch."""
 
-    def __init__(self, fuse: Fuse, fed: Any) -> None:
-        super().__init__()
-        self._fuse = fuse
-        self._fed = fed
+    fuse = Fuse(None)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """One more batch."""
-        if not self._fed.passing:
-            self._fuse.burn()
+        if not self.passing:
+            self.fuse.burn()
+        super().on_train_batch_end(batch, logs)
+        if not self.passing:
+            self.fuse.burn()
 
 
 class Noisy(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no types
@@ -82,16 +82,15 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
     with rk.init() as run:
         model = network()
         patience = keras.callbacks.ReduceLROnPlateau(patience=1, min_delta=10.0)
-        ours = rk.Callback(
+        ours = Burning(
             run, validation_data=(INPUTS, TARGETS), batch_size=6, keep={"patience": patience}
         )
-        fuse = Fuse(order["moment"])
-        hooks = [Burning(fuse, ours), ours, Burning(fuse, ours), patience]
+        ours.fuse = Fuse(order["moment"])
         model.fit(
             **source(order["source"]),
             epochs=order.get("epochs", 3),
             validation_data=(INPUTS, TARGETS),
-            callbacks=hooks,
+            callbacks=[patience, ours],
             verbose=0,
         )
         kept = [*model.get_weights(), *(v.numpy() for v in model.optimizer.variables)]

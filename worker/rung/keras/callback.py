@@ -2,10 +2,11 @@
 
 A moment's order is: train the batch, report, validate, checkpoint. At the end of an epoch Keras
 validates between its last batch and `on_epoch_end`, so what is due at the last batch waits for
-that. A run that finds itself at its length was killed on its way out: it reports its last
+that; and other callbacks act there (a learning rate is reduced), so this one must come last. A run that finds itself at its length was killed on its way out: it reports its last
 validation once more and trains nothing.
 """
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -67,6 +68,20 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         """
         return self._feed is not None and self._feed.skipping
 
+    def set_model(self, model: Any) -> None:
+        """Take the model, and see to it that no other callback comes later."""
+        super().set_model(model)
+        listed = sys._getframe(1).f_locals.get("self")  # noqa: SLF001 - Keras gives no way to ask
+        if isinstance(listed, keras.callbacks.CallbackList):
+            own = (keras.callbacks.History, keras.callbacks.ProgbarLogger)
+            after = listed.callbacks[listed.callbacks.index(self) + 1 :]
+            late = [type(other).__name__ for other in after if not isinstance(other, own)]
+            if late:
+                raise CannotFollow(
+                    f"callbacks=[…]: put Rung's callback last, behind {', '.join(late)}; what they "
+                    "do at the end of an epoch is part of the checkpoint that it makes there"
+                )
+
     def on_train_begin(self, logs: Any = None) -> None:
         """Go on from the trial's newest checkpoint, if there is one."""
         self._left = False
@@ -94,7 +109,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         self._epoch_open = True
         if resumed is None:
             self._begun = rng.capture()
-            feed.begin(0, _nothing, dict)
+            feed.begin(epoch, 0, _nothing, dict)
             return
         state.set_callbacks(self._keep, resumed)
         skip = self._course.progress.batch_in_epoch
@@ -102,10 +117,10 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         state.set_generators(self._begun)
 
         def arrive() -> None:
-            state.set_moment(self.model, resumed)
+            state.set_moment(self.model, resumed, within=skip > 0)
             state.set_generators(resumed.now, resumed.tensorflow)
 
-        feed.begin(skip, arrive, self.model.get_metrics_result)
+        feed.begin(epoch, skip, arrive, self.model.get_metrics_result)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Report, validate, checkpoint and leave, as is due."""

@@ -4,8 +4,9 @@
 answers for the batches that are trained already, without training them.
 
 Where the data are a tf.data pipeline, the position is the state of its iterator, shuffle buffers
-and seeds included: each epoch's iterator is made after the end of the one before was set, so the
-order of an epoch does not depend on which process began it. All other data are read again up to
+included. A shuffle draws new seeds for every iterator that is made, also for those that Keras
+makes and lets go; so each epoch trains from the iterator of a fixed number, whichever process it
+is trained in. All other data are read again up to
 the position, with the generators as they were when the epoch began; so does a pipeline that
 cannot tell its state (`Dataset.from_generator`, a `PyDataset`).
 """
@@ -17,7 +18,11 @@ from typing import Any, Final
 
 from rung.events import RungError
 
+Arrive = Callable[[], None]
+Answer = Callable[[], Any]
 _ITERATOR: Final = "iterator"
+_PER_EPOCH: Final = 4
+"""How many seeds an epoch may draw: Keras' iterators at its begin and end, ours, its state."""
 
 
 class CannotFollow(RungError):
@@ -37,10 +42,11 @@ class Feed:
         self.skipping = False
         """Whether the last call was for a batch that was trained before."""
 
-    def begin(self, skip: int, arrive: Callable[[], None], answer: Callable[[], Any]) -> None:
+    def begin(self, epoch: int, skip: int, arrive: Arrive, answer: Answer) -> None:  # noqa: ARG002 - counts in TensorFlow's
         """Begin an epoch.
 
         Args:
+            epoch: its number, from 0.
             skip: how many of its batches are trained already.
             arrive: is called when the position is reached.
             answer: what to answer for them.
@@ -98,20 +104,22 @@ class TensorFlowFeed(Feed):
         self._build = build
         self._peeked = 0
         self._own: Any = None
-        self._given: Any = None
+        self._within = False
         self._fresh = False
+        self._epoch = 0
+        self._drawn = 0
+        self._counted = False
         self._behind = tempfile.TemporaryDirectory(prefix="rung-feed-")
         self._state: Path | None = None
-        self._within = False
 
-    def begin(self, skip: int, arrive: Callable[[], None], answer: Callable[[], Any]) -> None:
-        """Begin an epoch; keep the end of the one before."""
-        if self._own is not None:
-            folder = Path(self._behind.name)
-            self._state = folder / _ITERATOR if self._write(folder) else None
-            self._within = False
+    def begin(self, epoch: int, skip: int, arrive: Arrive, answer: Answer) -> None:
+        """Begin an epoch."""
+        if self._own is not None and (self._steps is not None or self._counted):
+            self._drawn += 1  # Keras made one at the end of the epoch
+        self._counted = self._own is not None
+        self._epoch = epoch
         self._fresh = True
-        super().begin(skip, arrive, answer)
+        super().begin(epoch, skip, arrive, answer)
 
     def save(self, folder: Path) -> None:
         """Write the iterator's state, if it has one."""
@@ -130,7 +138,6 @@ class TensorFlowFeed(Feed):
         if self._fresh:
             self._fresh = False
             self._own = self._opened(source)
-            self._given = source
         return self._own
 
     def _opened(self, given: Any) -> Any:
@@ -149,15 +156,27 @@ class TensorFlowFeed(Feed):
             )
         if endless and self._own is not None:
             return self._own
+        if not endless and not self._within:
+            self._state = None
+        own = given if endless else self._numbered(dataset)
         if self._skip:
-            self._build(next(given))
+            self._build(next(own if self._state is None else given))
             self._peeked = 1
-        if self._state is None:
-            return given
-        tf.train.Checkpoint(iterator=given).read(str(self._state)).assert_consumed()
-        if self._within:
+        if self._state is not None:
+            tf.train.Checkpoint(iterator=own).read(str(self._state)).assert_consumed()
+            self._drawn += 1
+            self._state = None
             self._peeked = self._skip
-        return given if self._within or endless else iter(dataset)
+        return own
+
+    def _numbered(self, dataset: Any) -> Any:
+        """Return the iterator with the epoch's number."""
+        self._drawn += 1  # the one that Keras made at the begin of the epoch
+        while self._drawn < _PER_EPOCH * self._epoch + 1:
+            iter(dataset)
+            self._drawn += 1
+        self._drawn += 1
+        return iter(dataset)
 
     def _pass_by(self, source: Any) -> None:
         for _ in range(self._per_call):

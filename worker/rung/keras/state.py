@@ -22,8 +22,11 @@ from rung.torch import rng
 WEIGHTS: Final = "model.weights.h5"
 _ARRAYS: Final = "training.npz"
 _NUMBERS: Final = "keras.json"
+_METRIC: Final = "metric-"
 _PLAIN: Final = (str, int, float, bool, type(None))
-_FOREIGN: Final = frozenset({"_model", "params", "validation_data"})
+_FOREIGN: Final = frozenset({"_model", "params", "validation_data", "monitor_op", "min_delta"})
+"""Attributes of callbacks that are no state: what `fit` gives them, and a direction with its sign,
+which they find anew at the first validation."""
 
 
 class Resumed:
@@ -80,10 +83,13 @@ def load_weights(folder: Path, model: Any) -> None:
     model.load_weights(str(folder / WEIGHTS))
 
 
-def set_moment(model: Any, resumed: Resumed) -> None:
-    """Set what belongs to the moment in the model: sums of metrics, seed generators."""
+def set_moment(model: Any, resumed: Resumed, *, within: bool) -> None:
+    """Set what belongs to the moment in the model.
+
+    That is seed generators and, within an epoch, the running sums of its metrics.
+    """
     for name, variable in _variables(model):
-        if name in resumed.arrays:
+        if name in resumed.arrays and (within or not name.startswith(_METRIC)):
             variable.assign(resumed.arrays[name])
 
 
@@ -128,7 +134,7 @@ def set_metric_values(model: Any, values: list[Any]) -> None:
 def _variables(model: Any) -> Iterator[tuple[str, Any]]:
     """Yield the variables that the weights file does not hold, by names of their own."""
     for index, variable in enumerate(model.metrics_variables):
-        yield f"metric-{index}", variable
+        yield f"{_METRIC}{index}", variable
     weights = {id(variable) for variable in model.weights}
     others = (variable for variable in model.variables if id(variable) not in weights)
     for index, variable in enumerate(others):
