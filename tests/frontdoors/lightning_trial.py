@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from frontdoors.fuse import Fuse
 from rung import lightning as rl
+from training import runner
 from training.noisy import NoisyData
 
 
@@ -60,6 +61,11 @@ class Burning(rl.Callback):
         """Remember the mean that Lightning made."""
         self.means[trainer.current_epoch] = float(trainer.callback_metrics["train_loss_epoch"])
         super().on_train_epoch_end(trainer, pl_module)
+
+
+def warm_up() -> None:
+    """Pay once for what torch imports at its first step."""
+    runner.warm_up()
 
 
 def train(order: dict[str, Any]) -> dict[str, Any]:

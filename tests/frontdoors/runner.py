@@ -2,7 +2,7 @@
 
     python -m frontdoors.runner frontdoors.keras_trial
 
-The module named has `train(order) -> dict`, what became of the trial.
+The module named has `train(order) -> dict`, what became of the trial, and may have `warm_up`.
 """
 
 import importlib
@@ -35,6 +35,8 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # frameworks may print while they are imported
     module = importlib.import_module(sys.argv[1])
+    if hasattr(module, "warm_up"):
+        module.warm_up()
     for line in sys.stdin:
         child = os.fork()
         if child == 0:

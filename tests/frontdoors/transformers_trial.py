@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 
 from frontdoors.fuse import Fuse
 from rung import transformers as rt
+from training import runner
 
 
 class Words(Dataset[dict[str, Any]]):
@@ -46,6 +47,11 @@ class Burning(rt.Callback):
     def on_step_begin(self, *_args: Any, **_more: Any) -> None:
         """The next step, after a checkpoint that may have been made."""
         self.fuse.burn()
+
+
+def warm_up() -> None:
+    """Pay once for what torch imports at its first step."""
+    runner.warm_up()
 
 
 def train(order: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ the position, with the generators as they were when the epoch began; so does a p
 cannot tell its state (`Dataset.from_generator`, a `PyDataset`).
 """
 
+import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -21,8 +22,8 @@ from rung.events import RungError
 Arrive = Callable[[], None]
 Answer = Callable[[], Any]
 _ITERATOR: Final = "iterator"
-_PER_EPOCH: Final = 4
-"""How many seeds an epoch may draw: Keras' iterators at its begin and end, ours, its state."""
+_PER_EPOCH: Final = 3
+"""How many seeds an epoch may draw: for Keras' iterators at its begin and end, and for ours."""
 
 
 class CannotFollow(RungError):
@@ -164,7 +165,7 @@ class TensorFlowFeed(Feed):
             self._peeked = 1
         if self._state is not None:
             tf.train.Checkpoint(iterator=own).read(str(self._state)).assert_consumed()
-            self._drawn += 1
+            self._drawn = json.loads(self._state.with_suffix(".json").read_text(encoding="utf-8"))
             self._state = None
             self._peeked = self._skip
         return own
@@ -185,8 +186,8 @@ class TensorFlowFeed(Feed):
             else:
                 next(source)
 
-    def _write(self, folder: Path) -> bool:
-        """Write the iterator's state; return whether it has one."""
+    def _write(self, folder: Path) -> None:
+        """Write the iterator's state, with how many seeds were drawn: reading sets that, too."""
         import tensorflow as tf  # noqa: PLC0415 - loaded by the backend
 
         try:
@@ -194,8 +195,8 @@ class TensorFlowFeed(Feed):
         except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError, ValueError):
             for file in folder.glob(f"{_ITERATOR}.*"):
                 file.unlink()
-            return False
-        return True
+            return
+        (folder / f"{_ITERATOR}.json").write_text(json.dumps(self._drawn), encoding="utf-8")
 
 
 def _stay() -> None:
