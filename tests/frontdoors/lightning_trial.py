@@ -42,7 +42,10 @@ class Module(lightning.LightningModule):  # type: ignore[misc]  # may not be ins
         """Return an optimizer with a schedule by step."""
         optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
 
 
 class Burning(rl.Callback):

@@ -100,9 +100,7 @@ def parent(module: str, environment: Mapping[str, str]) -> Iterator["subprocess.
 
 
 @contextlib.contextmanager
-def trial(
-    process: "subprocess.Popen[str]", folder: Path, **fields: Any
-) -> Iterator[Runs]:
+def trial(process: "subprocess.Popen[str]", folder: Path, **fields: Any) -> Iterator[Runs]:
     """Yield the runs of a trial."""
     with agent_end(folder, **fields) as agent:
         yield Runs(process, agent, folder)
@@ -112,14 +110,14 @@ def killed_everywhere(
     process: "subprocess.Popen[str]",
     folder: Path,
     fields: Mapping[str, Any],
-    moments: int,
+    moments: range,
     **order: Any,
 ) -> dict[str, Any]:
-    """Kill a trial at every moment, go on, and hold it to the one that nobody killed."""
+    """Kill a trial at each of some moments, go on, and hold it to the one that nobody killed."""
     with trial(process, folder / "unbroken", **fields) as runs:
         assert runs.train(**order) == 0
         expected = runs.outcome()
-    for moment in range(1, moments + 1):
+    for moment in moments:
         with trial(process, folder / str(moment), **fields) as runs:
             assert runs.train(moment, **order) == -signal.SIGKILL, moment
             assert runs.train(**order) == 0, moment

@@ -1,4 +1,4 @@
-"""A Transformers trial killed at any step and started again is the one never killed, bit by bit."""
+"""A Transformers trial killed at any step and started again is bit for bit the same."""
 
 import subprocess
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def process() -> Iterator["subprocess.Popen[str]"]:
 
 def test_no_kill_shows(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
     """Curves, weights, optimizer and generators are the same."""
-    outcome = killed_everywhere(process, tmp_path, FIELDS, 2 * STEPS)
+    outcome = killed_everywhere(process, tmp_path, FIELDS, range(1, 2 * STEPS, 2))
     assert list(outcome["training"]) == list(range(1, STEPS + 1))
     assert list(outcome["validation"]) == [6, 12]
 
@@ -44,6 +44,6 @@ def test_no_kill_shows_in_what_the_trainer_averages(
 ) -> None:
     """The same with means over several steps, accumulation, and worker processes."""
     outcome = killed_everywhere(
-        process, tmp_path, FIELDS, STEPS, accumulate=2, logging=5, workers=1
+        process, tmp_path, FIELDS, range(1, STEPS, 2), accumulate=2, logging=5, workers=1
     )
     assert list(outcome["training"]) == [5]

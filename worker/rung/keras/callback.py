@@ -2,8 +2,9 @@
 
 A moment's order is: train the batch, report, validate, checkpoint. At the end of an epoch Keras
 validates between its last batch and `on_epoch_end`, so what is due at the last batch waits for
-that; and other callbacks act there (a learning rate is reduced), so this one must come last. A run that finds itself at its length was killed on its way out: it reports its last
-validation once more and trains nothing.
+that; and other callbacks act there (a learning rate is reduced), so this one must come last. A
+run that finds itself at its length was killed on its way out: it reports its last validation once
+more and trains nothing.
 """
 
 import sys
@@ -71,15 +72,15 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
     def set_model(self, model: Any) -> None:
         """Take the model, and see to it that no other callback comes later."""
         super().set_model(model)
-        listed = sys._getframe(1).f_locals.get("self")  # noqa: SLF001 - Keras gives no way to ask
+        listed = sys._getframe(1).f_locals.get("self")
         if isinstance(listed, keras.callbacks.CallbackList):
             own = (keras.callbacks.History, keras.callbacks.ProgbarLogger)
             after = listed.callbacks[listed.callbacks.index(self) + 1 :]
             late = [type(other).__name__ for other in after if not isinstance(other, own)]
             if late:
                 raise CannotFollow(
-                    f"callbacks=[…]: put Rung's callback last, behind {', '.join(late)}; what they "
-                    "do at the end of an epoch is part of the checkpoint that it makes there"
+                    f"callbacks=[…]: put Rung's callback last, behind {', '.join(late)}; what "
+                    "they do at the end of an epoch is part of the checkpoint that it makes there"
                 )
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -207,7 +208,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         self._course.validated(_numbers({f"val_{name}": value for name, value in found.items()}))
 
     def _build(self, batch: Any) -> None:
-        self.model._symbolic_build(data_batch=batch)  # noqa: SLF001 - what fit calls on torch
+        self.model._symbolic_build(data_batch=batch)
 
     def _stand_before(self, function: Any) -> Feed:
         inner = function.inner if isinstance(function, Feed) else function

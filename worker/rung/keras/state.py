@@ -42,9 +42,7 @@ class Resumed:
         self.tensorflow: Final[list[int] | None] = numbers["tensorflow"]
 
 
-def write(
-    folder: Path, model: Any, begun: rng.Generators, kept: Mapping[str, Any]
-) -> None:
+def write(folder: Path, model: Any, begun: rng.Generators, kept: Mapping[str, Any]) -> None:
     """Write the state of this moment.
 
     Args:

@@ -63,8 +63,8 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         if self._weights is not None:
             kept = torch.load(self._weights, map_location="cpu", weights_only=True)
             pl_module.load_state_dict(kept["state_dict"])
-        source = trainer.fit_loop._data_source  # noqa: SLF001 - Lightning gives no public way
-        trainer.fit_loop._data_source = _Source(source, self._exact)  # noqa: SLF001 - as above
+        source = trainer.fit_loop._data_source
+        trainer.fit_loop._data_source = _Source(source, self._exact)
         if self._course.complete:
             self._course.validated_again()
             self._left = trainer.should_stop = True
@@ -147,9 +147,7 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         with self._course.found() as found:
             if found is not None:
                 folder, own = found
-                self._path, self._weights = (
-                    (folder / FILE, None) if own else (None, folder / FILE)
-                )
+                self._path, self._weights = (folder / FILE, None) if own else (None, folder / FILE)
 
     def _exact(self, loader: Any) -> ExactLoader:
         return ExactLoader(loader, self._course.run.seed, self._arrive)
@@ -165,7 +163,7 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
             self._store(trainer)
         if leaving:
             self._left = trainer.should_stop = True
-            trainer.fit_loop.epoch_loop._skip_next_val = True  # noqa: SLF001 - nobody would see it
+            trainer.fit_loop.epoch_loop._skip_next_val = True
 
     def _store(self, trainer: Any) -> None:
         self._sums = _sums(trainer) if self._course.progress.batch_in_epoch else {}
@@ -182,8 +180,7 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
     def _validates(self, trainer: Any) -> bool:
         loop = trainer.fit_loop
         return bool(
-            trainer.enable_validation
-            and loop.epoch_loop._should_check_val_fx(loop._data_fetcher)  # noqa: SLF001 - no other
+            trainer.enable_validation and loop.epoch_loop._should_check_val_fx(loop._data_fetcher)
         )
 
     def _add_sums(self, trainer: Any) -> None:
@@ -193,7 +190,7 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         """
         sums, self._sums = self._sums, {}
         for name, kept in sums.items():
-            metric = trainer.fit_loop._results.get(name)  # noqa: SLF001 - no public way
+            metric = trainer.fit_loop._results.get(name)
             if metric is None:
                 continue
             reduce = torch.maximum if metric.meta.is_max_reduction else torch.add
@@ -222,7 +219,7 @@ class _Source:
 def _sums(trainer: Any) -> dict[str, Any]:
     """Return what Lightning has summed up for the metrics of the epoch so far."""
     found: dict[str, Any] = {}
-    for name, metric in trainer.fit_loop.epoch_loop._results.items():  # noqa: SLF001 - no other
+    for name, metric in trainer.fit_loop.epoch_loop._results.items():
         if metric.is_tensor and metric.meta.on_epoch and not metric.has_reset:
             found[name] = {"value": metric.value}
             if metric.meta.is_mean_reduction:
@@ -240,5 +237,5 @@ def _step_metrics(trainer: Any, outputs: Any) -> dict[str, Any]:
 
 
 def _logged(trainer: Any) -> dict[str, Any]:
-    found: dict[str, Any] = trainer._logger_connector.metrics["callback"]  # noqa: SLF001 - theirs mixes
+    found: dict[str, Any] = trainer._logger_connector.metrics["callback"]
     return found

@@ -64,18 +64,18 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
             return trainer.train()
         folder, own = found
         if not own:
-            trainer._load_from_checkpoint(str(folder))  # noqa: SLF001 - its way to take weights
+            trainer._load_from_checkpoint(str(folder))
             return trainer.train()
         if self._course.complete:
             self._course.validated_again()
             return None
         self._kept = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        original = trainer._load_rng_state  # noqa: SLF001 - called where the position is reached
-        trainer._load_rng_state = self._arrive  # noqa: SLF001 - as above
+        original = trainer._load_rng_state
+        trainer._load_rng_state = self._arrive
         try:
             return trainer.train(resume_from_checkpoint=str(folder))
         finally:
-            trainer._load_rng_state = original  # noqa: SLF001 - as above
+            trainer._load_rng_state = original
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
         """Give the trainer back the losses that it had not logged yet."""
@@ -83,9 +83,9 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
             raise CannotFollow("call callback.train(trainer) in place of trainer.train()")
         if self._kept is not None:
             trainer = self._trainer
-            trainer._tr_loss += self._kept["loss"]  # noqa: SLF001 - it forgets them
-            trainer._total_loss_scalar = self._kept["total"]  # noqa: SLF001 - as above
-            trainer._globalstep_last_logged = self._kept["logged_at"]  # noqa: SLF001 - as above
+            trainer._tr_loss += self._kept["loss"]
+            trainer._total_loss_scalar = self._kept["total"]
+            trainer._globalstep_last_logged = self._kept["logged_at"]
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
         """Remember the generators, or set them to what they were when the epoch began."""
@@ -180,9 +180,9 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         kept = {
             "now": generators_to_json(rng.capture()),
             "begun": generators_to_json(begun),
-            "loss": float(trainer._tr_loss),  # noqa: SLF001 - it forgets them
-            "total": float(trainer._total_loss_scalar),  # noqa: SLF001 - as above
-            "logged_at": int(trainer._globalstep_last_logged),  # noqa: SLF001 - as above
+            "loss": float(trainer._tr_loss),
+            "total": float(trainer._total_loss_scalar),
+            "logged_at": int(trainer._globalstep_last_logged),
         }
         (folder / FILE).write_text(json.dumps(kept), encoding="utf-8")
 
@@ -195,7 +195,9 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
 
 def _check(args: Any) -> None:
     if args.save_only_model:
-        raise CannotFollow("TrainingArguments(save_only_model=True) saves no optimizer; leave it out")
+        raise CannotFollow(
+            "TrainingArguments(save_only_model=True) saves no optimizer; leave it out"
+        )
     if args.ignore_data_skip:
         raise CannotFollow(
             "TrainingArguments(ignore_data_skip=True) would train on the first batches of a "
