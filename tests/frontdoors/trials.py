@@ -92,7 +92,7 @@ def parent(module: str, environment: Mapping[str, str]) -> Iterator["subprocess.
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | QUIET | {"PYTHONPATH": os.pathsep.join(path)} | environment,
+        env=os.environ | QUIET | {"PYTHONPATH": os.pathsep.join(path)} | dict(environment),
     ) as process:
         yield process
         assert process.stdin is not None

@@ -12,7 +12,8 @@ The callback reports, checkpoints, resumes (within an epoch, too) and leaves whe
 works with the TensorFlow and torch backends.
 """
 
-from rung.keras.callback import Callback, CannotFollow
+from rung.keras.callback import Callback
+from rung.keras.feed import CannotFollow
 from rung.keras.setup import init
 
 __all__ = ["Callback", "CannotFollow", "init"]
