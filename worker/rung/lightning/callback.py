@@ -89,11 +89,10 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         self._averages.add(_step_metrics(trainer, outputs))
         if course.report_due:
             course.report(self._averages.take())
-        if self._is_last(trainer):
-            return
-        if course.complete:
+        last = self._is_last(trainer)
+        if course.complete or (last and course.epochs == course.progress.epochs + 1):
             trainer.should_stop = True  # Lightning validates before it stops
-        if not self._validates(trainer):
+        if not last and not self._validates(trainer):
             self._keep_and_leave(trainer)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
