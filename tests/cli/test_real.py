@@ -230,9 +230,18 @@ def test_an_import_needs_the_ledger_for_itself(rung: Rung, tmp_path: Path) -> No
     assert "rung down" in result.err
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Have SIGINT reach what is started here, also where a shell runs the tests in background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_detaches(installation: Installation, rung: Rung, tmp_path: Path) -> None:
     """An interrupted `submit -f` says how to go on; the experiment is not touched."""
-    slow = CONFIG | {"hyperparameters": CONFIG["hyperparameters"] | {"pause_s": 0.2}}
+    slow = CONFIG | {"hyperparameters": CONFIG["hyperparameters"] | {"pause_s": 60}}
     file = tmp_path / "slow.yaml"
     file.write_text(yaml.safe_dump(slow))
     with subprocess.Popen(

@@ -1,19 +1,24 @@
 """Every service is restarted in turn while searches run: nobody has to notice."""
 
+import contextlib
+import itertools
 import threading
 import time
 import urllib.error
+from collections.abc import Iterator
 
 import pytest
+import yaml
 
 from cluster.conftest import NewCluster, user_of
 from e2e.user import User, config, wait_for
+from rung.client import Client, ServerFailed, Unreachable
 
 PATIENCE_S = 15.0
 REPLICAS = {"searcher": 2, "scheduler": 2, "checkpoint-gc": 2, "metrics": 2, "gateway": 2}
 
 
-class Client:
+class Reader:
     """Asks one gateway after the other, as a load balancer would; a retry asks the next."""
 
     def __init__(self, users: list[User], experiment: str) -> None:
@@ -64,10 +69,50 @@ class Client:
         return None
 
 
+class Writer:
+    """Submits experiments, each under a key of its own; a retry goes to the next gateway."""
+
+    def __init__(self, users: list[User]) -> None:
+        self.failed: list[str] = []
+        self.submitted: list[str] = []
+        self._users = users
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._submit)
+
+    def start(self) -> None:
+        """Begin to submit."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Submit no more."""
+        self._over.set()
+        self._thread.join()
+
+    def _submit(self) -> None:
+        with contextlib.ExitStack() as stack:
+            clients = itertools.cycle(
+                [stack.enter_context(Client(*user.server, patience_s=1)) for user in self._users]
+            )
+            while not self._over.wait(0.5):
+                name = f"write-{len(self.submitted)}"
+                found = self._try(clients, name)
+                (self.submitted if found else self.failed).append(found or name)
+
+    def _try(self, clients: Iterator[Client], name: str) -> str | None:
+        """Return the experiment that was submitted, None if no gateway took it in time."""
+        searcher = {"name": "random", "max_length": {"batches": 1}, "max_trials": 1}
+        file = yaml.safe_dump(config(name, searcher))
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(Unreachable, ServerFailed):
+                return next(clients).submit(file, key=name).experiment_id
+        return None
+
+
 @pytest.mark.cluster
 @pytest.mark.timeout(600)
 def test_a_rolling_restart(new_cluster: NewCluster) -> None:
-    """No request fails for longer than a retry, and the search goes on within 15 s."""
+    """No request fails for longer than a retry, each counts once, the search goes on in 15 s."""
     cluster = new_cluster(replicas=REPLICAS, agents=2, slots=1, partitions=4)
     cluster.start()
     users = [
@@ -76,20 +121,25 @@ def test_a_rolling_restart(new_cluster: NewCluster) -> None:
     searcher = {"name": "random", "max_length": {"batches": 100_000}, "max_trials": 2}
     experiment = users[0].submit(config("rolling", searcher))
     wait_for(lambda: users[0].validations(experiment) > 0, "the search has begun")
-    client = Client(users, experiment)
-    client.start()
+    reader, writer = Reader(users, experiment), Writer(users)
+    reader.start()
+    writer.start()
     try:
         for service in cluster.services:
             assert service.stop() == 0, f"{service.name}: {service.said()}"
             service.start()
             service.until_ready()
     finally:
-        client.stop()
+        reader.stop()
+        writer.stop()
     users[0].rung("cancel", experiment)
     shown = users[0].ended(experiment)
 
-    assert client.failed == []
-    assert client.asked > len(cluster.services)
-    assert client.longest_s < PATIENCE_S
+    assert (reader.failed, writer.failed) == ([], [])
+    assert reader.asked > len(cluster.services)
+    assert reader.longest_s < PATIENCE_S
+    assert len(writer.submitted) > len(cluster.services)
+    listed = users[0].get("/experiments?limit=1000")["items"]
+    assert sorted(item["id"] for item in listed) == sorted([experiment, *writer.submitted])
     assert shown["state"] == "canceled"
     assert user_of(cluster).rung("audit", experiment).returncode == 0

@@ -1,8 +1,10 @@
 """Instruments: what is counted can be read, and nothing else."""
 
 import sys
+import threading
 import timeit
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -28,6 +30,26 @@ def without_client(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def _lines(meter: Meter) -> list[str]:
     lines = meter.expose().decode().splitlines()
     return [line for line in lines if line.startswith("rung_")]
+
+
+def test_threads_may_be_the_first_to_count() -> None:
+    """What several threads count for the first time at once is one instrument."""
+    together = threading.Barrier(8)
+
+    def count(seconds: meters.Histogram) -> object:
+        together.wait()
+        return seconds.of("a")
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            for _ in range(100):
+                seconds = Meter().histogram("rung_things_seconds", "Things.", "kind")
+                found = list(threads.map(count, [seconds] * 8))
+                assert all(child is found[0] for child in found)
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_counts_add_up(meter: Meter) -> None:

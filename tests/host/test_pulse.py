@@ -133,6 +133,14 @@ def test_a_loop_is_ready_once_it_has_caught_up(pulse: Pulse, clock: _Clock) -> N
     assert pulse.unready() == []
 
 
+def test_a_backlog_that_nobody_waits_for_is_no_reason(clock: _Clock) -> None:
+    """A loop with much to work off is ready all the same; how much it is stays known."""
+    pulse = Pulse("checkpoint-gc-deleter/3", clock, awaited=False)
+    strand = pulse.follow("retirements", 3, 5)
+    strand.ended_at(1005)
+    assert (pulse.unready(), strand.lag) == ([], 1000)
+
+
 def test_a_loop_that_rests_after_an_error_is_alive_and_not_ready(
     pulse: Pulse, clock: _Clock
 ) -> None:

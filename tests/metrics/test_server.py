@@ -145,14 +145,17 @@ async def test_a_server_that_stands_still_costs_a_bounded_time(lone: ClickHouse)
 
 
 async def test_a_restarted_server_is_found_again(lone: ClickHouse) -> None:
-    """Connections that broke with it are made anew, without an error at the caller's."""
+    """Connections that broke are made anew, and readiness tells what is, not what was."""
     store = _open(lone.url)
     store.absorb([record(metrics([row(1, loss=1.0)]), 0)])
     assert await store.names(EXPERIMENT) == [("training", "loss")]
+    assert await store.unready() is None
     lone.kill()
+    assert await store.unready()
     with pytest.raises(SeriesUnavailable):
         await store.names(EXPERIMENT)
     lone.start()
+    assert await store.unready() is None
     assert await store.names(EXPERIMENT) == [("training", "loss")]
     await store.close()
 

@@ -4,6 +4,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from servers.process import ServerFailed, ServerProcess, free_port
 
 _READY_S: Final = 90.0
 _COMMAND_S: Final = 120.0
+_PROBE_S: Final = 5.0
 
 
 class Service(ServerProcess):
@@ -40,6 +42,8 @@ class Service(ServerProcess):
         self.name: Final = name
         self._probe: Final = f"127.0.0.1:{free_port()}"
         self._apart: Final = bool(prefix)
+        self._unready = ""
+        """What it said when it was asked last, and was not ready."""
         command = [sys.executable, "-m", "rung.cli", "service", name, *options]
         super().__init__(
             [*command, "--probe", self._probe], log=log, environment=environment, prefix=prefix
@@ -48,24 +52,40 @@ class Service(ServerProcess):
     @property
     def ready(self) -> bool:
         """Whether it says that it is ready."""
-        return self.ask("/readyz") is not None
+        try:
+            self._get("/readyz")
+        except urllib.error.HTTPError as refused:
+            self._unready = refused.read().decode()
+        except OSError as error:
+            self._unready = f"no answer: {error}"
+        else:
+            return True
+        return False
 
     def ask(self, path: str) -> str | None:
         """Return what it answers to a probe, None if it does not, or says no."""
-        url = f"http://{self._probe}{path}"
-        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=2) as answer:
-            body: bytes = answer.read()
-            return body.decode()
+        with contextlib.suppress(OSError):
+            return self._get(path)
         return None
 
     def until_ready(self) -> None:
         """Wait until it is ready.
 
         Raises:
-            ServerFailed: it ended, or was not in time.
+            ServerFailed: it ended, or was not in time; the message says what it waits for.
         """
-        if not self._apart:
+        if self._apart:
+            return
+        try:
             self.wait_until(lambda: self.ready, within_s=_READY_S)
+        except ServerFailed as failure:
+            raise ServerFailed(f"{failure}\nIt was not ready: {self._unready}") from failure
+
+    def _get(self, path: str) -> str:
+        url = f"http://{self._probe}{path}"
+        with urllib.request.urlopen(url, timeout=_PROBE_S) as answer:
+            body: bytes = answer.read()
+            return body.decode()
 
 
 def run_rung(arguments: Sequence[str], environment: Mapping[str, str], cwd: Path) -> str:

@@ -51,7 +51,8 @@ async def forward(  # noqa: PLR0913 - what it takes
         translate: from an event to facts, at most one per destination key. It may have effects,
             which must be safe to repeat: it sees an event again after a crash.
         share: says which partitions are this replica's; all are if not given.
-        acts: `translate` has effects, so it is not shown decisions that readers do not take.
+        acts: `translate` has effects, so it is not shown decisions that readers do not take, and
+            a backlog of them keeps nobody from relying on this process.
 
     Raises:
         LedgerError: one that does not pass by itself.
@@ -60,7 +61,7 @@ async def forward(  # noqa: PLR0913 - what it takes
     async def work(partition: int) -> None:
         seen = Seen(ledger, name, topic, partition) if acts else None
         forwarder = _Forwarder(ledger, name, topic, partition, source, translate, seen)
-        await supervise(forwarder.run, name=f"{name}/{partition}")
+        await supervise(forwarder.run, name=f"{name}/{partition}", awaited=not acts)
 
     await (share or Whole(ledger)).hold(topic, work)
 

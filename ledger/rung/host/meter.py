@@ -10,6 +10,7 @@ knows it; so a partition that went to another replica leaves no stale number beh
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, Final, Protocol
@@ -151,6 +152,8 @@ class Meter:
         self.instruments: Final[list[Counter | Histogram | Gauge]] = []
         self._children: dict[tuple[str, tuple[str, ...]], Any] = {}
         self._families: dict[str, Any] = {}
+        self._making: Final = threading.RLock()
+        """Held while anything is registered: threads count, too, and may be the first to."""
 
     def counter(self, name: str, text: str, *labels: str) -> Counter:
         """Declare a counter."""
@@ -179,7 +182,8 @@ class Meter:
         Raises:
             MeterMissing: `prometheus_client` is not installed.
         """
-        registry = self._registry
+        with self._making:
+            registry = self._registry
         if registry is None:
             raise MeterMissing(
                 "metrics in Prometheus' format need the package prometheus-client: "
@@ -212,10 +216,11 @@ class Meter:
         found = self._children.get(key)
         if found is None:
             assert len(values) == len(instrument.labels), (instrument.name, values)
-            family = self._family(instrument)
-            if family is None:
-                return _NOTHING
-            found = self._children[key] = family.labels(*values) if values else family
+            with self._making:
+                family = self._family(instrument)
+                if family is None:
+                    return _NOTHING
+                found = self._children[key] = family.labels(*values) if values else family
         return found
 
     def _family(self, instrument: Counter | Histogram) -> Any:

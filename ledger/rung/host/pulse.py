@@ -66,13 +66,21 @@ class Strand:
 class Pulse:
     """The signs of life of one loop."""
 
-    def __init__(self, name: str, clock: Callable[[], float], *, follows: bool = True) -> None:
+    def __init__(
+        self,
+        name: str,
+        clock: Callable[[], float],
+        *,
+        follows: bool = True,
+        awaited: bool = True,
+    ) -> None:
         """Begin without signs of life.
 
         Args:
             name: for people; a partition's number behind a slash is no part of the loop's name.
             clock: in seconds.
             follows: whether a call of the ledger means that it is about to follow a partition.
+            awaited: whether others rely on its having caught up.
         """
         head, slash, tail = name.rpartition("/")
         self.name: Final = name
@@ -83,6 +91,7 @@ class Pulse:
         """Snapshot and partition → when it was saved, or first read."""
         self._clock = clock
         self._follows = follows
+        self._awaited = awaited
         self._calls: dict[int, tuple[str, float]] = {}
         self._last_call = 0
         self._held: list[str] = []
@@ -164,7 +173,8 @@ class Pulse:
             return [f"{self.name}: starts again after: {self._resting}"]
         if self._follows and self._called and not self._followed:
             return [f"{self.name}: folds the ledger"]
-        return [f"{self.name}: {s.unready}" for s in self.strands if s.unready]
+        behind = [s.unready for s in self.strands if s.unready and self._awaited]
+        return [f"{self.name}: {reason}" for reason in behind]
 
 
 CURRENT: Final[ContextVar[Pulse | None]] = ContextVar("pulse", default=None)

@@ -19,7 +19,11 @@ _log = structlog.get_logger()
 
 
 async def supervise(
-    run: Callable[[], Awaitable[None]], *, name: str, follows: bool = True
+    run: Callable[[], Awaitable[None]],
+    *,
+    name: str,
+    follows: bool = True,
+    awaited: bool = True,
 ) -> None:
     """Run `run` for ever, again after each error of the ledger that may pass.
 
@@ -27,13 +31,14 @@ async def supervise(
         run: the loop.
         name: for people; a partition's number comes last, behind a slash.
         follows: whether it follows partitions, once it has begun.
+        awaited: whether the process is ready only once it has caught up with them.
 
     Raises:
         LedgerError: one that does not pass by itself.
     """
     clock = asyncio.get_running_loop().time
     wait_s = _WAIT_S_MIN
-    with VITALS.pulse(name, follows=follows) as pulse:
+    with VITALS.pulse(name, follows=follows, awaited=awaited) as pulse:
         while True:
             started = clock()
             pulse.start()

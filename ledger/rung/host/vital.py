@@ -62,9 +62,9 @@ class Vitals:
         self._looked_s = float("-inf")
 
     @contextlib.contextmanager
-    def pulse(self, name: str, *, follows: bool = True) -> Iterator[Pulse]:
+    def pulse(self, name: str, *, follows: bool = True, awaited: bool = True) -> Iterator[Pulse]:
         """Keep the signs of life of a loop while it runs here; its log lines say its name."""
-        pulse = Pulse(name, self.clock, follows=follows)
+        pulse = Pulse(name, self.clock, follows=follows, awaited=awaited)
         self._pulses.append(pulse)
         self._ran = True
         token = CURRENT.set(pulse)

@@ -2,13 +2,13 @@
 
 from rung.objects.s3.settings import from_environment
 from rung.objects.s3.store import S3Store
-from servers.seaweed import Seaweed
+from servers.s3 import S3Server
 
 PART = 5 << 20
 """The smallest part that S3 takes."""
 
 
-def open_at(server: Seaweed, prefix: str = "", **changes: str) -> S3Store:
+def open_at(server: S3Server, prefix: str = "", **changes: str) -> S3Store:
     """Return a store with the smallest parts and little patience."""
     quick = {"RUNG_S3_PART_MIB": "5", "RUNG_S3_TIMEOUT_S": "20", "RUNG_S3_PATIENCE_S": "2"}
     settings = from_environment(server.environment | quick | changes)

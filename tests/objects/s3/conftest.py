@@ -9,7 +9,8 @@ import pytest
 
 from objects.s3.bucket import PART, open_at
 from rung.objects.s3.store import S3Store
-from servers.seaweed import Seaweed
+from servers import minio
+from servers.s3 import KINDS, MINIO, S3Server, server_of
 
 
 @pytest.fixture
@@ -19,18 +20,37 @@ def prefix(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def store(seaweed: Seaweed, prefix: str) -> Iterator[S3Store]:
+def store(server: S3Server, prefix: str) -> Iterator[S3Store]:
     """Give an empty store."""
-    store = open_at(seaweed, prefix)
+    store = open_at(server, prefix)
     yield store
     store.close()
 
 
+@pytest.fixture(scope="session", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Give each kind of server that is there."""
+    if request.param == MINIO and (lacking := minio.missing()):
+        pytest.skip(lacking)
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def server(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """Give a server of each kind; tests keep to prefixes of their own."""
+    yield from _started(kind, tmp_path_factory.mktemp("s3"))
+
+
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[Seaweed]:
+def own(kind: str, tmp_path: Path) -> Iterator[S3Server]:
     """Give a server that the test may kill."""
-    with Seaweed(tmp_path / "server") as server:
-        yield server
+    yield from _started(kind, tmp_path / "server")
+
+
+def _started(kind: str, folder: Path) -> Iterator[S3Server]:
+    made = server_of(kind, folder).start()
+    yield made
+    made.kill()
 
 
 @pytest.fixture

@@ -4,16 +4,16 @@ from pathlib import Path
 
 from objects.s3.bucket import open_at
 from objects.s3.proxy import Proxy
-from servers.seaweed import Seaweed
+from servers.s3 import S3Server
 
 
 def test_a_download_that_breaks_goes_on_where_it_broke(
-    seaweed: Seaweed, prefix: str, large: Path, tmp_path: Path
+    server: S3Server, prefix: str, large: Path, tmp_path: Path
 ) -> None:
     """Connections cut in the middle of answers cost no more than what was under way."""
-    open_at(seaweed, prefix).put("large", large)
-    with Proxy(seaweed.endpoint) as proxy:
-        store = open_at(seaweed, prefix, RUNG_S3_ENDPOINT=proxy.endpoint)
+    open_at(server, prefix).put("large", large)
+    with Proxy(server.endpoint) as proxy:
+        store = open_at(server, prefix, RUNG_S3_ENDPOINT=proxy.endpoint)
         proxy.cut_answers(3, after=2 << 20)
         store.get("large", tmp_path / "back")
         assert proxy.cut == 3

@@ -9,11 +9,11 @@ from objects.s3.proxy import Proxy
 from rung.objects import ObjectMissing, ObjectUnavailable
 from rung.objects.s3.store import S3Store
 from rung.objects.s3.wire import Digest
-from servers.seaweed import Seaweed
+from servers.s3 import S3Server
 
 
 def test_a_server_killed_in_the_middle_of_an_upload(
-    own: Seaweed, large: Path, tmp_path: Path
+    own: S3Server, large: Path, tmp_path: Path
 ) -> None:
     """The upload fails within bounds; after a restart it goes on with the parts that arrived."""
     with Proxy(own.endpoint) as proxy:
@@ -35,7 +35,7 @@ def test_a_server_killed_in_the_middle_of_an_upload(
     assert (tmp_path / "back").read_bytes() == large.read_bytes()
 
 
-def test_what_was_acknowledged_outlives_a_kill(own: Seaweed, large: Path, tmp_path: Path) -> None:
+def test_what_was_acknowledged_outlives_a_kill(own: S3Server, large: Path, tmp_path: Path) -> None:
     """A server killed right after an answer has the object when it is back."""
     store = open_at(own)
     store.put("large", large)
@@ -64,11 +64,11 @@ def test_a_writer_that_died_left_parts_that_are_used(store: S3Store, large: Path
 
 
 def test_an_object_that_is_there_already_is_not_sent_again(
-    seaweed: Seaweed, prefix: str, large: Path
+    server: S3Server, prefix: str, large: Path
 ) -> None:
     """After a crash between an upload's end and its record, the repetition costs no transfer."""
-    with Proxy(seaweed.endpoint) as proxy:
-        store = open_at(seaweed, prefix, RUNG_S3_ENDPOINT=proxy.endpoint)
+    with Proxy(server.endpoint) as proxy:
+        store = open_at(server, prefix, RUNG_S3_ENDPOINT=proxy.endpoint)
         store.put("large", large)
         proxy.bodies.clear()
         store.put("large", large)
@@ -76,11 +76,11 @@ def test_an_object_that_is_there_already_is_not_sent_again(
 
 
 def test_a_part_damaged_on_its_way_is_refused_and_sent_again(
-    seaweed: Seaweed, prefix: str, large: Path
+    server: S3Server, prefix: str, large: Path
 ) -> None:
     """The server compares each body with its digest; one flipped bit costs one repetition."""
-    with Proxy(seaweed.endpoint) as proxy:
-        store = open_at(seaweed, prefix, RUNG_S3_ENDPOINT=proxy.endpoint)
+    with Proxy(server.endpoint) as proxy:
+        store = open_at(server, prefix, RUNG_S3_ENDPOINT=proxy.endpoint)
         proxy.damage(2)
         store.put("large", large)
         store.put_bytes("small", b"x" * 100_000)
@@ -88,11 +88,11 @@ def test_a_part_damaged_on_its_way_is_refused_and_sent_again(
         assert store.read("large") == large.read_bytes()
 
 
-def test_damage_without_end_is_refused(seaweed: Seaweed, prefix: str) -> None:
+def test_damage_without_end_is_refused(server: S3Server, prefix: str) -> None:
     """A line that damages everything stores nothing, and the error says so."""
-    with Proxy(seaweed.endpoint) as proxy:
-        store = open_at(seaweed, prefix, RUNG_S3_ENDPOINT=proxy.endpoint)
+    with Proxy(server.endpoint) as proxy:
+        store = open_at(server, prefix, RUNG_S3_ENDPOINT=proxy.endpoint)
         proxy.damage(1_000)
         with pytest.raises(ObjectUnavailable, match="BadDigest"):
             store.put_bytes("small", b"x" * 100_000)
-    assert open_at(seaweed, prefix).list("") == []
+    assert open_at(server, prefix).list("") == []

@@ -1,8 +1,8 @@
 """What a bucket needs before Rung uses it, and whether it has it.
 
 The lifecycle rule drops the parts of uploads that nobody finished, days after they were begun;
-rules of others in the bucket stay. Servers that know no lifecycle say so; MinIO drops such parts
-by itself after a day.
+rules of others in the bucket stay. Servers that know no lifecycle say so. MinIO takes no such rule
+and needs none: it drops such parts by itself after a day.
 """
 
 import secrets
@@ -19,18 +19,19 @@ from rung.objects.s3.trouble import NoBucket
 ABANDONED_DAYS: Final = 3
 _PROBES: Final = "probe/"
 _PROBE: Final = b"rung was here"
+_MINIO: Final = "MinIO"
 
 
 def prepare_bucket(store: S3Store, *, make_bucket: bool) -> list[str]:
     """Make the bucket, set its lifecycle, try whether it can be used; return what was done."""
     done = _make(store) if make_bucket else []
-    _try(store)
-    return done + _set_lifecycle(store)
+    return done if _try(store) == _MINIO else done + _set_lifecycle(store)
 
 
 def inspect_bucket(store: S3Store) -> list[str]:
     """Return what differs from what Rung wants; changes nothing but a probe that it removes."""
-    _try(store)
+    if _try(store) == _MINIO:
+        return []
     try:
         rules = _rules(store)
     except ObjectUnavailable:
@@ -92,8 +93,8 @@ def _rule(store: S3Store) -> Rule:
     )
 
 
-def _try(store: S3Store) -> None:
-    """Write, read, list and delete an object.
+def _try(store: S3Store) -> str:
+    """Write, read, list and delete an object; return what the server calls itself.
 
     Raises:
         ObjectError: one of them is refused; the message says what to do.
@@ -104,7 +105,12 @@ def _try(store: S3Store) -> None:
     try:
         if store.read(name) != _PROBE:
             raise ObjectError(f"{store.url}: what is read back is not what was written")
+        server = store.wire.attempt(
+            f"cannot ask for {name!r} in {store.url}",
+            partial(store.wire.server_of, store.prefix + name),
+        )
     finally:
         found = store.delete(name)
     if found != 1:
         raise ObjectError(f"{store.url}: what was written is not listed")
+    return server

@@ -175,6 +175,11 @@ class Wire:
             raise
         return found.etag or ""
 
+    def server_of(self, key: str) -> str:
+        """Return what the server calls itself when it is asked for an object; maybe nothing."""
+        found = self._client.stat_object(self.bucket, key, ssec=self.customer_key())
+        return str((found.metadata or {}).get("Server", ""))
+
     def begin_upload(self, key: str) -> str:
         """Begin an upload in parts; return its id."""
         client = self._client

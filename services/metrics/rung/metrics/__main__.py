@@ -33,12 +33,8 @@ def main(*, place: Place, series: str, migrate: bool, **settings: Any) -> None:
 
     async def keep(opened: Opened) -> None:
         store = checked(open_series, place=series, ledger_id=opened.ledger.id, migrates=migrate)
-
-        async def unready() -> str | None:
-            return store.trouble
-
         try:
-            with VITALS.check("series", unready):
+            with VITALS.check("series", store.unready):
                 await serve(opened.ledger, store, chosen, share=opened.share)
         finally:
             await store.close()

@@ -68,7 +68,6 @@ class SeriesStore:
         self._absorbed_bytes = 0
         self._pending_bytes = 0
         self._batches: Final[deque[Batch]] = deque()
-        self._trouble: str | None = None
         self._is_open = False
         self._opening: Final = asyncio.Lock()
         self._cutting: Final = asyncio.Lock()
@@ -84,11 +83,6 @@ class SeriesStore:
     def remedy(self) -> str:
         """What to do when its contents cannot be used."""
         return self._engine.remedy
-
-    @property
-    def trouble(self) -> str | None:
-        """Why the last call failed, None if it did not."""
-        return self._trouble
 
     @property
     def absorbed_bytes(self) -> int:
@@ -108,6 +102,14 @@ class SeriesStore:
             SeriesError: it is open elsewhere, damaged, of a newer version or of another ledger.
         """
         await self._run(lambda _: None)
+
+    async def unready(self) -> str | None:
+        """Ask it something small; return why it does not answer, None if it does."""
+        try:
+            await self.positions()
+        except SeriesError as error:
+            return str(error)
+        return None
 
     async def close(self) -> None:
         """Write what was absorbed, if that is possible now, and let go of it."""
@@ -276,15 +278,9 @@ class SeriesStore:
             _log.warning("series behind", reason=str(error), bytes=self.pending_bytes)
 
     async def _run(self, call: Callable[[Tables], T]) -> T:
-        try:
-            if not self._is_open:
-                await self._open()
-            found = await self._engine.run(call)
-        except SeriesError as error:
-            self._trouble = str(error)
-            raise
-        self._trouble = None
-        return found
+        if not self._is_open:
+            await self._open()
+        return await self._engine.run(call)
 
     async def _open(self) -> None:
         async with self._opening:
