@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from frontdoors.fuse import Fuse
+from frontdoors.fuse import Fuse, after, before, out
 from rung import keras as rk
 
 INPUTS = np.linspace(-1, 1, 18 * 3, dtype="float32").reshape(18, 3)
@@ -22,10 +22,15 @@ class Burning(rk.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """One more batch."""
         if not self.passing:
-            self.fuse.burn()
+            self.fuse.reach(before(self._course.progress.batches + 1))
         super().on_train_batch_end(batch, logs)
         if not self.passing:
-            self.fuse.burn()
+            self.fuse.reach(after(self._course.progress.batches))
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """One more epoch."""
+        super().on_epoch_end(epoch, logs)
+        self.fuse.reach(out(self._course.progress.epochs))
 
 
 class Noisy(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no types
@@ -75,6 +80,13 @@ def network() -> Any:
     )
     model.compile(keras.optimizers.AdamW(0.05), "mse", metrics=["mae"], jit_compile=False)
     return model
+
+
+def warm_up() -> None:
+    """Pay once for what is imported at first use; TensorFlow itself must not run before a fork."""
+    if keras.backend.backend() == "torch":
+        keras.utils.set_random_seed(0)
+        network().fit(INPUTS, TARGETS, validation_data=(INPUTS, TARGETS), verbose=0)
 
 
 def train(order: dict[str, Any]) -> dict[str, Any]:

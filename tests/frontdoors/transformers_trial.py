@@ -9,7 +9,7 @@ import torch
 import transformers
 from torch.utils.data import Dataset
 
-from frontdoors.fuse import Fuse
+from frontdoors.fuse import Fuse, after, before, out
 from rung import transformers as rt
 from training import runner
 
@@ -39,19 +39,26 @@ class Burning(rt.Callback):
 
     fuse = Fuse(None)
 
-    def on_step_end(self, *args: Any, **more: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, *others: Any, **more: Any) -> None:
         """One more step."""
-        self.fuse.burn()
-        super().on_step_end(*args, **more)
+        self.fuse.reach(before(state.global_step))
+        super().on_step_end(args, state, *others, **more)
 
-    def on_step_begin(self, *_args: Any, **_more: Any) -> None:
+    def on_step_begin(self, _args: Any, state: Any, *_others: Any, **_more: Any) -> None:
         """The next step, after a checkpoint that may have been made."""
-        self.fuse.burn()
+        self.fuse.reach(after(state.global_step))
+
+    def on_train_end(self, args: Any, state: Any, *others: Any, **more: Any) -> None:
+        """The end, with everything kept."""
+        super().on_train_end(args, state, *others, **more)
+        self.fuse.reach(out(round(state.epoch)))
 
 
 def warm_up() -> None:
-    """Pay once for what torch imports at its first step."""
+    """Pay once for what is imported at first use, such as every class of this library."""
     runner.warm_up()
+    assert transformers.Trainer
+    assert transformers.BertForSequenceClassification
 
 
 def train(order: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,4 +122,26 @@ def killed_everywhere(
             assert runs.train(moment, **order) == -signal.SIGKILL, moment
             assert runs.train(**order) == 0, moment
             assert runs.outcome() == expected, moment
+    return expected
+
+
+def killed_again_and_again(
+    process: "subprocess.Popen[str]",
+    folder: Path,
+    fields: Mapping[str, Any],
+    moments: Sequence[int],
+    **order: Any,
+) -> dict[str, Any]:
+    """Kill one trial at each of some moments, and hold it to the one that nobody killed.
+
+    Each run goes on from what the one before it left, so the moments ascend.
+    """
+    with trial(process, folder / "unbroken", **fields) as runs:
+        assert runs.train(**order) == 0
+        expected = runs.outcome()
+    with trial(process, folder / "killed", **fields) as runs:
+        for moment in moments:
+            assert runs.train(moment, **order) == -signal.SIGKILL, moment
+        assert runs.train(**order) == 0
+        assert runs.outcome() == expected
     return expected

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from frontdoors.trials import killed_everywhere, needs, parent
+from frontdoors.fuse import before, out
+from frontdoors.trials import killed_again_and_again, needs, parent
 
 pytestmark = [needs("keras", "tensorflow"), pytest.mark.e2e, pytest.mark.timeout(300)]
 FIELDS = {
@@ -21,8 +22,11 @@ FIELDS = {
     },
 }
 STEPS = 9
-MOMENTS = range(1, 2 * STEPS, 2)
-"""Before what Rung does at each step: so what it did at the one before is all there is."""
+"""Three epochs of three."""
+EVERYWHERE = [before(1), before(5), before(7), before(9), out(3)]
+"""In the first step, within an epoch, behind an epoch's end, in the last step, on the way out."""
+TWICE = [before(5), before(7)]
+"""Within an epoch, and behind one: where a source of data has to be set."""
 
 
 @pytest.fixture(scope="module")
@@ -39,21 +43,26 @@ def torch() -> Iterator["subprocess.Popen[str]"]:
         yield process
 
 
-@pytest.mark.parametrize("source", ["arrays", "shuffled", "endless", "noisy"])
+@pytest.mark.parametrize(
+    ("source", "moments"),
+    [("arrays", EVERYWHERE), ("shuffled", TWICE), ("endless", TWICE), ("noisy", TWICE)],
+)
 def test_on_tensorflow_no_kill_shows(
-    tensorflow: "subprocess.Popen[str]", tmp_path: Path, source: str
+    tensorflow: "subprocess.Popen[str]", tmp_path: Path, source: str, moments: list[int]
 ) -> None:
     """Whatever the data come from: curves, weights, optimizer, generators are the same."""
-    outcome = killed_everywhere(tensorflow, tmp_path, FIELDS, MOMENTS, source=source)
+    outcome = killed_again_and_again(tensorflow, tmp_path, FIELDS, moments, source=source)
     assert list(outcome["training"]) == list(range(1, STEPS + 1))
     assert list(outcome["validation"]) == [3, 6, 9]
 
 
-@pytest.mark.parametrize("source", ["arrays", "loader", "noisy"])
+@pytest.mark.parametrize(
+    ("source", "moments"), [("arrays", EVERYWHERE), ("loader", TWICE), ("noisy", TWICE)]
+)
 def test_on_torch_no_kill_shows(
-    torch: "subprocess.Popen[str]", tmp_path: Path, source: str
+    torch: "subprocess.Popen[str]", tmp_path: Path, source: str, moments: list[int]
 ) -> None:
     """Whatever the data come from: curves, weights, optimizer, generators are the same."""
-    outcome = killed_everywhere(torch, tmp_path, FIELDS, MOMENTS, source=source)
+    outcome = killed_again_and_again(torch, tmp_path, FIELDS, moments, source=source)
     assert list(outcome["training"]) == list(range(1, STEPS + 1))
     assert list(outcome["validation"]) == [3, 6, 9]

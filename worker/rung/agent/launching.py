@@ -8,6 +8,7 @@ from rung.agent.slots import Device
 from rung.agent.threads import threads_of
 from rung.agent.wire import Launch
 from rung.core import protocol
+from rung.core.told import told
 from rung.events.trial import RunSpec
 
 
@@ -44,6 +45,7 @@ def launch_of(
         "PYTHONUNBUFFERED": "1",
         **variables,
         "PATH": search_path(variables.get("PATH")),
+        **told(spec),
         protocol.SOCKET_VARIABLE: str(identity.socket),
         protocol.ALLOCATION_VARIABLE: identity.allocation_id,
         protocol.TOKEN_VARIABLE: identity.token,

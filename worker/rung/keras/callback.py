@@ -119,7 +119,8 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
 
         def arrive() -> None:
             state.set_moment(self.model, resumed, within=skip > 0)
-            state.set_generators(resumed.now, resumed.tensorflow)
+            state.set_generators(None if feed.ahead else resumed.now, resumed.tensorflow)
+            feed.ahead = False
 
         feed.begin(epoch, skip, arrive, self.model.get_metrics_result)
 

@@ -8,7 +8,8 @@ included. A shuffle draws new seeds for every iterator that is made, also for th
 makes and lets go; so each epoch trains from the iterator of a fixed number, whichever process it
 is trained in. All other data are read again up to
 the position, with the generators as they were when the epoch began; so does a pipeline that
-cannot tell its state (`Dataset.from_generator`, a `PyDataset`).
+cannot tell its state (`Dataset.from_generator`, a `PyDataset`). TensorFlow reads such a pipeline
+in a thread, ahead of training: there, only data may draw from Python's and NumPy's generators.
 """
 
 import json
@@ -42,6 +43,9 @@ class Feed:
         self._answer: Callable[[], Any] = dict
         self.skipping = False
         """Whether the last call was for a batch that was trained before."""
+        self.ahead = False
+        """Whether a thread reads the data again, ahead of training: the generators that it draws
+        from are where it left them."""
 
     def begin(self, epoch: int, skip: int, arrive: Arrive, answer: Answer) -> None:  # noqa: ARG002 - counts in TensorFlow's
         """Begin an epoch.
@@ -134,6 +138,8 @@ class TensorFlowFeed(Feed):
             for file in folder.glob(f"{_ITERATOR}.*"):
                 (kept / file.name).write_bytes(file.read_bytes())
             self._state, self._within = kept / _ITERATOR, within
+        else:
+            self.ahead = within
 
     def _source(self, source: Any) -> Any:
         if self._fresh:

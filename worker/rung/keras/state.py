@@ -91,9 +91,10 @@ def set_moment(model: Any, resumed: Resumed, *, within: bool) -> None:
             variable.assign(resumed.arrays[name])
 
 
-def set_generators(generators: rng.Generators, tensorflow: list[int] | None = None) -> None:
-    """Set all global generators."""
-    rng.restore(generators)
+def set_generators(generators: rng.Generators | None, tensorflow: list[int] | None = None) -> None:
+    """Set all global generators, as far as states are given."""
+    if generators is not None:
+        rng.restore(generators)
     if tensorflow is not None:
         import tensorflow as tf  # noqa: PLC0415 - loaded by the backend
 

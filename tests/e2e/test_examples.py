@@ -1,0 +1,106 @@
+"""Each example trains by hand and managed, from its own files."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from e2e.installation import Installation
+from frontdoors.trials import QUIET, needs
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+
+class Example(NamedTuple):
+    """An example, and how long it trains here."""
+
+    folder: str
+    length: int
+    by_hand: list[str]
+
+
+def _example(folder: str, length: int, *packages: str, script: str = "train.py") -> Any:
+    by_hand = ["sh", script] if script.endswith(".sh") else [sys.executable, script]
+    return pytest.param(Example(folder, length, by_hand), marks=needs(*packages), id=folder)
+
+
+ALL = [
+    _example("core", 200),
+    _example("shell", 3, script="train.sh"),
+    _example("sklearn", 2, "sklearn"),
+    _example("keras", 1, "keras", "tensorflow", "sklearn"),
+    _example("lightning", 1, "lightning", "sklearn"),
+    _example("transformers", 1, "transformers", "accelerate"),
+]
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """Return a `rung up` for all examples."""
+    item = Installation(tmp_path_factory.mktemp("examples") / "data")
+    item.up()
+    yield item
+    item.down()
+
+
+@pytest.fixture
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Return a copy of an example's folder, whose experiment is short."""
+    example: Example = request.getfixturevalue("example")
+    copy = tmp_path / example.folder
+    shutil.copytree(EXAMPLES / example.folder, copy)
+    file = copy / "experiment.yaml"
+    config = yaml.safe_load(file.read_text())
+    searcher = config["searcher"]
+    searcher.pop("max_length", None)
+    searcher |= {"max_time": example.length, "max_trials": 2}
+    file.write_text(yaml.safe_dump(config))
+    return copy
+
+
+def _needs_the_command(example: Example) -> None:
+    command = Path(sys.executable).with_name("rung")
+    if example.folder == "shell" and not command.exists():
+        pytest.skip(f"there is no {command}: pip install -e .")
+
+
+@pytest.mark.parametrize("example", ALL)
+def test_by_hand(example: Example, folder: Path) -> None:
+    """It trains to its length without a platform, shows what it reports, and keeps its model."""
+    _needs_the_command(example)
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("RUNG_")}
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    imports = os.pathsep.join(entry for entry in sys.path if entry)
+    result = subprocess.run(
+        example.by_hand,
+        cwd=folder,
+        env=inherited | QUIET | {"PATH": path, "PYTHONPATH": imports},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    shown = result.stdout + result.stderr
+    assert result.returncode == 0, shown
+    assert "validation" in shown
+    assert "checkpoint stored" in shown
+
+
+@pytest.mark.parametrize("example", ALL)
+def test_managed(example: Example, folder: Path, installation: Installation) -> None:
+    """Both its trials reach their length, with the searcher's metric and a checkpoint."""
+    _needs_the_command(example)
+    submitted = installation.rung("submit", str(folder / "experiment.yaml"), str(folder), "--json")
+    experiment = yaml.safe_load(submitted.stdout)["experiment_id"]
+    shown = installation.ended(experiment)
+    assert shown["state"] == "completed", installation.rung("logs", experiment).stdout
+    assert [trial["state"] for trial in shown["trials"]] == ["completed", "completed"]
+    assert all(trial["units"] >= example.length for trial in shown["trials"])
+    best = installation.get(f"/experiments/{experiment}/best")
+    assert best["checkpoint"]["id"]
