@@ -101,10 +101,14 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
             callbacks=[rung],
         )
         rung.train(trainer)
-        buffer = io.BytesIO()
-        state = trainer.optimizer.state_dict() if trainer.optimizer is not None else None
-        torch.save([model.state_dict(), state], buffer)
         return {
-            "weights": hashlib.sha256(buffer.getvalue()).hexdigest(),
+            "model": _digest(model.state_dict()),
+            "optimizer": _digest(trainer.optimizer.state_dict()) if trainer.optimizer else None,
             "drawn": random.random(),  # noqa: S311 - the generator's state
         }
+
+
+def _digest(state: Any) -> str:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return hashlib.sha256(buffer.getvalue()).hexdigest()

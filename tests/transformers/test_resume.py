@@ -1,5 +1,6 @@
 """A Transformers trial killed at any step and started again is bit for bit the same."""
 
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from frontdoors.fuse import before, out
-from frontdoors.trials import killed_again_and_again, needs, parent
+from frontdoors.trials import killed_again_and_again, needs, parent, trial
 
 pytestmark = [needs("transformers", "accelerate"), pytest.mark.e2e, pytest.mark.timeout(300)]
 FIELDS: dict[str, Any] = {
@@ -24,10 +25,9 @@ FIELDS: dict[str, Any] = {
 }
 STEPS = 12
 """Two epochs of six steps."""
-EVERYWHERE = [before(1), before(4), before(6), before(7), before(10), before(12), out(2)]
-"""In the first step, within and at the end of an epoch, behind it, and on the way out."""
+EVERYWHERE = [before(step) for step in range(1, STEPS + 1)]
 ACCUMULATED = [before(2), before(3), before(4), before(6)]
-"""The same, of two epochs of three."""
+"""Within an epoch, at its end, behind it, in the last step, of two epochs of three."""
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +52,20 @@ def test_no_kill_shows_in_what_the_trainer_averages(
         process, tmp_path, FIELDS, ACCUMULATED, accumulate=2, logging=5, workers=1
     )
     assert list(outcome["training"]) == [5]
+
+
+def test_a_kill_on_the_way_out_shows_nowhere(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """What is trained already is not trained again: curves and model are there at once."""
+    with trial(process, tmp_path / "unbroken", **FIELDS) as runs:
+        assert runs.train() == 0
+        expected = runs.outcome()
+    with trial(process, tmp_path / "killed", **FIELDS) as runs:
+        assert runs.train(out(2)) == -signal.SIGKILL
+        assert runs.train() == 0
+        outcome = runs.outcome()
+    assert outcome["result"].pop("optimizer") is None
+    for found in (outcome, expected):
+        found["result"] = {"model": found["result"]["model"]}
+    assert outcome == expected

@@ -67,6 +67,7 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
             trainer._load_from_checkpoint(str(folder))
             return trainer.train()
         if self._course.complete:
+            trainer._load_from_checkpoint(str(folder))
             self._course.validated_again()
             return None
         self._kept = json.loads((folder / FILE).read_text(encoding="utf-8"))
