@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from e2e.installation import Installation
+from e2e.user import wait_for
 from frontdoors.trials import QUIET, needs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -37,7 +38,7 @@ ALL = [
     _example("sklearn", 2, "sklearn"),
     _example("keras", 1, "keras", "tensorflow", "sklearn"),
     _example("lightning", 1, "lightning", "sklearn"),
-    _example("transformers", 1, "transformers", "accelerate"),
+    _example("transformers", 1, "transformers", "accelerate", "sklearn"),
 ]
 
 
@@ -104,3 +105,28 @@ def test_managed(example: Example, folder: Path, installation: Installation) -> 
     assert all(trial["units"] >= example.length for trial in shown["trials"])
     best = installation.get(f"/experiments/{experiment}/best")
     assert best["checkpoint"]["id"]
+
+
+@pytest.mark.parametrize("example", [_example("shell", 25, script="train.sh")])
+def test_a_shell_script_goes_on_where_it_was_paused(
+    example: Example, folder: Path, installation: Installation
+) -> None:
+    """Asked to leave, it keeps its files; its next run goes on from them, and repeats nothing."""
+    _needs_the_command(example)
+    submitted = installation.rung("submit", str(folder / "experiment.yaml"), str(folder), "--json")
+    experiment = yaml.safe_load(submitted.stdout)["experiment_id"]
+    wait_for(lambda: installation.validations(experiment) >= 4, "it trains")
+    installation.rung("pause", experiment)
+    wait_for(lambda: _paused(installation, experiment), "both trials left")
+    before = installation.get(f"/experiments/{experiment}")["trials"]
+    installation.rung("resume", experiment)
+    shown = installation.ended(experiment)
+    assert shown["state"] == "completed", installation.rung("logs", experiment).stdout
+    for trial, earlier in zip(shown["trials"], before, strict=True):
+        assert (trial["run"], trial["restarts"]) == (earlier["run"] + 1, 0)
+        assert [each["steps"] for each in trial["validations"]] == list(range(1, 26))
+
+
+def _paused(installation: Installation, experiment: str) -> bool:
+    trials = installation.get(f"/experiments/{experiment}")["trials"]
+    return all(trial["state"] == "paused" for trial in trials)

@@ -26,7 +26,7 @@ def needs(*packages: str) -> pytest.MarkDecorator:
     A folder of tests of the same name does not count as the package.
     """
     missing = [name for name in packages if not installed(name)]
-    reason = f"not installed: {', '.join(missing)} (pip install 'rung[{'/'.join(packages)}]')"
+    reason = f"not installed: {', '.join(missing)} (pip install -e '.[frameworks,examples]')"
     return pytest.mark.skipif(bool(missing), reason=reason)
 
 

@@ -57,9 +57,7 @@ def test_on_tensorflow_no_kill_shows(
     assert list(outcome["validation"]) == [3, 6, 9]
 
 
-@pytest.mark.parametrize(
-    ("source", "moments"), [("arrays", ALL), ("loader", ALL), ("noisy", ALL)]
-)
+@pytest.mark.parametrize(("source", "moments"), [("arrays", ALL), ("loader", ALL), ("noisy", ALL)])
 def test_on_torch_no_kill_shows(
     torch: "subprocess.Popen[str]", tmp_path: Path, source: str, moments: list[int]
 ) -> None:
