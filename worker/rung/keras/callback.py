@@ -97,6 +97,8 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
                     self._feed.load(folder, within=within)
         if self._course.complete:
             self._course.validated_again()
+            if self._resumed is not None:
+                state.set_generators(self._resumed.now, self._resumed.tensorflow)
             self._leave()
             self.model._initial_epoch = _NEVER
         elif found is not None:
