@@ -1,5 +1,6 @@
 """Each example trains by hand and managed, from its own files."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -25,15 +26,24 @@ class Example(NamedTuple):
     folder: str
     length: int
     by_hand: list[str]
+    file: str
 
 
-def _example(folder: str, length: int, *packages: str, script: str = "train.py") -> Any:
+def _example(
+    folder: str,
+    length: int,
+    *packages: str,
+    script: str = "train.py",
+    file: str = "experiment.yaml",
+) -> Any:
     by_hand = ["sh", script] if script.endswith(".sh") else [sys.executable, script]
-    return pytest.param(Example(folder, length, by_hand), marks=needs(*packages), id=folder)
+    example = Example(folder, length, by_hand, file)
+    return pytest.param(example, marks=needs(*packages), id=folder)
 
 
 ALL = [
     _example("core", 200),
+    _example("digits", 1, "torch", "torchdata", "sklearn", file="single.yaml"),
     _example("shell", 3, script="train.sh"),
     _example("sklearn", 2, "sklearn"),
     _example("keras", 1, "keras", "tensorflow", "sklearn"),
@@ -57,11 +67,16 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     example: Example = request.getfixturevalue("example")
     copy = tmp_path / example.folder
     shutil.copytree(EXAMPLES / example.folder, copy)
-    file = copy / "experiment.yaml"
+    file = copy / example.file
     config = yaml.safe_load(file.read_text())
     searcher = config["searcher"]
-    searcher.pop("max_length", None)
-    searcher |= {"max_time": example.length, "max_trials": 2}
+    match searcher:
+        case {"max_length": unit}:
+            searcher["max_length"] = dict.fromkeys(unit, example.length)
+        case _:
+            searcher["max_time"] = example.length
+    if "max_trials" in searcher:
+        searcher["max_trials"] = 2
     file.write_text(yaml.safe_dump(config))
     return copy
 
@@ -70,6 +85,12 @@ def _needs_the_command(example: Example) -> None:
     command = Path(sys.executable).with_name("rung")
     if example.folder == "shell" and not command.exists():
         pytest.skip(f"there is no {command}: pip install -e .")
+
+
+def _submit(installation: Installation, folder: Path, example: Example) -> str:
+    file = str(folder / example.file)
+    submitted = installation.rung("submit", file, str(folder), "--json")
+    return str(json.loads(submitted.stdout)["experiment_id"])
 
 
 @pytest.mark.parametrize("example", ALL)
@@ -95,13 +116,12 @@ def test_by_hand(example: Example, folder: Path) -> None:
 
 @pytest.mark.parametrize("example", ALL)
 def test_managed(example: Example, folder: Path, installation: Installation) -> None:
-    """Both its trials reach their length, with the searcher's metric and a checkpoint."""
+    """Its trials reach their length, with the searcher's metric and a checkpoint."""
     _needs_the_command(example)
-    submitted = installation.rung("submit", str(folder / "experiment.yaml"), str(folder), "--json")
-    experiment = yaml.safe_load(submitted.stdout)["experiment_id"]
+    experiment = _submit(installation, folder, example)
     shown = installation.ended(experiment)
     assert shown["state"] == "completed", installation.rung("logs", experiment).stdout
-    assert [trial["state"] for trial in shown["trials"]] == ["completed", "completed"]
+    assert {trial["state"] for trial in shown["trials"]} == {"completed"}
     assert all(trial["units"] >= example.length for trial in shown["trials"])
     best = installation.get(f"/experiments/{experiment}/best")
     assert best["checkpoint"]["id"]
@@ -113,8 +133,7 @@ def test_a_shell_script_goes_on_where_it_was_paused(
 ) -> None:
     """Asked to leave, it keeps its files; its next run goes on from them, and repeats nothing."""
     _needs_the_command(example)
-    submitted = installation.rung("submit", str(folder / "experiment.yaml"), str(folder), "--json")
-    experiment = yaml.safe_load(submitted.stdout)["experiment_id"]
+    experiment = _submit(installation, folder, example)
     wait_for(lambda: _all_train(installation, experiment), "both trials train")
     installation.rung("pause", experiment)
     wait_for(lambda: _paused(installation, experiment), "both trials left")
