@@ -12,6 +12,7 @@ from rung.agent.threads import threads_of
 from rung.agent.wire import Launch
 from rung.core import protocol
 from rung.core.distributed import Place
+from rung.core.told import told
 from rung.events.trial import RunSpec
 
 
@@ -59,6 +60,7 @@ def launch_of(  # noqa: PLR0913, PLR0917 - all that a process depends on
         **{name: value for name, value in network.items() if name not in own},
         **own,
         "PATH": search_path(own.get("PATH")),
+        **told(spec),
         protocol.SOCKET_VARIABLE: str(identity.socket),
         protocol.ALLOCATION_VARIABLE: identity.allocation_id,
         protocol.TOKEN_VARIABLE: identity.token,

@@ -1,0 +1,110 @@
+"""A Keras trial with dropout, batch normalisation, a schedule of patience, and several sources."""
+
+import hashlib
+import random
+from typing import Any
+
+import keras
+import numpy as np
+
+from frontdoors.fuse import Fuse, after, before, out
+from rung import keras as rk
+
+INPUTS = np.linspace(-1, 1, 18 * 3, dtype="float32").reshape(18, 3)
+TARGETS = (INPUTS[:, :1] ** 2).astype("float32")
+
+
+class Burning(rk.Callback):
+    """Asks the fuse before and after what Rung does at a batch."""
+
+    fuse = Fuse(None)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """One more batch."""
+        if not self.passing:
+            self.fuse.reach(before(self._course.progress.batches + 1))
+        super().on_train_batch_end(batch, logs)
+        if not self.passing:
+            self.fuse.reach(after(self._course.progress.batches))
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """One more epoch."""
+        super().on_epoch_end(epoch, logs)
+        self.fuse.reach(out(self._course.progress.epochs))
+
+
+class Noisy(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no types
+    """Batches with noise from Python's and NumPy's generators."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> Any:
+        """Return a batch with fresh noise."""
+        part = slice(6 * index, 6 * index + 6)
+        noise = 0.1 * random.random() + 0.1 * float(np.random.rand())  # noqa: NPY002, S311
+        return INPUTS[part] + noise, TARGETS[part]
+
+
+def source(name: str) -> dict[str, Any]:
+    """Return what to give `fit`."""
+    match name:
+        case "arrays":
+            return {"x": INPUTS, "y": TARGETS, "batch_size": 6}
+        case "shuffled" | "endless":
+            import tensorflow as tf  # noqa: PLC0415 - where it is asked for
+
+            data = tf.data.Dataset.from_tensor_slices((INPUTS, TARGETS)).shuffle(18).batch(6)
+            if name == "endless":
+                return {"x": data.repeat(), "steps_per_epoch": 3}
+            return {"x": data}
+        case "loader":
+            from torch.utils.data import DataLoader  # noqa: PLC0415 - as above
+
+            pairs = list(zip(INPUTS, TARGETS, strict=True))
+            return {"x": DataLoader(pairs, batch_size=6, shuffle=True)}  # type: ignore[arg-type]
+        case _:
+            return {"x": Noisy()}
+
+
+def network() -> Any:
+    """Return a compiled model."""
+    model = keras.Sequential(
+        [
+            keras.layers.Input((3,)),
+            keras.layers.Dense(8),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dropout(0.4),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile(keras.optimizers.AdamW(0.05), "mse", metrics=["mae"], jit_compile=False)
+    return model
+
+
+def warm_up() -> None:
+    """Pay once for what is imported at first use; TensorFlow itself must not run before a fork."""
+    if keras.backend.backend() == "torch":
+        keras.utils.set_random_seed(0)
+        network().fit(INPUTS, TARGETS, validation_data=(INPUTS, TARGETS), verbose=0)
+
+
+def train(order: dict[str, Any]) -> dict[str, Any]:
+    """Train as a run."""
+    with rk.init() as run:
+        model = network()
+        patience = keras.callbacks.ReduceLROnPlateau(patience=1, min_delta=10.0)
+        ours = Burning(
+            run, validation_data=(INPUTS, TARGETS), batch_size=6, keep={"patience": patience}
+        )
+        ours.fuse = Fuse(order["moment"])
+        model.fit(
+            **source(order["source"]),
+            epochs=order.get("epochs", 3),
+            validation_data=(INPUTS, TARGETS),
+            callbacks=[patience, ours],
+            verbose=0,
+        )
+        kept = [*model.get_weights(), *(v.numpy() for v in model.optimizer.variables)]
+        digest = hashlib.sha256(b"".join(np.asarray(k).tobytes() for k in kept)).hexdigest()
+        return {"weights": digest, "drawn": random.random()}  # noqa: S311 - the generator's state

@@ -1,0 +1,101 @@
+"""A Lightning trial with dropout, noise, a scheduler, and metrics that Lightning averages."""
+
+import hashlib
+import io
+import logging
+import random
+from typing import Any
+
+import lightning
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from frontdoors.fuse import Fuse
+from rung import lightning as rl
+from training import runner
+from training.noisy import NoisyData
+
+
+class Module(lightning.LightningModule):  # type: ignore[misc]  # may not be installed
+    """A small network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = nn.Sequential(
+            nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 1)
+        )
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        """Train, and log by step and by epoch."""
+        inputs, targets = batch
+        loss = nn.functional.mse_loss(self.network(inputs), targets)
+        self.log("train_loss", loss, on_step=True, on_epoch=True)
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Validate, and log what training logged too."""
+        inputs, targets = batch
+        self.log("val_loss", nn.functional.mse_loss(self.network(inputs), targets))
+
+    def configure_optimizers(self) -> Any:
+        """Return an optimizer with a schedule by step."""
+        optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
+
+
+class Burning(rl.Callback):
+    """Asks the fuse before and after what Rung does at a batch; remembers epochs' means."""
+
+    fuse = Fuse(None)
+    means: dict[int, float]
+
+    def on_train_batch_end(self, *args: Any) -> None:
+        """One more batch."""
+        self.fuse.burn()
+        super().on_train_batch_end(*args)
+        self.fuse.burn()
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Remember the mean that Lightning made."""
+        self.means[trainer.current_epoch] = float(trainer.callback_metrics["train_loss_epoch"])
+        super().on_train_epoch_end(trainer, pl_module)
+
+
+def warm_up() -> None:
+    """Pay once for what torch imports at its first step."""
+    runner.warm_up()
+
+
+def train(order: dict[str, Any]) -> dict[str, Any]:
+    """Train as a run."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    with rl.init() as run:
+        module = Module()
+        rung = Burning(run)
+        rung.fuse, rung.means = Fuse(order["moment"]), {}
+        trainer = lightning.Trainer(
+            max_epochs=5,
+            accelerator="cpu",
+            callbacks=[rung],
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            accumulate_grad_batches=order.get("accumulate", 1),
+            val_check_interval=order.get("validate"),
+        )
+        train = DataLoader(NoisyData(), batch_size=4, shuffle=True)
+        trainer.fit(module, train, DataLoader(NoisyData(), batch_size=7), **rung.resume)
+        buffer = io.BytesIO()
+        torch.save([module.state_dict(), trainer.optimizers[0].state_dict()], buffer)
+        return {
+            "weights": hashlib.sha256(buffer.getvalue()).hexdigest(),
+            "drawn": random.random(),  # noqa: S311 - the generator's state
+            "mean": rung.means.get(max(rung.means)) if rung.means else None,
+        }

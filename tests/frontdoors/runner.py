@@ -1,0 +1,51 @@
+"""A parent with a framework imported: reads one order a line, trains in a fork, tells its end.
+
+    python -m frontdoors.runner frontdoors.keras_trial
+
+The module named has `train(order) -> dict`, what became of the trial, and may have `warm_up`.
+"""
+
+import importlib
+import json
+import os
+import sys
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+
+def become(module: Any, order: dict[str, Any]) -> int:
+    """Train as a run and write what became of it; return the exit code."""
+    warnings.simplefilter("ignore")
+    os.dup2(2, 1)  # standard output is for the answers
+    os.environ.update(order["environment"])
+    os.chdir(order["folder"])
+    try:
+        result = module.train(order)
+    except BaseException:  # noqa: BLE001 - nothing may climb into the parent's loop
+        traceback.print_exc()
+        return 1
+    Path("result.json").write_text(json.dumps(result), encoding="utf-8")
+    return 0
+
+
+def main() -> None:
+    """Serve orders until the end of the input."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # frameworks may print while they are imported
+    module = importlib.import_module(sys.argv[1])
+    if hasattr(module, "warm_up"):
+        module.warm_up()
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            os._exit(become(module, json.loads(line)))
+        _, status = os.waitpid(child, 0)
+        answers.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()
+    os._exit(0)  # what frameworks clean up at an exit takes them seconds

@@ -1,0 +1,114 @@
+"""A Transformers trial: a tiny BERT, dropout, noise in the data, masks drawn in the collator."""
+
+import hashlib
+import io
+import random
+from typing import Any
+
+import torch
+import transformers
+from torch.utils.data import Dataset
+
+from frontdoors.fuse import Fuse, after, before, out
+from rung import transformers as rt
+from training import runner
+
+
+class Words(Dataset[dict[str, Any]]):
+    """Sentences of five words; one word of each is replaced at random."""
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Return a sentence with fresh noise."""
+        words = [(index + place) % 20 for place in range(5)]
+        words[random.randrange(5)] = int(torch.randint(0, 20, ()))  # noqa: S311 - noise
+        return {"input_ids": words, "labels": index % 2}
+
+
+def collate(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """Return a batch with a word masked in each sentence."""
+    inputs = torch.tensor([sample["input_ids"] for sample in samples])
+    inputs[torch.arange(len(samples)), torch.randint(0, 5, (len(samples),))] = 21
+    return {"input_ids": inputs, "labels": torch.tensor([sample["labels"] for sample in samples])}
+
+
+class Burning(rt.Callback):
+    """Asks the fuse before and after each step, and behind each checkpoint."""
+
+    fuse = Fuse(None)
+
+    def on_step_end(self, args: Any, state: Any, *others: Any, **more: Any) -> None:
+        """One more step."""
+        self.fuse.reach(before(state.global_step))
+        super().on_step_end(args, state, *others, **more)
+
+    def on_step_begin(self, _args: Any, state: Any, *_others: Any, **_more: Any) -> None:
+        """The next step, after a checkpoint that may have been made."""
+        self.fuse.reach(after(state.global_step))
+
+    def on_train_end(self, args: Any, state: Any, *others: Any, **more: Any) -> None:
+        """The end, with everything kept."""
+        super().on_train_end(args, state, *others, **more)
+        self.fuse.reach(out(round(state.epoch)))
+
+
+def warm_up() -> None:
+    """Pay once for what is imported at first use, such as every class of this library."""
+    runner.warm_up()
+    assert transformers.Trainer
+    assert transformers.BertForSequenceClassification
+
+
+def train(order: dict[str, Any]) -> dict[str, Any]:
+    """Train as a run."""
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    with rt.init() as run:
+        config = transformers.BertConfig(
+            vocab_size=22,
+            hidden_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=8,
+            num_labels=2,
+            max_position_embeddings=8,
+        )
+        model = transformers.BertForSequenceClassification(config)
+        rung = Burning(run)
+        rung.fuse = Fuse(order["moment"])
+        arguments = transformers.TrainingArguments(
+            output_dir="output",
+            num_train_epochs=2,
+            per_device_train_batch_size=4,
+            gradient_accumulation_steps=order.get("accumulate", 1),
+            dataloader_num_workers=order.get("workers", 0),
+            learning_rate=0.01,
+            logging_steps=order.get("logging", 1),
+            eval_strategy="epoch",
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            use_cpu=True,
+        )
+        trainer = transformers.Trainer(
+            model,
+            arguments,
+            data_collator=collate,
+            train_dataset=Words(),
+            eval_dataset=Words(),
+            callbacks=[rung],
+        )
+        rung.train(trainer)
+        return {
+            "model": _digest(model.state_dict()),
+            "optimizer": _digest(trainer.optimizer.state_dict()) if trainer.optimizer else None,
+            "drawn": random.random(),  # noqa: S311 - the generator's state
+        }
+
+
+def _digest(state: Any) -> str:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return hashlib.sha256(buffer.getvalue()).hexdigest()

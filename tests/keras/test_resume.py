@@ -1,0 +1,67 @@
+"""A Keras trial killed at any step and started again is bit for bit the one never killed."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from frontdoors.fuse import before, out
+from frontdoors.trials import killed_again_and_again, needs, parent
+
+pytestmark = [needs("keras", "tensorflow"), pytest.mark.e2e, pytest.mark.timeout(300)]
+FIELDS = {
+    "length": 3,
+    "time_metric": "epochs",
+    "seed": 5,
+    "config": {
+        "searcher": {"metric": "loss", "smaller_is_better": True},
+        "scheduling_unit": 1,
+        "min_checkpoint_period": {"batches": 2},
+        "checkpoint_policy": "none",
+    },
+}
+STEPS = 9
+"""Three epochs of three."""
+EVERYWHERE = [before(1), before(5), before(7), before(9), out(3)]
+"""In the first step, within an epoch, behind an epoch's end, in the last step, on the way out."""
+ALL = [*(before(step) for step in range(1, STEPS + 1)), out(3)]
+TWICE = [before(5), before(7)]
+"""Within an epoch, and behind one: where a source of data has to be set."""
+
+
+@pytest.fixture(scope="module")
+def tensorflow() -> Iterator["subprocess.Popen[str]"]:
+    """A parent with Keras on TensorFlow."""
+    with parent("frontdoors.keras_trial", {"KERAS_BACKEND": "tensorflow"}) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def torch() -> Iterator["subprocess.Popen[str]"]:
+    """A parent with Keras on torch."""
+    with parent("frontdoors.keras_trial", {"KERAS_BACKEND": "torch"}) as process:
+        yield process
+
+
+@pytest.mark.parametrize(
+    ("source", "moments"),
+    [("arrays", EVERYWHERE), ("shuffled", TWICE), ("endless", TWICE[:1]), ("noisy", TWICE)],
+)
+def test_on_tensorflow_no_kill_shows(
+    tensorflow: "subprocess.Popen[str]", tmp_path: Path, source: str, moments: list[int]
+) -> None:
+    """Whatever the data come from: curves, weights, optimizer, generators are the same."""
+    outcome = killed_again_and_again(tensorflow, tmp_path, FIELDS, moments, source=source)
+    assert list(outcome["training"]) == list(range(1, STEPS + 1))
+    assert list(outcome["validation"]) == [3, 6, 9]
+
+
+@pytest.mark.parametrize(("source", "moments"), [("arrays", ALL), ("loader", ALL), ("noisy", ALL)])
+def test_on_torch_no_kill_shows(
+    torch: "subprocess.Popen[str]", tmp_path: Path, source: str, moments: list[int]
+) -> None:
+    """Whatever the data come from: curves, weights, optimizer, generators are the same."""
+    outcome = killed_again_and_again(torch, tmp_path, FIELDS, moments, source=source)
+    assert list(outcome["training"]) == list(range(1, STEPS + 1))
+    assert list(outcome["validation"]) == [3, 6, 9]

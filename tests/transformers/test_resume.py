@@ -1,0 +1,71 @@
+"""A Transformers trial killed at any step and started again is bit for bit the same."""
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from frontdoors.fuse import before, out
+from frontdoors.trials import killed_again_and_again, needs, parent, trial
+
+pytestmark = [needs("transformers", "accelerate"), pytest.mark.e2e, pytest.mark.timeout(300)]
+FIELDS: dict[str, Any] = {
+    "length": 2,
+    "time_metric": "epochs",
+    "seed": 5,
+    "config": {
+        "searcher": {"metric": "eval_loss", "smaller_is_better": True},
+        "scheduling_unit": 100,
+        "min_checkpoint_period": {"batches": 2},
+        "checkpoint_policy": "none",
+    },
+}
+STEPS = 12
+"""Two epochs of six steps."""
+EVERYWHERE = [before(step) for step in range(1, STEPS + 1)]
+ACCUMULATED = [before(2), before(3), before(4), before(6)]
+"""Within an epoch, at its end, behind it, in the last step, of two epochs of three."""
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator["subprocess.Popen[str]"]:
+    """A parent with Transformers."""
+    with parent("frontdoors.transformers_trial", {}) as started:
+        yield started
+
+
+def test_no_kill_shows(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
+    """Curves, weights, optimizer and generators are the same."""
+    outcome = killed_again_and_again(process, tmp_path, FIELDS, EVERYWHERE)
+    assert list(outcome["training"]) == list(range(1, STEPS + 1))
+    assert list(outcome["validation"]) == [6, 12]
+
+
+def test_no_kill_shows_in_what_the_trainer_averages(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """The same with means over several steps, accumulation, and worker processes."""
+    outcome = killed_again_and_again(
+        process, tmp_path, FIELDS, ACCUMULATED, accumulate=2, logging=5, workers=1
+    )
+    assert list(outcome["training"]) == [5]
+
+
+def test_a_kill_on_the_way_out_shows_nowhere(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """What is trained already is not trained again: curves and model are there at once."""
+    with trial(process, tmp_path / "unbroken", **FIELDS) as runs:
+        assert runs.train() == 0
+        expected = runs.outcome()
+    with trial(process, tmp_path / "killed", **FIELDS) as runs:
+        assert runs.train(out(2)) == -signal.SIGKILL
+        assert runs.train() == 0
+        outcome = runs.outcome()
+    assert outcome["result"].pop("optimizer") is None
+    for found in (outcome, expected):
+        found["result"] = {"model": found["result"]["model"]}
+    assert outcome == expected

@@ -1,0 +1,44 @@
+"""The start of a Keras script."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from rung import core
+from rung.loop.seeding import deterministic, started
+
+
+@contextlib.contextmanager
+def init(
+    *,
+    hparams: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | Path | str | None = None,
+    seed: int | None = None,
+    restore: str | None = None,
+    storage: Path | str | None = None,
+) -> Iterator[core.Context]:
+    """Yield the run that this process is; every generator is seeded, Keras' own included.
+
+    Make the model inside. The arguments are those of `rung.core.init`.
+    """
+    with started(
+        hparams=hparams, config=config, seed=seed, restore=restore, storage=storage
+    ) as run:
+        keras.utils.set_random_seed(run.seed & 0xFFFFFFFF)
+        if deterministic(run):
+            _refuse_nondeterminism()
+        yield run
+
+
+def _refuse_nondeterminism() -> None:
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf  # noqa: PLC0415 - the backend's own, which is loaded
+
+        tf.config.experimental.enable_op_determinism()
+    else:
+        import torch  # noqa: PLC0415 - the backend's own, which is loaded
+
+        torch.use_deterministic_algorithms(mode=True)

@@ -1,0 +1,172 @@
+"""A Keras trial's state as files of a checkpoint, and back.
+
+    model.weights.h5   weights, layers' states, the optimizer: what `model.load_weights` reads
+    training.npz       running sums of metrics, states of seed generators, arrays of callbacks
+    keras.json         generators at the moment and at the epoch's beginning, callbacks' numbers
+    iterator.*         the state of a tf.data iterator, where there is one
+
+Nothing of it is unpickled.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import keras
+import numpy as np
+
+from rung.loop.course import generators_from_json, generators_to_json
+from rung.torch import rng
+
+WEIGHTS: Final = "model.weights.h5"
+_ARRAYS: Final = "training.npz"
+_NUMBERS: Final = "keras.json"
+_METRIC: Final = "metric-"
+_PLAIN: Final = (str, int, float, bool, type(None))
+_FOREIGN: Final = frozenset({"_model", "params", "validation_data", "monitor_op", "min_delta"})
+"""Attributes of callbacks that are no state: what `fit` gives them, and a direction with its sign,
+which they find anew at the first validation."""
+
+
+class Resumed:
+    """What a checkpoint says about its moment."""
+
+    def __init__(self, folder: Path) -> None:
+        numbers = json.loads((folder / _NUMBERS).read_text(encoding="utf-8"))
+        with np.load(folder / _ARRAYS, allow_pickle=False) as arrays:
+            self.arrays: Final = dict(arrays.items())
+        self.now: Final = generators_from_json(numbers["now"])
+        self.begun: Final = generators_from_json(numbers["begun"])
+        self.callbacks: Final[dict[str, dict[str, Any]]] = numbers["callbacks"]
+        self.tensorflow: Final[list[int] | None] = numbers["tensorflow"]
+
+
+def write(folder: Path, model: Any, begun: rng.Generators, kept: Mapping[str, Any]) -> None:
+    """Write the state of this moment.
+
+    Args:
+        folder: where to.
+        model: the model, compiled and built.
+        begun: the generators when the epoch began.
+        kept: callbacks whose state to keep, by name.
+    """
+    model.save_weights(str(folder / WEIGHTS))
+    arrays = {name: _numpy(variable) for name, variable in _variables(model)}
+    callbacks: dict[str, dict[str, Any]] = {}
+    for name, callback in kept.items():
+        callbacks[name] = {}
+        for field, value in _state_of(callback).items():
+            if isinstance(value, list) and value and isinstance(value[0], np.ndarray):
+                callbacks[name][field] = {"arrays": len(value)}
+                arrays |= {f"{name}/{field}/{i}": part for i, part in enumerate(value)}
+            elif isinstance(value, np.ndarray):
+                arrays[f"{name}/{field}"] = value
+            else:
+                callbacks[name][field] = value
+    np.savez(folder / _ARRAYS, **arrays)
+    numbers = {
+        "now": generators_to_json(rng.capture()),
+        "begun": generators_to_json(begun),
+        "callbacks": callbacks,
+        "tensorflow": _tensorflow_generator(),
+    }
+    (folder / _NUMBERS).write_text(json.dumps(numbers), encoding="utf-8")
+
+
+def load_weights(folder: Path, model: Any) -> None:
+    """Take the weights and the optimizer from a checkpoint."""
+    if model.optimizer is not None and not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+    model.load_weights(str(folder / WEIGHTS))
+
+
+def set_moment(model: Any, resumed: Resumed, *, within: bool) -> None:
+    """Set what belongs to the moment in the model.
+
+    That is seed generators and, within an epoch, the running sums of its metrics.
+    """
+    for name, variable in _variables(model):
+        if name in resumed.arrays and (within or not name.startswith(_METRIC)):
+            variable.assign(resumed.arrays[name])
+
+
+def set_generators(generators: rng.Generators | None, tensorflow: list[int] | None = None) -> None:
+    """Set all global generators, as far as states are given."""
+    if generators is not None:
+        rng.restore(generators)
+    if tensorflow is not None:
+        import tensorflow as tf  # noqa: PLC0415 - loaded by the backend
+
+        tf.random.get_global_generator().state.assign(tensorflow)
+
+
+def set_callbacks(kept: Mapping[str, Any], resumed: Resumed) -> None:
+    """Give callbacks their states back."""
+    for name, callback in kept.items():
+        fields = dict(resumed.callbacks.get(name, {}))
+        for field, value in fields.items():
+            if isinstance(value, dict) and set(value) == {"arrays"}:
+                parts = range(value["arrays"])
+                fields[field] = [resumed.arrays[f"{name}/{field}/{i}"] for i in parts]
+        prefix = f"{name}/"
+        for path, array in resumed.arrays.items():
+            if path.startswith(prefix) and path.count("/") == 1:
+                fields[path.removeprefix(prefix)] = array
+        if hasattr(callback, "load_state_dict"):
+            callback.load_state_dict(fields)
+        else:
+            vars(callback).update(fields)
+
+
+def metric_values(model: Any) -> list[Any]:
+    """Return the running sums of the model's metrics."""
+    return [_numpy(variable) for variable in model.metrics_variables]
+
+
+def set_metric_values(model: Any, values: list[Any]) -> None:
+    """Set what `metric_values` returned."""
+    for variable, value in zip(model.metrics_variables, values, strict=True):
+        variable.assign(value)
+
+
+def _variables(model: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the variables that the weights file does not hold, by names of their own."""
+    for index, variable in enumerate(model.metrics_variables):
+        yield f"{_METRIC}{index}", variable
+    weights = {id(variable) for variable in model.weights}
+    others = (variable for variable in model.variables if id(variable) not in weights)
+    for index, variable in enumerate(others):
+        yield f"variable-{index}", variable
+    seeds = keras.src.backend.common.global_state.get_global_attribute("global_seed_generator")
+    if seeds is not None:
+        yield "seeds", seeds.state
+
+
+def _numpy(variable: Any) -> Any:
+    return keras.ops.convert_to_numpy(variable.value)
+
+
+def _state_of(callback: Any) -> dict[str, Any]:
+    """Return a callback's state: by its two methods, or its plain attributes."""
+    if hasattr(callback, "state_dict"):
+        found: dict[str, Any] = callback.state_dict()
+        return found
+    fields = vars(callback).items()
+    return {name: value for name, value in fields if name not in _FOREIGN and _is_plain(value)}
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, np.ndarray | np.generic):
+        return True
+    if isinstance(value, list | tuple):
+        return all(_is_plain(item) for item in value)
+    return isinstance(value, _PLAIN)
+
+
+def _tensorflow_generator() -> list[int] | None:
+    if keras.backend.backend() != "tensorflow":
+        return None
+    import tensorflow as tf  # noqa: PLC0415 - loaded by the backend
+
+    return [int(word) for word in tf.random.get_global_generator().state.numpy()]

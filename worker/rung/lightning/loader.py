@@ -1,0 +1,82 @@
+"""The training data with a position that Lightning keeps in its checkpoints.
+
+The loader is rebuilt as `rung.torch` does it: its order follows from the trial's seed and the
+epoch alone, and its state is the position. An epoch's data are opened at its first batch, when
+Lightning has said which epoch it is.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rung.events import RungError
+from rung.torch.data import TrainingData
+
+
+class CannotFollow(RungError):
+    """Lightning is used in a way that could not be resumed; the message says what would do."""
+
+
+class ExactLoader:
+    """A loader's batches; Lightning finds `state_dict` and `load_state_dict`, and keeps them."""
+
+    def __init__(self, loader: Any, seed: int, arrive: Callable[[], None]) -> None:
+        """Take a DataLoader's place.
+
+        Args:
+            loader: it.
+            seed: the trial's.
+            arrive: is called before the first batch after a state was loaded.
+        """
+        self._data = TrainingData(loader, seed)
+        if self._data.length is None:
+            raise CannotFollow(
+                "the training data loader has no length: Lightning reads ahead in it, so its "
+                "position is not that of the training; give a DataLoader over a data set with "
+                "__len__"
+            )
+        self._length = self._data.length
+        self._arrive = arrive
+        self._state: dict[str, Any] | None = None
+        self._fresh = True
+        self._fetched = 0
+        self._epoch = 0
+        self.batch_size = loader.batch_size
+        self.sampler = self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Take the number of the epoch that begins or goes on."""
+        self._epoch = epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position."""
+        within = 0 < self._fetched < self._length
+        return {"fetched": self._fetched, "data": self._data.state() if within else None}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take a position; the next epoch opened goes on from there."""
+        self._state = state
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Any]:
+        self._fresh = True
+        return self
+
+    def __next__(self) -> Any:
+        if self._fresh:
+            self._open()
+        if self._fetched == self._length:
+            raise StopIteration
+        batch = self._data.next()
+        self._fetched += 1
+        if self._fetched == self._length:
+            self._data.finish()
+        return batch
+
+    def _open(self) -> None:
+        state, self._state, self._fresh = self._state, None, False
+        within = state is not None and 0 < state["fetched"] < self._length
+        self._fetched = state["fetched"] if state is not None and within else 0
+        self._data.start(self._epoch, state["data"] if state is not None and within else None)
+        self._arrive()

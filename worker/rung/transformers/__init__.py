@@ -1,0 +1,17 @@
+"""Transformers training that resumes as if nothing had happened, in `transformers.Trainer`'s loop.
+
+    from transformers import Trainer, TrainingArguments
+    from rung import transformers as rt
+
+    with rt.init(config="experiment.yaml") as run:
+        rung = rt.Callback(run)
+        trainer = Trainer(model, TrainingArguments(...), train_dataset=..., callbacks=[rung])
+        rung.train(trainer)
+
+The callback reports, checkpoints, resumes (within an epoch, too) and leaves when asked to.
+"""
+
+from rung.transformers.callback import Callback, CannotFollow
+from rung.transformers.setup import init
+
+__all__ = ["Callback", "CannotFollow", "init"]

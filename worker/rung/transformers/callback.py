@@ -1,0 +1,216 @@
+"""The callback: a trial in `transformers.Trainer`'s own loop.
+
+A step of this loop is a step of the optimizer, and so is a batch of the experiment file. What the
+trainer saves is the checkpoint, file by file: `model.safetensors`, `optimizer.pt`, `scheduler.pt`,
+`trainer_state.json`; and beside it `rung.json`: every generator at the moment and at the epoch's
+beginning, and the losses since the trainer last logged, which it forgets itself.
+
+`Trainer.train` is called by `Callback.train`, which tells it what to go on from.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, Final
+
+import transformers
+
+from rung import core
+from rung.events import RungError
+from rung.loop import Course
+from rung.loop.course import generators_from_json, generators_to_json
+from rung.torch import rng
+from rung.transformers.seeded import SeededData, seed_data
+
+FILE: Final = "rung.json"
+
+
+class CannotFollow(RungError):
+    """The trainer is set up in a way that could not be resumed; the message says what would do."""
+
+
+class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not be installed
+    """Reports, checkpoints, resumes, and leaves when asked to.
+
+    Args:
+        run: what `init` returned.
+    """
+
+    def __init__(self, run: core.Context) -> None:
+        super().__init__()
+        self._course = Course(run, f"transformers-{transformers.__version__}")
+        self._trainer: Any = None
+        self._kept: dict[str, Any] | None = None
+        self._begun: rng.Generators | None = None
+        self._data: SeededData | None = None
+        self._asked = False
+        self._left = False
+
+    def train(self, trainer: Any) -> Any:
+        """Call `trainer.train()`, from the trial's newest checkpoint on.
+
+        Returns:
+            What it returns; None where the trial is as long as this run should make it.
+
+        Raises:
+            CannotFollow: an argument of the trainer stands in the way.
+        """
+        _check(trainer.args)
+        self._trainer = trainer
+        self._data = seed_data(trainer, self._course.run.seed)
+        with self._course.found() as found:
+            pass  # what is found stays there until the run is closed
+        if found is None:
+            return trainer.train()
+        folder, own = found
+        if not own:
+            trainer._load_from_checkpoint(str(folder))
+            return trainer.train()
+        if self._course.complete:
+            trainer._load_from_checkpoint(str(folder))
+            self._course.validated_again()
+            return None
+        self._kept = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        original = trainer._load_rng_state
+        trainer._load_rng_state = self._arrive
+        try:
+            return trainer.train(resume_from_checkpoint=str(folder))
+        finally:
+            trainer._load_rng_state = original
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
+        """Give the trainer back the losses that it had not logged yet."""
+        if self._trainer is None:
+            raise CannotFollow("call callback.train(trainer) in place of trainer.train()")
+        if self._kept is not None:
+            trainer = self._trainer
+            trainer._tr_loss += self._kept["loss"]
+            trainer._total_loss_scalar = self._kept["total"]
+            trainer._globalstep_last_logged = self._kept["logged_at"]
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
+        """Remember the generators, or set them to what they were when the epoch began."""
+        kept = self._kept
+        if self._data is not None:
+            self._data.epoch = self._course.progress.epochs
+        if kept is None:
+            self._begun = rng.capture()
+            return
+        within = self._course.progress.batch_in_epoch > 0
+        self._begun = generators_from_json(kept["begun" if within else "now"])
+        rng.restore(self._begun)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
+        """Count, and say what is due: logging, validating, checkpointing, leaving."""
+        course = self._course
+        if self._left:
+            return
+        records = self._trainer.get_total_train_batch_size(args)
+        course.batch_done(state.global_step - course.progress.batches, records)
+        if self._ends_epoch(state):
+            control.should_save = self._asked = False
+        else:
+            self._mark(control)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
+        """Do as at a step."""
+        if self._left:
+            control.should_evaluate = control.should_save = False
+        else:
+            self._course.epoch_done()
+            self._mark(control)
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_more: Any
+    ) -> None:
+        """Report what the trainer logs of its training."""
+        metrics = {name: value for name, value in (logs or {}).items() if _is_metric(name, value)}
+        if not self._left and "loss" in metrics:
+            self._course.report(metrics)
+
+    def on_evaluate(
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        metrics: dict[str, Any] | None = None,
+        **_more: Any,
+    ) -> None:
+        """Report a validation."""
+        if not self._left:
+            found = {n: v for n, v in (metrics or {}).items() if _is_metric(n, v)}
+            self._course.validated(found)
+            self._keep(control)
+
+    def on_save(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
+        """Take the folder that the trainer saved as the checkpoint."""
+        if self._left or not self._asked:
+            return
+        self._asked = False
+        saved = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        self._course.store(lambda folder: self._take(saved, folder))
+        if self._course.leaving:
+            self._left = control.should_training_stop = True
+
+    def _mark(self, control: Any) -> None:
+        """Ask the trainer for what is due at this moment."""
+        course = self._course
+        if course.report_due:
+            control.should_log = True
+        if course.validation_due and self._trainer.eval_dataset is not None:
+            control.should_evaluate = True
+        if not control.should_evaluate:
+            self._keep(control)
+
+    def _keep(self, control: Any) -> None:
+        """Ask the trainer to save; the saved folder becomes the checkpoint in `on_save`."""
+        wanted = self._course.checkpoint_due or self._course.leaving
+        control.should_save = self._asked = wanted
+
+    def _ends_epoch(self, state: Any) -> bool:
+        """Return whether this was the last step of its epoch, after which much else happens."""
+        return float(state.epoch).is_integer()
+
+    def _take(self, saved: Path, folder: Path) -> None:
+        for file in saved.iterdir():
+            if file.name not in {"rng_state.pth", "training_args.bin"}:  # what only pickle reads
+                shutil.move(file, folder / file.name)
+        shutil.rmtree(saved)
+        trainer, begun = self._trainer, self._begun
+        assert begun is not None
+        kept = {
+            "now": generators_to_json(rng.capture()),
+            "begun": generators_to_json(begun),
+            "loss": float(trainer._tr_loss),
+            "total": float(trainer._total_loss_scalar),
+            "logged_at": int(trainer._globalstep_last_logged),
+        }
+        (folder / FILE).write_text(json.dumps(kept), encoding="utf-8")
+
+    def _arrive(self, _checkpoint: str | None) -> None:
+        """Set the generators: the position in the data is reached."""
+        assert self._kept is not None
+        rng.restore(generators_from_json(self._kept["now"]))
+        self._kept = None
+
+
+def _check(args: Any) -> None:
+    if args.save_only_model:
+        raise CannotFollow(
+            "TrainingArguments(save_only_model=True) saves no optimizer; leave it out"
+        )
+    if args.ignore_data_skip:
+        raise CannotFollow(
+            "TrainingArguments(ignore_data_skip=True) would train on the first batches of a "
+            "resumed epoch twice; leave it out"
+        )
+    if args.load_best_model_at_end:
+        raise CannotFollow(
+            "TrainingArguments(load_best_model_at_end=True): Rung keeps the best checkpoint; "
+            "leave it out and load that one"
+        )
+
+
+def _is_metric(name: str, value: Any) -> bool:
+    timed = ("_runtime", "_per_second")
+    return isinstance(value, int | float) and not name.endswith(timed) and name != "epoch"
