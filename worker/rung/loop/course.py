@@ -10,6 +10,9 @@ import contextlib
 import copy
 import json
 import math
+import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -163,7 +166,10 @@ class Course:
         if checkpoint_id is None:
             yield None
             return
-        with self.run.checkpoint.restore_path(checkpoint_id) as folder:
+        with self.run.checkpoint.restore_path(checkpoint_id) as brought:
+            # Frameworks read it when their own loop begins, after this: it stays with the run.
+            folder = Path(tempfile.mkdtemp(prefix="found-", dir=brought.parent))
+            shutil.copytree(brought, folder, copy_function=os.link, dirs_exist_ok=True)
             state = json.loads((folder / FILE).read_text(encoding="utf-8"))
             info = self.run.info
             own = not info.managed or state["trial_id"] == info.trial.trial_id
