@@ -14,6 +14,7 @@ KAFKA  := $(VENV)/kafka
 CLICKHOUSE := $(VENV)/.clickhouse
 DEPLOYING := $(VENV)/.deploying
 MINIO  := $(VENV)/.minio
+FRAMEWORKS := $(VENV)/.frameworks
 
 .PHONY: demo cluster test check test-fast test-ledger sim test-e2e test-cluster bench docs clean
 
@@ -48,7 +49,7 @@ sim: $(DEV)
 	$(BIN)/pytest -m sim
 
 # Real processes, killed at bad moments.
-test-e2e: $(DEV) $(BROWSER) $(CLICKHOUSE)
+test-e2e: $(DEV) $(BROWSER) $(CLICKHOUSE) $(FRAMEWORKS)
 	$(BIN)/pytest -m e2e
 
 # The services apart, on Kafka, ClickHouse and an S3 server.
@@ -87,6 +88,11 @@ $(SETUP): pyproject.toml constraints.txt $(TORCH)
 
 $(DEV): $(SETUP)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[cluster]" --group dev
+	touch $@
+
+# Keras on TensorFlow, Lightning and Transformers, for the tests of their front doors.
+$(FRAMEWORKS): $(DEV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --group frameworks
 	touch $@
 
 # The page's tests drive a real Chromium; on Debian and its kin root may install it.

@@ -13,6 +13,8 @@ from rung.core.protocol import Acknowledged, Damaged, Restored, Stored
 from rung.objects import open_store
 from training.runs import Runs
 
+pytestmark = pytest.mark.e2e
+
 LENGTH = 15
 CONFIG = {
     "searcher": {"metric": "loss", "smaller_is_better": True},

@@ -18,6 +18,8 @@ from rung.core.protocol import Stored
 from rung.objects import FolderStore, open_store
 from training.runs import Runs
 
+pytestmark = pytest.mark.e2e
+
 LENGTH = 12
 CONFIG = {
     "searcher": {"metric": "loss", "smaller_is_better": True},
