@@ -37,7 +37,7 @@ check: $(DEV)
 	PYTHONPATH=$(ROOTS) $(BIN)/lint-imports
 
 # Pure parts and single services, in under three minutes.
-test-fast: $(DEV) $(DEPLOYING) $(CLICKHOUSE) $(MINIO)
+test-fast: $(DEV) $(DEPLOYING) $(CLICKHOUSE)
 	$(BIN)/pytest -m "not e2e and not ledger and not sim and not cluster" -n 2
 
 # The ledger's adapters against one conformance suite.
@@ -53,7 +53,7 @@ test-e2e: $(DEV) $(BROWSER) $(CLICKHOUSE) $(FRAMEWORKS)
 	$(BIN)/pytest -m e2e
 
 # The services apart, on Kafka, ClickHouse and an S3 server.
-test-cluster: $(DEV) $(KAFKA) $(CLICKHOUSE)
+test-cluster: $(DEV) $(KAFKA) $(CLICKHOUSE) $(MINIO)
 	$(BIN)/pytest -m cluster
 
 # Speeds, each as a ratio against a named peer or limit.

@@ -2,9 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
 from objects.s3.bucket import open_at
 from objects.s3.proxy import Proxy
 from servers.s3 import S3Server
+
+pytestmark = pytest.mark.cluster
 
 
 def test_a_download_that_breaks_goes_on_where_it_broke(

@@ -12,6 +12,8 @@ from rung.objects.s3.settings import from_environment
 from rung.objects.s3.store import S3Store
 from servers.s3 import MINIO, S3Server
 
+pytestmark = pytest.mark.cluster
+
 
 @pytest.fixture
 def fresh(server: S3Server) -> S3Store:

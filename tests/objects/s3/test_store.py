@@ -17,6 +17,8 @@ from rung.objects.s3.store import S3Store
 from servers.s3 import MINIO, S3Server
 from servers.seaweed import Seaweed
 
+pytestmark = pytest.mark.cluster
+
 KEY = "a2tra2tra2tra2tra2tra2tra2tra2tra2tra2tra2s="
 
 

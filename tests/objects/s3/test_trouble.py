@@ -14,6 +14,8 @@ from rung.objects.s3.settings import from_environment
 from rung.objects.s3.store import S3Store
 from servers.s3 import S3Server
 
+pytestmark = pytest.mark.cluster
+
 
 def test_a_server_that_stalls_is_given_up_and_found_again(own: S3Server) -> None:
     """A stopped server costs bounded time; afterwards everything goes on."""

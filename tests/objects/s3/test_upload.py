@@ -11,6 +11,8 @@ from rung.objects.s3.store import S3Store
 from rung.objects.s3.wire import Digest
 from servers.s3 import S3Server
 
+pytestmark = pytest.mark.cluster
+
 
 def test_a_server_killed_in_the_middle_of_an_upload(
     own: S3Server, large: Path, tmp_path: Path
