@@ -127,6 +127,7 @@ class Watch:
     async def _measure(self, mains: Sequence[int], folder: Path, slots: Sequence[int]) -> None:
         """Report what the run takes of the machine, every few seconds."""
         devices = [slot for slot in self._node.slots if slot.id in slots]
+        await asyncio.sleep(self._node.settings.vitals_s)  # a short run is not worth a reading
         readings = await asyncio.to_thread(vitals.Vitals, mains, folder, devices)
         while True:
             await asyncio.sleep(self._node.settings.vitals_s)
