@@ -1,10 +1,12 @@
 """Brokers that are killed, paused and lost: what was acknowledged stays, and work goes on."""
 
 import asyncio
+import itertools
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from ledger.chain import Chain, hold
 from ledger.conformance import draft, take
 from rung.events import LedgerDamaged, LedgerError, LedgerUnavailable, partition_of, topic
 from rung.ledger import Ledger
+from rung.ledger.kafka.fetch import Wanted, fetch_request
 from servers import tansu
 from servers.kafka import KafkaBroker, KafkaCluster
 from servers.tansu import Tansu
@@ -135,29 +138,34 @@ async def test_memory_is_bounded(kafka: KafkaBroker, tmp_path: Path) -> None:
     await ledger.close()
 
 
-async def test_a_large_record_beside_a_busy_partition(kafka: KafkaBroker, tmp_path: Path) -> None:
-    """A record larger than a partition's part of a fetch comes before the others are read out."""
-    ground = Ground(kafka.url, tmp_path / "objects")
-    ledger = await ground.open()
-    other = next(f"o{n}" for n in range(100) if partition_of(f"o{n}", 4) != AT)
-    try:
-        busy = [draft("k", b"x" * 500_000) for _ in range(80)]
-        await ledger.append([draft(other, b"y" * 3_000_000)])
-        for first in range(0, len(busy), 10):
-            await ledger.append(busy[first : first + 10])
-        seen: list[int] = []
+async def test_busy_partitions_take_turns(
+    kafka: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who got something is asked for after the others, of which a large record needs to be first.
 
-        async def read(at: int, count: int) -> None:
-            async for records in ledger.follow(topic.EXPERIMENTS, at, 0):
-                seen.extend([at] * len(records))
-                if seen.count(at) >= count:
-                    return
+    A broker fills its answer in the order of the request, and a record that is larger than a
+    partition's part of it comes with the first partition alone.
+    """
+    asked: list[list[int]] = []
 
-        async with asyncio.timeout(60):
-            await asyncio.gather(read(AT, len(busy)), read(partition_of(other, 4), 1))
-        assert seen.index(partition_of(other, 4)) < len(busy) // 2
-    finally:
-        await ledger.close()
+    def request(wanted: Iterable[Wanted], **limits: int) -> Any:
+        places = list(wanted)
+        asked.append([place.partition for place in places])
+        return fetch_request(places, **limits)
+
+    monkeypatch.setattr("rung.ledger.kafka.follower.fetch_request", request)
+    many = 12  # more than there are connections to a broker: some share a request
+    ledger = await Ground(kafka.url, tmp_path / "objects", partitions=many).open()
+    keys = {partition_of(key, many): key for key in (f"k{number}" for number in range(500))}
+    for at in range(many):
+        busy = [draft(keys[at], bytes(100_000)) for _ in range(40)]
+        await ledger.append(busy if at < many - 1 else [draft(keys[at], bytes(3_000_000))])
+    following = [ledger.follow(topic.EXPERIMENTS, at, 0) for at in range(many)]
+    counts = [40] * (many - 1) + [1]
+    await asyncio.gather(*map(take, following, counts))
+    before = {pair for places in asked for pair in itertools.combinations(places, 2)}
+    assert any((other, one) in before for one, other in before)
+    await ledger.close()
 
 
 async def test_no_cluster(tmp_path: Path) -> None:
