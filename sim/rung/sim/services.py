@@ -5,6 +5,7 @@ from typing import Any
 
 from rung.events import Event, Payload, decode, fact
 from rung.host import PartitionFold, Process
+from rung.host.forward import number_of
 from rung.sim.world import LATENCY_MS_MAX, World
 
 
@@ -66,13 +67,14 @@ class Forwarder:
         while self._position < len(records):
             record = records[self._position]
             event = decode(record.value)
+            origin, sequence = number_of("sim", record, event)
             for data in _result(self._translate(event)):
                 self._world.append(
                     fact(
                         data,
                         source=f"/rung/{data.WRITER}",
-                        origin=f"sim/{self._topic}/0",
-                        sequence=record.position,
+                        origin=origin,
+                        sequence=sequence,
                         time=f"{self._world.now_ms}",
                         cause=event.id,
                     )
