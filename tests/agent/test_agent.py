@@ -24,6 +24,7 @@ from rung.events.allocation import (
 from rung.events.metric import AgentBeat, LogsPrinted
 from rung.events.trial import TrialExited, TrialStarted
 from rung.ledger import SqliteLedger
+from servers.process import wait_until_stopped
 
 FOREVER = "import os, time\nprint('pid', os.getpid(), flush=True)\nwhile True: time.sleep(60)\n"
 LEAVES = SPEAK + (
@@ -281,6 +282,7 @@ async def test_leftovers_of_a_killed_tree(node: Rig) -> None:
         daemon = await _pid_of(node, allocation)
         warm = parent_of(parent_of(daemon))
         process.send_signal(signal.SIGSTOP)
+        wait_until_stopped(process.pid)
         os.kill(warm, signal.SIGKILL)
         process.kill()
         process.wait()

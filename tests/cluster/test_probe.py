@@ -1,8 +1,6 @@
 """What the probes of a real process say when its broker goes, and when it stands still."""
 
 import json
-import os
-import signal
 import time
 import urllib.error
 import urllib.request
@@ -93,12 +91,12 @@ def test_a_broker_that_is_gone_makes_a_service_unready_and_not_ill(
 
 def test_a_process_that_stands_still_answers_nobody(searcher: Service) -> None:
     """A probe that is not answered counts as one that fails; when it wakes, it is well."""
-    os.kill(searcher.pid, signal.SIGSTOP)
+    searcher.pause()
     try:
         with pytest.raises(TimeoutError):
             _open(searcher, "/healthz", timeout=1)
     finally:
-        os.kill(searcher.pid, signal.SIGCONT)
+        searcher.resume()
     assert _asked(searcher, "/healthz")[0] == 200
 
 

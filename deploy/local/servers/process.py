@@ -14,6 +14,8 @@ from typing import Final
 _STOP_S: Final = 20.0
 _LOOK_S: Final = 0.05
 _TAIL: Final = 2_000
+_STOPPED: Final = frozenset("TtXZ")
+"""A thread's states in which it does not run again by itself."""
 _FIRST_PORT: Final = 12_000
 _PARTS: Final = 40
 _PART: Final = 500
@@ -137,8 +139,9 @@ class ServerProcess:
             os.killpg(self.pid, number)
 
     def pause(self) -> None:
-        """Stop it from running (SIGSTOP); its connections stay open."""
+        """Stop it from running (SIGSTOP), and wait until it stands; its connections stay open."""
         self.signal(signal.SIGSTOP)
+        wait_until_stopped(self.pid)
 
     def resume(self) -> None:
         """Let it run again (SIGCONT)."""
@@ -161,6 +164,25 @@ class ServerProcess:
             self._process.wait(within_s)
         self.kill()
         return self._process.returncode
+
+
+def wait_until_stopped(pid: int) -> None:
+    """Wait until no thread of a process runs any more that was sent SIGSTOP, or has ended.
+
+    A thread stops only when it is to run next: on a busy machine others answer until then.
+    """
+    while not _stands(pid):
+        time.sleep(_LOOK_S)
+
+
+def _stands(pid: int) -> bool:
+    states = (
+        path.read_text().rpartition(")")[2].split()[0]
+        for path in Path("/proc").glob(f"{pid}/task/*/stat")
+    )
+    with contextlib.suppress(OSError):  # a thread may just have ended
+        return all(state in _STOPPED for state in states)
+    return False
 
 
 class Server:
