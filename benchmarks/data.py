@@ -33,7 +33,8 @@ from rung.core.data import DataSource
 from rung.objects.s3.settings import from_environment
 from rung.objects.s3.store import S3Store
 from rung.torch.waiting import NAME, DataWait
-from servers.seaweed import ACCESS_KEY, REGION, SECRET_KEY, Seaweed
+from servers.s3 import ACCESS_KEY, REGION, SECRET_KEY
+from servers.seaweed import Seaweed
 
 MIB = 1 << 20
 AT_ONCE = 8

@@ -27,7 +27,8 @@ from minio import Minio
 from rung.objects import FolderStore, ObjectStore, Provenance, load_checkpoint, store_checkpoint
 from rung.objects.s3.settings import MIB, from_environment
 from rung.objects.s3.store import S3Store
-from servers.seaweed import ACCESS_KEY, REGION, SECRET_KEY, Seaweed
+from servers.s3 import ACCESS_KEY, REGION, SECRET_KEY
+from servers.seaweed import Seaweed
 
 PARALLEL = 4
 

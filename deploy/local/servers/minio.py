@@ -13,14 +13,11 @@ import urllib.request
 from pathlib import Path
 from typing import Final, Self
 
-from servers.process import Server, ServerFailed, ServerProcess, free_port
-
-ACCESS_KEY: Final = "rung"
-SECRET_KEY: Final = "rung-local-secret"  # noqa: S105 - of a server on the loopback interface
-REGION: Final = "us-east-1"
+from servers.process import ServerFailed, ServerProcess, free_port
+from servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 
 
-class Minio(Server):
+class Minio(S3Server):
     """An S3 server with one pair of keys and one bucket, in a folder of its own."""
 
     def __init__(self, folder: Path, *, bucket: str = "rung") -> None:
@@ -31,7 +28,7 @@ class Minio(Server):
             bucket: made at the start where it is missing.
         """
         self._folder: Final = folder.absolute()
-        self._bucket: Final = bucket
+        self._bucket = bucket
         self._port: Final = free_port()
         command = [_program() or "minio", "server", str(self._folder / "data"), "--quiet"]
         self._process = ServerProcess(
@@ -52,37 +49,13 @@ class Minio(Server):
         """Where it answers: `http://127.0.0.1:…`."""
         return f"http://127.0.0.1:{self._port}"
 
-    @property
-    def url(self) -> str:
-        """Its bucket, for `rung.objects.open_store`; `environment` says where it is."""
-        return f"s3://{self._bucket}"
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The variables with which Rung finds it and may use it."""
-        return {
-            "RUNG_S3_ENDPOINT": self.endpoint,
-            "RUNG_S3_REGION": REGION,
-            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-        }
-
     def start(self) -> Self:
-        """Start it, or start it again, and wait until it takes objects.
-
-        Raises:
-            ServerFailed: there is no `minio`, or it did not start; the message says what it said.
-        """
+        """Start it, with its bucket."""
         if lacking := missing():
             raise ServerFailed(lacking)
         (self._folder / "data" / self._bucket).mkdir(parents=True, exist_ok=True)
         self._process.start(self._ready)
         return self
-
-    def restart(self) -> None:
-        """Kill it and start it again, on the same port and data."""
-        self.kill()
-        self.start()
 
     def _ready(self) -> bool:
         url = f"{self.endpoint}/minio/health/ready"

@@ -1,55 +1,48 @@
-"""What the S3 servers of the tests have in common, and which of them are there."""
+"""What the S3 servers have in common: one pair of keys, one bucket, a folder of their own."""
 
-import importlib
-from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
-SEAWEED: Final = "SeaweedFS"
-MINIO: Final = "MinIO"
-KINDS: Final = (SEAWEED, MINIO)
+from servers.process import Server
+
+ACCESS_KEY: Final = "rung"
+SECRET_KEY: Final = "rung-local-secret"  # noqa: S105 - of a server on the loopback interface
+REGION: Final = "us-east-1"
 
 
-class S3Server(Protocol):
-    """An S3 server with one pair of keys and one bucket, in a folder of its own."""
+class S3Server(Server):
+    """An S3 server; what it acknowledged is served again after a restart."""
+
+    _bucket: str
 
     @property
     def endpoint(self) -> str:
         """Where it answers: `http://127.0.0.1:…`."""
-        ...
+        raise NotImplementedError
 
     @property
     def url(self) -> str:
         """Its bucket, for `rung.objects.open_store`; `environment` says where it is."""
-        ...
+        return f"s3://{self._bucket}"
 
     @property
     def environment(self) -> dict[str, str]:
         """The variables with which Rung finds it and may use it."""
-        ...
+        return {
+            "RUNG_S3_ENDPOINT": self.endpoint,
+            "RUNG_S3_REGION": REGION,
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        }
 
     def start(self) -> Self:
-        """Start it, or start it again, and wait until it takes objects."""
-        ...
+        """Start it, or start it again, and wait until it takes objects.
+
+        Raises:
+            ServerFailed: there is no program, or it did not start; the message says what it said.
+        """
+        raise NotImplementedError
 
     def restart(self) -> None:
         """Kill it and start it again, on the same ports and data."""
-        ...
-
-    def kill(self) -> None:
-        """End it at once (SIGKILL)."""
-        ...
-
-    def pause(self) -> None:
-        """Stop it from running (SIGSTOP); its connections stay open."""
-        ...
-
-    def resume(self) -> None:
-        """Let it run again (SIGCONT)."""
-        ...
-
-
-def server_of(kind: str, folder: Path) -> S3Server:
-    """Return a server of a kind, not started yet."""
-    module = importlib.import_module("servers.seaweed" if kind == SEAWEED else "servers.minio")
-    made: S3Server = (module.Seaweed if kind == SEAWEED else module.Minio)(folder)
-    return made
+        self.kill()
+        self.start()

@@ -15,11 +15,9 @@ import urllib.request
 from pathlib import Path
 from typing import Final, Self
 
-from servers.process import Server, ServerFailed, ServerProcess, free_port
+from servers.process import ServerFailed, ServerProcess, free_port
+from servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 
-ACCESS_KEY: Final = "rung"
-SECRET_KEY: Final = "rung-local-secret"  # noqa: S105 - of a server on the loopback interface
-REGION: Final = "us-east-1"
 _PORTS: Final = (
     "s3.port",
     "s3.port.grpc",
@@ -41,7 +39,7 @@ _SWITCHED_OFF: Final = (
 )
 
 
-class Seaweed(Server):
+class Seaweed(S3Server):
     """An S3 server with one pair of keys and one bucket, in a folder of its own."""
 
     def __init__(self, folder: Path, *, bucket: str = "rung", host: str = "127.0.0.1") -> None:
@@ -54,7 +52,7 @@ class Seaweed(Server):
         """
         self._host: Final = host
         self._folder: Final = folder.absolute()
-        self._bucket: Final = bucket
+        self._bucket = bucket
         self._ports: Final = _draw_ports()
         self._process = ServerProcess(self._command(), log=self._folder / "seaweed.log")
 
@@ -63,37 +61,13 @@ class Seaweed(Server):
         """Where it answers: `http://127.0.0.1:…`."""
         return f"http://{self._host}:{self._ports['s3.port']}"
 
-    @property
-    def url(self) -> str:
-        """Its bucket, for `rung.objects.open_store`; `environment` says where it is."""
-        return f"s3://{self._bucket}"
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The variables with which Rung finds it and may use it."""
-        return {
-            "RUNG_S3_ENDPOINT": self.endpoint,
-            "RUNG_S3_REGION": REGION,
-            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-        }
-
     def start(self) -> Self:
-        """Start it, or start it again, and wait until it takes objects.
-
-        Raises:
-            ServerFailed: there is no `weed`, or it did not start; the message says what it said.
-        """
+        """Start it, with its bucket and who may use it."""
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / "data").mkdir(exist_ok=True)
         (self._folder / "s3.json").write_text(json.dumps(_identities()), encoding="utf-8")
         self._process.start(self._ready)
         return self
-
-    def restart(self) -> None:
-        """Kill it and start it again, on the same ports and data."""
-        self.kill()
-        self.start()
 
     def __enter__(self) -> Self:
         return self.start()

@@ -10,7 +10,13 @@ import pytest
 from objects.s3.bucket import PART, open_at
 from rung.objects.s3.store import S3Store
 from servers import minio
-from servers.s3 import KINDS, MINIO, S3Server, server_of
+from servers.minio import Minio
+from servers.s3 import S3Server
+from servers.seaweed import Seaweed
+
+Kind = type[Seaweed | Minio]
+
+KINDS: dict[str, Kind] = {"SeaweedFS": Seaweed, "MinIO": Minio}
 
 
 @pytest.fixture
@@ -27,28 +33,29 @@ def store(server: S3Server, prefix: str) -> Iterator[S3Store]:
     store.close()
 
 
-@pytest.fixture(scope="session", params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(scope="session", params=KINDS.values(), ids=list(KINDS))
+def kind(request: pytest.FixtureRequest) -> Kind:
     """Give each kind of server that is there."""
-    if request.param == MINIO and (lacking := minio.missing()):
+    found: Kind = request.param
+    if found is Minio and (lacking := minio.missing()):
         pytest.skip(lacking)
-    return str(request.param)
+    return found
 
 
 @pytest.fixture(scope="session")
-def server(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def server(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """Give a server of each kind; tests keep to prefixes of their own."""
     yield from _started(kind, tmp_path_factory.mktemp("s3"))
 
 
 @pytest.fixture
-def own(kind: str, tmp_path: Path) -> Iterator[S3Server]:
+def own(kind: Kind, tmp_path: Path) -> Iterator[S3Server]:
     """Give a server that the test may kill."""
     yield from _started(kind, tmp_path / "server")
 
 
-def _started(kind: str, folder: Path) -> Iterator[S3Server]:
-    made = server_of(kind, folder).start()
+def _started(kind: Kind, folder: Path) -> Iterator[S3Server]:
+    made = kind(folder).start()
     yield made
     made.kill()
 

@@ -10,7 +10,8 @@ from objects.s3.bucket import open_at
 from rung.objects import ObjectError, inspect, prepare
 from rung.objects.s3.settings import from_environment
 from rung.objects.s3.store import S3Store
-from servers.s3 import MINIO, S3Server
+from servers.minio import Minio
+from servers.s3 import S3Server
 
 pytestmark = pytest.mark.cluster
 
@@ -21,10 +22,10 @@ def fresh(server: S3Server) -> S3Store:
     return S3Store(f"s3://fresh-{secrets.token_hex(4)}/rung", from_environment(server.environment))
 
 
-def test_a_bucket_is_made_and_given_a_lifecycle(fresh: S3Store, kind: str) -> None:
+def test_a_bucket_is_made_and_given_a_lifecycle(fresh: S3Store, kind: type[S3Server]) -> None:
     """What was done is told, once; then nothing differs. MinIO needs no rule, and takes none."""
     done = prepare(fresh)
-    if kind == MINIO:
+    if kind is Minio:
         assert [line.split()[0] for line in done] == ["made"]
         assert (inspect(fresh), prepare(fresh)) == ([], [])
         return
@@ -41,13 +42,13 @@ def test_a_bucket_is_made_and_given_a_lifecycle(fresh: S3Store, kind: str) -> No
     assert rule.abort_incomplete_multipart_upload.days_after_initiation == 3
 
 
-def test_rules_of_others_stay(fresh: S3Store, kind: str) -> None:
+def test_rules_of_others_stay(fresh: S3Store, kind: type[S3Server]) -> None:
     """A bucket may be shared, and its owner has rules; ours is told as missing until it is set."""
     wire = fresh.wire
     wire.client.make_bucket(wire.bucket)
     theirs = Rule(ENABLED, Filter(prefix="logs/"), "theirs", expiration=Expiration(days=9))
     wire.client.set_bucket_lifecycle(wire.bucket, LifecycleConfig([theirs]))
-    own = [] if kind == MINIO else ["rung-abandoned-uploads-rung"]
+    own = [] if kind is Minio else ["rung-abandoned-uploads-rung"]
     assert [line[:17] for line in inspect(fresh)] == ["no lifecycle rule" for _ in own]
     assert len(prepare(fresh)) == len(own)
     config = wire.client.get_bucket_lifecycle(wire.bucket)

@@ -14,7 +14,8 @@ from objects.s3.proxy import Proxy
 from rung.objects import ObjectError, open_store
 from rung.objects.s3.settings import from_environment
 from rung.objects.s3.store import S3Store
-from servers.s3 import MINIO, S3Server
+from servers.minio import Minio
+from servers.s3 import S3Server
 from servers.seaweed import Seaweed
 
 pytestmark = pytest.mark.cluster
@@ -127,7 +128,7 @@ def test_many_objects_are_listed_and_deleted_in_pages(store: S3Store, prefix: st
 )
 def test_the_server_encrypts(
     server: S3Server,
-    kind: str,
+    kind: type[S3Server],
     prefix: str,
     large: Path,
     tmp_path: Path,
@@ -141,7 +142,7 @@ def test_the_server_encrypts(
     """
     with Proxy(server.endpoint) as proxy:
         store = open_at(server, prefix, RUNG_S3_ENDPOINT=proxy.endpoint, **settings)
-        if kind == MINIO and settings["RUNG_S3_SSE"] == "customer":
+        if kind is Minio and settings["RUNG_S3_SSE"] == "customer":
             with pytest.raises(ObjectError, match="over a secure connection"):
                 store.put_bytes("small", b"1")
             return
