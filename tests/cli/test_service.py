@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from cli.conftest import Rung
-from rung.cli.service import SERVICES, _parts
+from rung.cli.gateway import _parts
+from rung.cli.service import SERVICES
 from rung.cli.service import service as group
 from rung.events import encode, partition_of
 from rung.events.experiment import ExperimentSubmitted, PauseRequested
@@ -43,7 +44,7 @@ def test_help_names_every_service(rung: Rung) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["xyzzy"], "No such command 'xyzzy'"),
+        (["xyzzy"], "there is no service `xyzzy`"),
         (["searcher"], "Missing option '--ledger'"),
         (["searcher", "--ledger", KAFKA], "--objects: the snapshots of a ledger on Kafka lie in"),
         (["searcher", "--ledger", "ftp://a"], "known are a folder, sqlite:FOLDER and kafka://"),
