@@ -11,7 +11,7 @@ from rung.cli.data_folder import default_path
 from rung.cli.link import Link
 from rung.events import RungError
 
-_ANSWER_S: Final = 1.0
+_ANSWER_S: Final = 2.0
 
 
 def experiment_ids(
