@@ -5,16 +5,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import nn
 
+from core.agent_end import AgentEnd
 from rung import torch as rt
 from rung.core.protocol import Stored
-from rung.objects import open_store
 from rung.torch import compiling
 from training.plain import PlainTrial
-from training.story import CONFIG, finish
+from training.story import CONFIG
 
 from .conftest import Start
 
@@ -39,8 +40,8 @@ def test_names_are_those_of_the_model_itself() -> None:
     plain = nn.Sequential(layer, norm)
     found = compiling.with_plain_names(model.state_dict())
     assert list(found) == list(plain.state_dict())
-    versions = plain.state_dict()._metadata
-    assert {name: found._metadata[name] for name in versions} == versions
+    versions = vars(plain.state_dict())["_metadata"]
+    assert {name: vars(found)["_metadata"][name] for name in versions} == versions
     plain.load_state_dict(found)
     assert compiling.original(model) is model._orig_mod
     assert compiling.original(plain) is plain
@@ -78,26 +79,26 @@ class Compiled(PlainTrial):
 def test_a_checkpoint_fits_whether_compiled_or_not(start: Start, first: str) -> None:
     """Begun compiled and gone on plain, or the other way: the run that nobody interrupted."""
     last = "after" if first == "plain" else "plain"
-    results = []
-    for lengths in ([(9, last)], [(4, first), (9, last)]):
-        folder, restore = None, []
-        for run, (length, how) in enumerate(lengths, 1):
-            fields = {"config": CONFIG, "length": length, "run": run, "restore": restore}
-            agent, context = start(folder, **fields)
-            if folder is not None:
-                agent.objects_url = (folder / "objects").as_uri()
-            trial = Compiled(context, how)
-            rt.Trainer(trial, context).fit()
-            finish(agent, context)
-            store = open_store(agent.objects_url)
-            restore = [message.checkpoint_id for message in agent.of(Stored)][::-1]
-            found = [info.name for info in store.list("") if info.name.endswith("/model.pt")]
-            path = Path(agent.path).parent / "objects" / found[-1]
-            state = torch.load(path, weights_only=True)
-            assert list(state) == ["0.weight", "0.bias"]
-            folder = Path(agent.path).parent
-        results.append(trial.weights())
-    assert results[0] == results[1]
+    agent, context = start(config=CONFIG, length=9)
+    whole = trained(agent, context, last)
+    agent, context = start(config=CONFIG, length=4)
+    trained(agent, context, first)
+    [stored] = [message.checkpoint_id for message in agent.of(Stored)]
+    objects = Path(agent.path).parent / "objects"
+    [file] = objects.rglob("model.pt")
+    assert list(torch.load(file, weights_only=True)) == ["0.weight", "0.bias"]
+    agent.spec = msgspec.structs.replace(agent.spec, run=2, length=9, restore=[stored])
+    with rt.init() as again:
+        assert trained(agent, again, last) == whole
+
+
+def trained(agent: AgentEnd, context: rt.TrialContext, how: str) -> list[float]:
+    """Train a run and return the weights that it ends with."""
+    trial = Compiled(context, how)
+    rt.Trainer(trial, context).fit()
+    context.core.close()
+    agent.wait_for_end(context.core.info.trial.run)
+    return trial.weights()
 
 
 PROGRAM = """

@@ -32,7 +32,7 @@ class Line(PlainTrial):
     def __init__(self, context: rt.TrialContext, parts: int) -> None:
         super().__init__(context)
         self.parts = list(INPUTS.chunk(parts))
-        self.model[1].p = 0.0
+        self.model[1] = nn.Identity()  # no dropout
         self.clip: Callable[[list[nn.Parameter]], Any] | None = None
         self.starts: list[bool] = []
         self.ends: list[bool] = []

@@ -47,7 +47,7 @@ class Patience(rt.Callback):
         """Step the plateau."""
         self.validations += 1
         self._plateau.step(metrics["loss"])
-        self.lowered.append(self._plateau.get_last_lr()[0])
+        self.lowered.append(float(self._plateau.get_last_lr()[0]))
 
     def state_dict(self) -> dict[str, Any]:
         """Keep all of it."""
