@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from rung import core
 from rung.torch import compiling
 from rung.torch.board import Board
-from rung.torch.exactness import Kept
+from rung.torch.exactness import Circumstances, Kept
 from rung.torch.parallel import Parallel
 from rung.torch.precision import Precision
 from rung.torch.profiling import Profiling
@@ -34,11 +34,13 @@ class TrialContext:
         aggregation_frequency: int = 1,
         *,
         average_aggregated_gradients: bool = True,
+        deterministic: bool = False,
     ) -> None:
         self.core: Final = run
         self.parallel: Final = parallel
         self.distributed: Final = run.distributed
         self.device: Final = parallel.device
+        self.where: Final = Circumstances(self.device, deterministic, run.distributed.size)
         self.models: list[nn.Module] = []
         self.optimizers: list[Optimizer] = []
         self.schedulers: Final = Schedules()

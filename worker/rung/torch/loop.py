@@ -67,7 +67,7 @@ class Loop:
         for model in self._context.models:
             model.train()
         if self._context.distributed.is_chief:
-            exactness.tell(self._trial, self._context.device, self._data.parts)
+            exactness.tell(self._trial, self._context.where, self._data.parts)
         found = self._core.checkpoint.latest or checkpoint_id
         generators = self._restore(found) if found else self._beginning
         for hook in self._hooks:

@@ -52,7 +52,11 @@ def init(  # noqa: PLR0913 - each has a default
         parallel = Parallel(run)
         seed_everything(run.seed)
         made = TrialContext(
-            run, parallel, aggregation_frequency, average_aggregated_gradients=averaged
+            run,
+            parallel,
+            aggregation_frequency,
+            average_aggregated_gradients=averaged,
+            deterministic=deterministic,
         )
         yield made
         made.board.close()
