@@ -18,6 +18,7 @@ from rung.torch.context import TrialContext
 from rung.torch.exactness import NotDeterministic
 from rung.torch.opening import init
 from rung.torch.plain import NotPlain
+from rung.torch.reducing import MetricReducer
 from rung.torch.schedule import LRScheduler, StepMode
 from rung.torch.trainer import Trainer
 from rung.torch.trial import Trial
@@ -29,6 +30,7 @@ __all__ = [
     "Epoch",
     "InvalidPlan",
     "LRScheduler",
+    "MetricReducer",
     "NotCompiled",
     "NotDeterministic",
     "NotPlain",

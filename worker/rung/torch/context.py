@@ -12,10 +12,12 @@ from torch.optim import Optimizer
 from rung import core
 from rung.torch import compiling
 from rung.torch.board import Board
-from rung.torch.exactness import Circumstances, Kept
+from rung.torch.exactness import Circumstances, Kept, is_kept
+from rung.torch.nested import mapped
 from rung.torch.parallel import Parallel
 from rung.torch.precision import Precision
 from rung.torch.profiling import Profiling
+from rung.torch.reducing import MetricReducer, Reducers
 from rung.torch.schedule import LRScheduler, Schedules, StepMode
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
@@ -47,6 +49,7 @@ class TrialContext:
         self.precision: Final = Precision(parallel.device, sharded=parallel.sharded)
         self.board: Final = Board(run.info)
         self.profiling: Final = Profiling(self.board)
+        self.reducers: Final = Reducers(run.distributed)
         self.kept: dict[str, Kept] = {}
         self.batches = 0
         self.epoch = 0
@@ -93,8 +96,8 @@ class TrialContext:
     def wrap_model(self, model: ModelT) -> ModelT:
         """Put a model on the device and into checkpoints, and share its training between ranks.
 
-        Call what this returns: with several ranks it is not the model itself. A model that
-        `torch.compile` returned stays compiled; its checkpoints are those of the model itself.
+        Call what this returns: with several ranks it is not the model itself. A compiled model
+        stays so.
         """
         model.to(self.device)
         plain = compiling.original(model)
@@ -105,12 +108,7 @@ class TrialContext:
         return model
 
     def compile(self, model: ModelT, **options: Any) -> ModelT:
-        """Return a model, before or after `wrap_model`, compiled by torch.
-
-        Args:
-            model: to compile.
-            options: of `torch.compile`.
-        """
+        """Return a model, wrapped or not, compiled with `torch.compile`'s options."""
         return cast("ModelT", torch.compile(model, **options))
 
     def wrap_optimizer(self, optimizer: OptimizerT) -> OptimizerT:
@@ -173,6 +171,27 @@ class TrialContext:
         """Return torch's SummaryWriter for that folder; it needs TensorBoard installed."""
         return self.board.writer()
 
+    def wrap_reducer(
+        self,
+        reducer: MetricReducer | Callable[[list[Any]], Any],
+        name: str | None = None,
+        *,
+        for_training: bool = True,
+        for_validation: bool = True,
+    ) -> Any:
+        """Return what collects values for a metric that is no mean of batches.
+
+        Args:
+            reducer: gets the list of all values that were given to `update`; or one of your own.
+            name: of the metric; None: the reducer returns several by name.
+            for_training: whether training reports have it.
+            for_validation: whether validations have it.
+        """
+        made = self.reducers.wrap(reducer, name, training=for_training, validation=for_validation)
+        if is_kept(made):
+            self.keep(f"reducer {len(self.reducers)}", made)
+        return made
+
     def keep(self, name: str, thing: KeptT) -> KeptT:
         """Put anything that has a state into checkpoints: an EMA copy, a sampler, a tracker.
 
@@ -185,17 +204,7 @@ class TrialContext:
 
     def to_device(self, data: Any) -> Any:
         """Return tensors, and what holds them, on the device."""
-        match data:
-            case torch.Tensor():
-                return data.to(self.device, non_blocking=True)
-            case dict():
-                return {key: self.to_device(value) for key, value in data.items()}
-            case tuple() if hasattr(data, "_fields"):
-                return type(data)(*(self.to_device(value) for value in data))
-            case list() | tuple():
-                return type(data)(self.to_device(value) for value in data)
-            case _:
-                return data
+        return mapped(data, lambda tensor: tensor.to(self.device, non_blocking=True))
 
     def backward(
         self,

@@ -231,6 +231,14 @@ def note_scaler(kept: Any, used: Any) -> None:
         )
 
 
+def note_reducer(reducer: Any) -> None:
+    """Say in the log that what a reducer has collected is in no checkpoint."""
+    _log.warning(
+        f"{_name(reducer)} has no state_dict and load_state_dict, so a resumed run's next training"
+        " report has none of the batches before it in that metric; give it the two methods"
+    )
+
+
 _noted: Final[set[int]] = set()
 
 

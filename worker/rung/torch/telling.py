@@ -41,8 +41,11 @@ class Telling:
     def report(self) -> None:
         """Report the means over the batches since the last report."""
         batches, ranks = self._progress.batches, self._parts.ranks
-        means = self._parts.averages.take(ranks)
+        means: dict[str, Any] = dict(self._parts.averages.take(ranks))
         self.pace.tell(batches)
+        reducers = self._parts.context.reducers
+        means |= reducers.reduced(training=True)
+        reducers.reset(training=True)
         if means:
             self._core.train.report_training_metrics(batches, means)
         if waited := self.wait.take():
@@ -57,7 +60,9 @@ class Telling:
         plan, progress = self._plan, self._progress
         for hook in self._hooks:
             hook.on_validation_start()
+        self._context.reducers.reset(training=False)
         metrics = evaluate(self._parts.trial, self._context, self._hooks)
+        metrics |= self._context.reducers.reduced(training=False)
         for hook in self._hooks:
             hook.on_validation_end(metrics)
         counted = {
