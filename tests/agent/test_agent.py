@@ -13,7 +13,7 @@ import pytest
 
 from agent.process import alive, eventually, exists, parent_of
 from agent.rig import POOL, SPEAK, FickleLedger, Rig
-from rung.agent.agent import AgentRefused
+from rung.agent.folder_lock import AgentRefused
 from rung.events.allocation import (
     AgentJoined,
     AgentLeft,

@@ -1,12 +1,13 @@
 """The cloud says that it takes the machine away: trials checkpoint, the agent says goodbye."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from agent.metadata import metadata_service
 from agent.rig import SPEAK, Rig
-from rung.agent.spot import Aws, Gcp, cloud_of, notice_from
+from rung.agent.spot import Aws, Gcp, cloud_of, notice_from, notice_to
 from rung.events.allocation import AgentLeft, AllocationReleased, DrainRequested
 from rung.events.checkpoint import CheckpointStored
 
@@ -31,6 +32,16 @@ async def test_gcp() -> None:
         assert gcp.ask() is None
         known.take_away(30)
         assert (await notice_from(gcp, every_s=0.01)).seconds == 30
+
+
+async def test_the_cloud_that_is_chosen_is_asked() -> None:
+    """And where there is none, there is never a notice."""
+    with metadata_service() as known:
+        known.take_away(30)
+        assert (await notice_to("gcp", known.url, 0.01)).seconds == 30
+    none = asyncio.create_task(notice_to("off", None, 0.01))
+    assert await asyncio.wait([none], timeout=0.05) == (set(), {none})
+    none.cancel()
 
 
 async def test_a_service_that_comes_late() -> None:

@@ -27,6 +27,7 @@ def test_status(server: Scripted, rung: Rung) -> None:
         "state": "joined",
         "since": "2026-01-31T12:00:00Z",
         "slots": [slot],
+        "reason": None,
     }
     server.on("/status", json_answer(facts))
     server.on("/agents", json_answer({"items": [agent]}))
@@ -55,6 +56,37 @@ def test_status(server: Scripted, rung: Rung) -> None:
         "queue": [],
         "letters": [letter],
     }
+
+
+def test_status_names_agents_that_are_drained(server: Scripted, rung: Rung) -> None:
+    """With the reason; one that left is not there any more, and none may be left to train on."""
+    agent = {
+        "id": "vm-1",
+        "pool": "default",
+        "hostname": "vm",
+        "incarnation": 1,
+        "state": "draining",
+        "since": "2026-01-31T12:00:00Z",
+        "slots": [],
+        "reason": "the cloud preempts it",
+    }
+    facts = {"version": "0", "ledger_id": "l", "experiments": {}, "pools": [], "dead_letters": 0}
+    server.on("/status", json_answer(facts))
+    server.on("/queue", json_answer({"items": [], "next_cursor": None}))
+    there = agent | {"id": "vm-2", "state": "joined", "reason": None}
+    gone = agent | {"id": "vm-3", "state": "left"}
+    server.on("/agents", json_answer({"items": [agent, there, gone]}))
+    out = rung("status").out
+    assert "draining: the cloud preempts it" in out
+    assert "joined" in out
+    assert "vm-3" not in out
+    assert "No agent offers slots." not in out
+    server.on("/agents", json_answer({"items": [agent]}))
+    out = rung("status").out
+    assert "No agent offers slots." in out
+    assert "draining: the cloud preempts it" in out
+    server.on("/agents", json_answer({"items": [there]}))
+    assert "joined" not in rung("status").out
 
 
 def test_audit_over_http(server: Scripted, rung: Rung) -> None:

@@ -226,6 +226,18 @@ def test_what_has_no_effect_is_told() -> None:
     assert given(PLAIN).warnings == []
 
 
+def test_what_has_an_effect_is_not_told() -> None:
+    """Accumulation is the trainer's; of the switches beside it each is named by itself."""
+    text = (
+        PLAIN + "optimizations: {aggregation_frequency: 2, average_aggregated_gradients: false}\n"
+    )
+    assert given(text).warnings == []
+    text = PLAIN + "optimizations: {aggregation_frequency: 2, mixed_precision: O1}\n"
+    [warning] = given(text).warnings
+    assert warning.startswith("optimizations.mixed_precision has no effect here")
+    assert "context.use_amp()" in warning
+
+
 def test_values_in_place_of_exponents_are_told() -> None:
     """A `log` whose ends look like values gets a warning with the exponents."""
     text = RANDOM + "hyperparameters: {lr: {type: log, base: 10, minval: 0.0001, maxval: 0.1}}\n"

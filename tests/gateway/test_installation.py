@@ -20,6 +20,7 @@ from rung.events.allocation import (
     AllocationReleased,
     AllocationRequested,
     AllocationWithdrawn,
+    DrainRequested,
     Share,
     Slot,
 )
@@ -58,6 +59,12 @@ def _joined(agent: str, incarnation: int = 1) -> AgentJoined:
     slots = [Slot(id=n, kind="cpu", name=f"CPU slot {n}") for n in range(2)]
     return AgentJoined(
         pool="default", agent_id=agent, incarnation=incarnation, hostname="host", slots=slots
+    )
+
+
+def _drained(agent: str, incarnation: int = 1) -> DrainRequested:
+    return DrainRequested(
+        pool="default", agent_id=agent, incarnation=incarnation, reason="the cloud preempts it"
     )
 
 
@@ -127,6 +134,18 @@ def test_allocations(events: list[Any], waiting: int, running: int) -> None:
         ([_joined("a"), _joined("a", 2)], [("joined", 2)]),
         ([_joined("a", 2), _joined("a", 1)], [("joined", 2)]),
         ([_joined("a"), AgentLeft(pool="default", agent_id="a", incarnation=1)], [("left", 1)]),
+        ([_joined("a"), _drained("a")], [("draining", 1)]),
+        ([_joined("a", 2), _drained("a")], [("joined", 2)]),
+        ([_joined("a"), _drained("a"), _joined("a", 2)], [("joined", 2)]),
+        (
+            [
+                _joined("a"),
+                _drained("a"),
+                AgentLeft(pool="default", agent_id="a", incarnation=1),
+                _drained("a"),
+            ],
+            [("left", 1)],
+        ),
         (
             [
                 _joined("a", 2),
@@ -166,7 +185,9 @@ async def test_agents_and_queue_are_shown(world: World) -> None:
     await world.write(
         _joined("a"),
         _joined("b"),
+        _joined("c"),
         AgentLeft(pool="default", agent_id="b", incarnation=1),
+        _drained("c"),
         _requested(0),
         _requested(1),
         _requested(2, priority=1),
@@ -179,14 +200,25 @@ async def test_agents_and_queue_are_shown(world: World) -> None:
         rest = await client.get(f"/queue?cursor={queue['next_cursor']}")
         status = await client.get("/status")
 
-    assert [(it["id"], it["state"]) for it in agents] == [("a", "joined"), ("b", "left")]
+    assert [(it["id"], it["state"], it["reason"]) for it in agents] == [
+        ("a", "joined", None),
+        ("b", "left", None),
+        ("c", "draining", "the cloud preempts it"),
+    ]
     assert [slot["allocation_id"] for slot in agents[0]["slots"]] == [f"{EXPERIMENT}.0.1", None]
     assert [it["trial_id"] for it in queue["items"]] == [f"{EXPERIMENT}.2"]
     assert [(it["trial_id"], it["withdrawn"]) for it in rest["items"]] == [
         (f"{EXPERIMENT}.1", True)
     ]
     assert status["pools"] == [
-        {"name": "default", "agents": 1, "slots": 2, "slots_used": 1, "waiting": 2}
+        {
+            "name": "default",
+            "agents": 1,
+            "slots": 2,
+            "slots_used": 1,
+            "waiting": 2,
+            "draining": 1,
+        }
     ]
 
 

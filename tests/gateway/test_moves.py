@@ -13,6 +13,7 @@ from rung.events.allocation import (
     AgentJoined,
     AgentLeft,
     AllocationRequested,
+    DrainRequested,
     MoveRequested,
     Slot,
 )
@@ -57,6 +58,9 @@ async def _placed(world: World, client: Client) -> str:
     agents: list[Payload] = [_joined("a", slots=2), _joined("b", slots=2), _joined("small")]
     agents += [_joined("far", pool="west", slots=2), _joined("gone", slots=2)]
     agents.append(AgentLeft(pool="default", agent_id="gone", incarnation=1))
+    why = "the cloud takes it"
+    agents.append(_joined("spot", slots=2))
+    agents.append(DrainRequested(pool="default", agent_id="spot", incarnation=1, reason=why))
     async with _scheduler(world):
         await world.write(*agents, asked)
         await until(
@@ -110,6 +114,7 @@ async def test_same_key_moves_once(world: World, client: Client) -> None:
         ("nobody", 404, "not-found", "there is no agent 'nobody'; `rung status`"),
         ("far", 409, "other-pool", "agent far is in pool west; the trial is in default"),
         ("gone", 409, "agent-gone", "agent gone has left"),
+        ("spot", 409, "agent-gone", "agent spot is being drained: the cloud takes it"),
         ("small", 409, "too-small", "agent small has 1 slots; trial {} needs 2"),
         ("a", 409, "there-already", "trial {} is on agent a"),
         ("", 400, "bad-parameter", "to: Expected `str` of length >= 1"),

@@ -9,7 +9,7 @@ import structlog
 from gateway.client import Client
 from gateway.conftest import EXPERIMENT_FILE, World, until
 from rung.events import decode, partition_of
-from rung.events.allocation import AgentJoined, AgentLeft, AgentLost, Slot
+from rung.events.allocation import AgentJoined, AgentLeft, AgentLost, DrainRequested, Slot
 from rung.host import vital
 from rung.host.observed_ledger import ObservedLedger
 from rung.host.vital import Vitals
@@ -109,9 +109,9 @@ async def test_searches_are_counted_by_state(watched: Client, world: World) -> N
 
 
 async def test_agents_are_counted_by_state(watched: Client, world: World) -> None:
-    """Those that are there, and those that were lost a moment ago; who left is neither."""
+    """Those there, those that are drained, those lost a moment ago; who left is none of them."""
     slots: list[Slot] = []
-    for name in ("a", "b", "c"):
+    for name in ("a", "b", "c", "d"):
         await world.writer.write(
             AgentJoined(pool="default", agent_id=name, incarnation=1, hostname=name, slots=slots)
         )
@@ -120,9 +120,14 @@ async def test_agents_are_counted_by_state(watched: Client, world: World) -> Non
         AgentLost(pool="default", agent_id="c", incarnation=1, silent_ms=31_000)
     )
 
+    await world.writer.write(
+        DrainRequested(pool="default", agent_id="d", incarnation=1, reason="spot")
+    )
+
     async def told() -> str:
         return await _metrics(watched)
 
+    await until(told, lambda text: 'rung_agents{pool="default",state="draining"} 1.0' in text)
     await until(told, lambda text: 'rung_agents{pool="default",state="lost"} 1.0' in text)
     assert 'rung_agents{pool="default",state="alive"} 1.0' in await told()
 

@@ -9,6 +9,7 @@ from gateway.scenario import EXPERIMENT, config, play, submitted
 from page.browser import Browser
 from page.conftest import TOKEN, Site
 from rung.events import Payload, decode
+from rung.events.allocation import AgentJoined, DrainRequested, Slot
 from rung.events.experiment import ExperimentSubmitted, KillRequested, PauseRequested
 from rung.events.metric import LogLine, LogsPrinted, MetricRow, MetricsReported
 from rung.events.trial import TrialExited, TrialStarted, TrialValidated
@@ -67,6 +68,21 @@ async def opened(site: Site, browser: Browser) -> Browser:
     await browser.open(f"{site.url}#token={TOKEN}")
     await browser.says("Experiments", "h1")
     return browser
+
+
+async def test_an_agent_that_is_drained_is_named(site: Site, opened: Browser) -> None:
+    """On top, with the reason where the mouse rests; its slots are not counted any more."""
+    slots = [Slot(id=0, kind="cpu", name="CPU slot 0")]
+    for name in ("here", "spot"):
+        await site.write(
+            AgentJoined(pool="default", agent_id=name, incarnation=1, hostname="h", slots=slots)
+        )
+    reason = "the cloud preempts this machine"
+    await site.write(DrainRequested(pool="default", agent_id="spot", incarnation=1, reason=reason))
+    await opened.says("1 agent draining", "#installation")
+    await opened.says("0 of 1 slot busy", "#installation")
+    title = await opened.run("document.querySelector('#installation .problem').title")
+    assert title == f"spot: {reason}"
 
 
 async def test_a_token_in_the_address_is_taken_out_of_it(site: Site, browser: Browser) -> None:

@@ -1,22 +1,24 @@
 """What cannot be resumed exactly is named, with what would make it so."""
 
 import random
+from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import structlog
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, RandomSampler
 
 from rung import torch as rt
 from rung.torch import exactness
 from training.plain import PlainTrial
-from training.story import CONFIG
+from training.story import CONFIG, finish
 
 from .conftest import Start
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda")
+CPU, GPU = (exactness.Circumstances(torch.device(name)) for name in ("cpu", "cuda"))
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +26,7 @@ def as_before() -> Any:
     """Put torch's switch back."""
     yield
     torch.use_deterministic_algorithms(mode=False)
+    torch.backends.cudnn.benchmark = False
 
 
 class Stream(IterableDataset[int]):
@@ -61,11 +64,24 @@ def test_a_plain_trial_has_no_caveats() -> None:
 
 
 def test_generators_of_ones_own_are_named() -> None:
-    """Each by its place, and with the two methods that would keep it."""
+    """Each by its place, and with the two methods that would keep it.
+
+    Also within what a data set is made of; what the trainer seeds itself is not named.
+    """
     stream, own, drawn = exactness.caveats(Drawing(), CPU, [Stream()])
     assert "data set Stream is an IterableDataset without state_dict" in stream
     assert own.startswith("Drawing.noise is a generator of its own")
     assert drawn.startswith("Stream.rng is a generator of its own")
+
+
+def test_generators_are_found_in_what_a_data_set_is_made_of() -> None:
+    """In a transform of a list, say; but not those of samplers, which are seeded anew."""
+    noise = SimpleNamespace(rng=torch.Generator())
+    data = SimpleNamespace(transform=SimpleNamespace(transforms=[None, noise]), labels=[1, 2])
+    [text] = exactness.caveats(object(), CPU, [data])
+    assert text.startswith("SimpleNamespace.transform.transforms[1].rng is a generator")
+    sampler = RandomSampler([1, 2], generator=torch.Generator())
+    assert exactness.caveats(object(), CPU, [[1, 2], sampler]) == []
 
 
 def test_a_gpu_is_named_unless_it_is_deterministic() -> None:
@@ -76,21 +92,77 @@ def test_a_gpu_is_named_unless_it_is_deterministic() -> None:
     assert exactness.caveats(object(), GPU, []) == []
 
 
+def test_what_a_script_switches_off_is_named() -> None:
+    """Although the experiment file asks for it; and cuDNN's choice by speed."""
+    exactness.demand()
+    torch.backends.cudnn.benchmark = True
+    [text] = exactness.caveats(object(), GPU._replace(demanded=True), [])
+    assert "cudnn.benchmark is on" in text
+    torch.use_deterministic_algorithms(mode=False)
+    [text] = exactness.caveats(object(), CPU._replace(demanded=True), [])
+    assert "switched torch.use_deterministic_algorithms off" in text
+
+
+def test_several_gpus_are_named() -> None:
+    """Their sums depend on how they are connected."""
+    exactness.demand()
+    [text] = exactness.caveats(object(), GPU._replace(demanded=True, ranks=2), [])
+    assert "moved to other machines" in text
+
+
+class Putting(PlainTrial):
+    """Does what torch has no deterministic way for, on a processor either."""
+
+    def put(self) -> torch.Tensor:
+        """Write twice to the same place."""
+        return torch.zeros(2).put_(torch.tensor([0, 0]), torch.tensor([1.0, 2.0]))
+
+
+class PuttingInTraining(Putting):
+    """While it trains."""
+
+    def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+        """Fit a line."""
+        self.put()
+        return super().train_batch(batch, epoch_idx, batch_idx)
+
+
+class PuttingInValidation(Putting):
+    """While it is validated."""
+
+    def evaluate_batch(self, batch: Any) -> Mapping[str, Any]:
+        """Return something."""
+        return {"loss": self.put().sum()}
+
+
+@pytest.mark.parametrize("kind", [PuttingInTraining, PuttingInValidation])
 def test_an_operation_that_is_not_deterministic_is_named(
-    start: Start, monkeypatch: pytest.MonkeyPatch
+    start: Start, kind: type[Putting]
 ) -> None:
     """The experiment file forbids it, and the run fails with its name and the two ways out."""
-    refusal = "scatter_add_cuda_kernel does not have a deterministic implementation, but you set …"
-
-    class Scattering(PlainTrial):
-        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
-            assert torch.are_deterministic_algorithms_enabled()
-            raise RuntimeError(refusal)
-
     config = CONFIG | {"reproducibility": {"deterministic": True}}
     _, context = start(config=config, length=2)
-    with pytest.raises(rt.NotDeterministic, match=r"scatter_add_cuda_kernel .* that line out"):
-        rt.Trainer(Scattering(context), context).fit()
+    with pytest.raises(rt.NotDeterministic, match=r"^put_ gives other results .* that line out"):
+        rt.Trainer(kind(context), context).fit()
+
+
+def test_without_the_demand_it_is_as_ever(start: Start) -> None:
+    """Nobody is refused anything."""
+    agent, context = start(config=CONFIG, length=2)
+    rt.Trainer(PuttingInTraining(context), context).fit()
+    assert finish(agent, context)[-1] == "s2"
+
+
+def test_a_setting_of_cublas_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the environment has one with which it is not deterministic."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":0:0")
+    exactness.demand()
+    told = "Deterministic behavior was enabled, but … because it uses CuBLAS and you have CUDA …"
+    with (
+        pytest.raises(rt.NotDeterministic, match=r"CUBLAS_WORKSPACE_CONFIG=:0:0.* :4096:8"),
+        exactness.operators_named(),
+    ):
+        raise RuntimeError(told)
 
 
 def test_another_machine_is_named() -> None:

@@ -193,6 +193,8 @@ def test_hooks_are_called_in_order(start: Start) -> None:
         "on_training_epoch_start",
         "on_training_epoch_end",
         "on_validation_start",
+        "on_validation_epoch_start",
+        "on_validation_epoch_end",
         "on_validation_end",
         "on_checkpoint_save_start",
         "on_checkpoint_write_end",

@@ -14,6 +14,7 @@ import torch
 from rung import torch as rt
 from rung.objects import Draft
 from training.noisy import Fuse, NoisyTrial
+from training.rivals import RivalsTrial
 from training.steady import SteadyTrial
 
 
@@ -23,7 +24,7 @@ def train(order: dict[str, Any]) -> None:
     os.environ.update(order["environment"])
     os.chdir(order["folder"])
     torch.set_num_threads(1)
-    make: Any = {"noisy": NoisyTrial, "steady": SteadyTrial}[order["trial"]]
+    make: Any = {"noisy": NoisyTrial, "steady": SteadyTrial, "rivals": RivalsTrial}[order["trial"]]
     fuse, idle = Fuse(order["moment"]), Fuse(None)
     if order["fuse"] == "stores":
         burn_when_storing(fuse)
@@ -31,12 +32,16 @@ def train(order: dict[str, Any]) -> None:
     with rt.init(aggregation_frequency=2) as context:
         trial = make(context, fuse, order["workers"])
         rt.Trainer(trial, context).fit()
-        kept = [trial.model.state_dict(), trial.optimizer.state_dict(), torch.get_rng_state()]
+        kept = [torch.get_rng_state(), *(it.state_dict() for it in context.models)]
+        kept += [it.state_dict() for it in context.optimizers]
+        kept += [repr(it.scheduler.state_dict()) for it in context.schedulers]
         kept += [it.state_dict() for it in context.kept.values()]
     buffer = io.BytesIO()
     torch.save(kept, buffer)
     digest = hashlib.sha256(buffer.getvalue()).hexdigest()
     result = {"weights": digest, "validations": trial.moments.validations}
+    if isinstance(trial, RivalsTrial):
+        result |= {"patience": trial.moments.state_dict(), "steps": context.schedulers.steps()}
     if context.scaler is not None:
         result["scale"] = context.scaler.get_scale()
     Path("result.json").write_text(json.dumps(result), encoding="utf-8")

@@ -1,6 +1,6 @@
 """`rung status`."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -49,26 +49,8 @@ def _tell(where: str, found: "Status", agents: "list[Agent]", queue: "list[Queue
             ("dead letters", found.dead_letters or None),
         ]
     )
-    here = [agent for agent in agents if agent.state == "joined"]
     click.echo()
-    if here:
-        print_table(
-            ["pool", "agent", "host", "slots", "in use", "by"],
-            [
-                (
-                    agent.pool,
-                    agent.id,
-                    agent.hostname,
-                    len(agent.slots),
-                    sum(slot.allocation_id is not None for slot in agent.slots),
-                    sorted({slot.allocation_id for slot in agent.slots if slot.allocation_id}),
-                )
-                for agent in here
-            ],
-            right=["slots", "in use"],
-        )
-    else:
-        click.echo("No agent offers slots.")
+    _tell_agents([agent for agent in agents if agent.state in {"joined", "draining"}])
     if queue:
         click.echo()
         print_table(
@@ -81,6 +63,30 @@ def _tell(where: str, found: "Status", agents: "list[Agent]", queue: "list[Queue
         )
         if len(queue) > 20:
             click.echo(f"and {len(queue) - 20} more")
+
+
+def _tell_agents(here: "list[Agent]") -> None:
+    if not any(agent.state == "joined" for agent in here):
+        click.echo("No agent offers slots.")
+    if not here:
+        return
+    heads: list[str] = ["pool", "agent", "host", "slots", "in use", "by"]
+    rows: list[list[Any]] = [
+        [
+            agent.pool,
+            agent.id,
+            agent.hostname,
+            len(agent.slots),
+            sum(slot.allocation_id is not None for slot in agent.slots),
+            sorted({slot.allocation_id for slot in agent.slots if slot.allocation_id}),
+        ]
+        for agent in here
+    ]
+    if any(agent.state == "draining" for agent in here):
+        heads.insert(3, "state")
+        for row, agent in zip(rows, here, strict=True):
+            row.insert(3, f"draining: {agent.reason}" if agent.state == "draining" else "joined")
+    print_table(heads, rows, right=["slots", "in use"])
 
 
 def _tell_letters(letters: "list[DeadLetter]", count: int) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from rung.cli.board_files import BoardFiles
 from rung.cli.complete import experiment_ids
 from rung.cli.event_file import EventFile, Scalar
 from rung.cli.exit_code import OK
@@ -41,8 +42,9 @@ _HOW: Final = "pip install tensorboard"
 async def tensorboard(experiment_id: str, link: Link, *, port: int, folder: Path | None) -> int:
     """Show an experiment's curves in TensorBoard, and go on as it trains.
 
-    Each trial's metrics are written as an event file into a folder of its own. Where TensorBoard
-    is not installed, or with --json, that is all.
+    Each trial's metrics are written as an event file into a folder of its own, beside the files
+    that it wrote for TensorBoard itself. Where TensorBoard is not installed, or with --json, that
+    is all.
     """
     async with link.client(PATIENCE_FOLLOWING_S) as client:
         shown = await client.experiment(experiment_id)
@@ -51,9 +53,11 @@ async def tensorboard(experiment_id: str, link: Link, *, port: int, folder: Path
             board = Board(client, shown.id, target, files)
             await board.write()
             if link.json:
-                print_json({"folder": str(target), "trials": board.trials, "points": board.points})
+                found = {"trials": board.trials, "points": board.points, "files": board.files}
+                print_json({"folder": str(target)} | found)
                 return OK
-            click.echo(f"{board.points} points of {board.trials} trials are in {target}")
+            more = f", and {board.files} files of theirs," if board.files else ""
+            click.echo(f"{board.points} points of {board.trials} trials{more} are in {target}")
             command = _command()
             if command is None:
                 click.echo(f"TensorBoard is not installed: {_HOW}", err=True)
@@ -72,6 +76,7 @@ class Board:
         self._experiment_id = experiment_id
         self._folder = folder
         self._stack = files
+        self._own = BoardFiles(client, experiment_id, folder)
         self._files: dict[str, EventFile] = {}
         self._last: dict[tuple[str, str], int] = {}
         self.points = 0
@@ -81,6 +86,11 @@ class Board:
     def trials(self) -> int:
         """How many trials have a file."""
         return len(self._files)
+
+    @property
+    def files(self) -> int:
+        """How many files the trials wrote themselves."""
+        return self._own.count
 
     async def write(self) -> None:
         """Write what there is beyond what was written before."""
@@ -93,6 +103,7 @@ class Board:
                     self._add(trial_id, Scalar(tag, step, time_ms / 1000, float(value)))
         for file in self._files.values():
             file.flush()
+        await self._own.bring()
 
     async def follow(self) -> None:
         """Write what comes, until the experiment ended."""

@@ -145,9 +145,18 @@ class AsyncClient:
         """Return a checkpoint with its files."""
         return await self._get(f"/checkpoints/{_name(checkpoint_id)}", answer.CheckpointDetail)
 
-    async def download(self, checkpoint_id: str, folder: Path) -> answer.CheckpointDetail:
-        """Write a checkpoint's files to a new folder, each checked against its digest."""
+    async def download(
+        self, checkpoint_id: str, folder: Path, *, below: str = ""
+    ) -> answer.CheckpointDetail:
+        """Write a checkpoint's files to a new folder, each checked against its digest.
+
+        Args:
+            checkpoint_id: which checkpoint.
+            folder: where its files go.
+            below: only those whose names begin so.
+        """
         checkpoint = await self.checkpoint(checkpoint_id)
+        checkpoint.files = [file for file in checkpoint.files if file.name.startswith(below)]
         await download(self._transport, checkpoint, folder)
         return checkpoint
 

@@ -100,9 +100,11 @@ class Client:
         """Return a checkpoint with its files."""
         return self._run(self._client.checkpoint(checkpoint_id))
 
-    def download(self, checkpoint_id: str, folder: Path) -> answer.CheckpointDetail:
+    def download(
+        self, checkpoint_id: str, folder: Path, *, below: str = ""
+    ) -> answer.CheckpointDetail:
         """Write a checkpoint's files to a new folder, each checked against its digest."""
-        return self._run(self._client.download(checkpoint_id, folder))
+        return self._run(self._client.download(checkpoint_id, folder, below=below))
 
     def ask(
         self, action: Action, experiment_id: str, *, key: str | None = None

@@ -21,9 +21,13 @@ class Agent(Struct, kw_only=True):
     pool: str
     hostname: str
     incarnation: int
-    state: Literal["joined", "left", "lost"]
+    state: Annotated[
+        Literal["joined", "draining", "left", "lost"],
+        Meta(description="draining: what runs on it goes on elsewhere, and nothing new comes"),
+    ]
     since: Time
     slots: list[SlotUse]
+    reason: Annotated[str | None, Meta(description="why it is draining, or was")] = None
 
 
 class AgentList(Struct, kw_only=True):
@@ -82,6 +86,7 @@ class PoolStatus(Struct, kw_only=True):
     slots: int
     slots_used: int
     waiting: int
+    draining: Annotated[int, Meta(description="agents that will be gone soon")] = 0
 
 
 class Status(Struct, kw_only=True):

@@ -41,7 +41,7 @@ class DrainRequested(Struct, frozen=True, kw_only=True):
     TYPE: ClassVar[str] = "rung.agent.drain_requested.v1"
     TOPIC: ClassVar[str] = topic.POOLS
     WRITER: ClassVar[str] = "agent"
-    READERS: ClassVar[tuple[str, ...]] = ("scheduler",)
+    READERS: ClassVar[tuple[str, ...]] = ("scheduler", "gateway")
 
     pool: str
     agent_id: str

@@ -36,14 +36,14 @@ class BindMount(Section):
 
 
 class Optimizations(Section):
-    """Old switches of distributed training; the script's own code decides this now."""
+    """How `rung.torch` accumulates gradients, and old switches of distributed training."""
 
     aggregation_frequency: Positive = 1
-    """Historical."""
+    """How many batches make one step of the optimizer."""
     auto_tune_tensor_fusion: Flag = False
     """Historical."""
     average_aggregated_gradients: Flag = True
-    """Historical."""
+    """Whether such a step has the mean of their gradients, not the sum."""
     average_training_metrics: Flag = True
     """Historical."""
     gradient_compression: Flag = False

@@ -84,7 +84,10 @@ TRIAL_RESTARTS: Final = METER.counter(
 
 SLOTS: Final = METER.gauge("rung_slots", "Slots of a pool, `free` or `used`.", "pool", "state")
 AGENTS: Final = METER.gauge(
-    "rung_agents", "Agents of a pool, `alive` or `lost` within a day.", "pool", "state"
+    "rung_agents",
+    "A pool's agents: `alive`, `draining`, or `lost` within a day.",
+    "pool",
+    "state",
 )
 QUEUE_LENGTH: Final = METER.gauge("rung_queue_length", "Allocations that wait for slots.", "pool")
 QUEUE_WAIT_SECONDS: Final = METER.histogram(

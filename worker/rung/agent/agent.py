@@ -17,48 +17,42 @@ end before the join is written; grants for other incarnations are none of ours.
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import socket
-from pathlib import Path
 from typing import Any, Final, assert_never
 
 import structlog
 from structlog.contextvars import bound_contextvars
 
 from rung.agent.config import Settings
+from rung.agent.conversation import Conversation
 from rung.agent.depot import Depot
 from rung.agent.drain import Drain
 from rung.agent.endpoint import Endpoint
+from rung.agent.folder_lock import AgentRefused, lock_folder
 from rung.agent.gauge import measured
 from rung.agent.leftovers import kill_marked
 from rung.agent.losses import PoolFacts
 from rung.agent.meeting import Introductions
 from rung.agent.node import Node
 from rung.agent.placements import Placement, Placements
+from rung.agent.presence import Presence
 from rung.agent.run import Run
 from rung.agent.slots import detect
 from rung.agent.socket_folder import SocketFolder
 from rung.agent.source_folder import SourceFolder
 from rung.agent.spool import Spool
-from rung.agent.spot import cloud_of, notice_from
+from rung.agent.spot import notice_to
 from rung.agent.starter import Starter
 from rung.agent.supply import Supply, hidden_variables
-from rung.events import LedgerError, RungError
 from rung.events.allocation import (
-    AgentJoined,
-    AgentLeft,
     AgentLost,
     AllocationDropped,
     AllocationGranted,
     AllocationLost,
     AllocationSignaled,
-    DrainRequested,
-    Slot,
 )
-from rung.events.metric import AgentBeat
 from rung.events.trial import RunSpec
-from rung.host import FactWriter
 from rung.ledger import Ledger
 from rung.objects import open_store
 
@@ -71,16 +65,11 @@ who is still there then is asked once more, by the agent itself."""
 _log = structlog.get_logger()
 
 
-class AgentRefused(RungError):
-    """The agent cannot work with its folder; the message says why."""
-
-
 class Agent:
     """One life of an agent."""
 
     def __init__(self, settings: Settings, ledger: Ledger) -> None:
         self._settings = settings
-        self._ledger = ledger
         folder = settings.folder.absolute()
         self._folder = folder
         self._slots = detect(settings.slots)
@@ -97,9 +86,10 @@ class Agent:
         )
         self._sources = SourceFolder(folder, self._depot.store)
         self._socket = SocketFolder(folder)
+        self._presence = Presence(settings, ledger, self._spool, self._slots)
         self._runs: dict[str, Run] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._endpoint = Endpoint(self._spool, self._runs.get)
+        self._endpoint = Endpoint(self._spool, self._speaker)
         self._starter = Starter(
             folder,
             self._spool,
@@ -108,12 +98,10 @@ class Agent:
             hidden=self._depot.hidden_variables() | hidden_variables(),
             lost=self._renew,
         )
-        self._joined = asyncio.Event()
         self._renewing = asyncio.Lock()
         self._offering: int | None = None
         """The incarnation whose grants are carried out; None between two."""
         self._node: Node
-        self._beats: FactWriter
 
     async def run(self, stop: asyncio.Event, gone: asyncio.Event) -> None:
         """Live until `stop` (leave in good order) or `gone` (kill everything, leave at once).
@@ -122,7 +110,7 @@ class Agent:
             AgentRefused: another agent uses the folder, or it cannot be written.
             LedgerError: one that does not pass by itself.
         """
-        lock = _lock(self._folder)
+        lock = lock_folder(self._folder)
         try:
             await self._open()
             try:
@@ -168,7 +156,7 @@ class Agent:
         drain = asyncio.create_task(self._drain.run())
         starter = asyncio.create_task(self._starter.run())
         work = asyncio.create_task(self._work())
-        beat = asyncio.create_task(self._beat())
+        beat = asyncio.create_task(self._presence.beat(self._runs))
         losses = asyncio.create_task(self._pool_facts.follow())
         taken = asyncio.create_task(self._taken_away())
         stopped, abandoned = (asyncio.create_task(event.wait()) for event in (stop, gone))
@@ -199,45 +187,13 @@ class Agent:
         await self._drain.empty()
         await self._placements.skip_to_the_end()
         await self._pool_facts.following.wait()
-        await self._join()
+        self._offering = await self._presence.join()
         await self._placements.follow()
 
-    async def _join(self) -> None:
-        """Begin a new incarnation."""
-        incarnation = self._offering = await self._spool.start_incarnation()
-        spool = self._spool
-        self._beats = FactWriter(
-            self._ledger, source=spool.source, origin=f"{spool.origin}/beats/{incarnation}"
-        )
-        spool.put(
-            AgentJoined(
-                pool=self._settings.pool,
-                agent_id=spool.agent_id,
-                incarnation=incarnation,
-                hostname=socket.gethostname(),
-                slots=[Slot(id=s.id, kind=s.kind, name=s.name) for s in self._slots],
-            )
-        )
-        _log.info("joined", agent=spool.agent_id, incarnation=incarnation, slots=len(self._slots))
-        self._joined.set()
-
-    async def _beat(self) -> None:
-        await self._joined.wait()
-        while True:
-            try:
-                await self._beats.write(
-                    AgentBeat(
-                        pool=self._settings.pool,
-                        agent_id=self._spool.agent_id,
-                        incarnation=self._spool.incarnation,
-                        allocations=list(self._runs),
-                    )
-                )
-            except LedgerError as error:
-                if not error.retriable:
-                    raise
-                _log.warning("no beat: the ledger is away", error=str(error))
-            await asyncio.sleep(self._settings.beat_s)
+    def _speaker(self, allocation_id: str) -> Conversation | None:
+        """Return who hears the processes of a run."""
+        run = self._runs.get(allocation_id)
+        return run.conversation if run is not None else None
 
     def _obey(self, decision: Placement) -> None:
         match decision:
@@ -284,8 +240,8 @@ class Agent:
         async with self._renewing:
             self._offering = None
             await self._end_runs()
-            if self._joined.is_set():
-                await self._join()
+            if self._presence.joined.is_set():
+                self._offering = await self._presence.join()
 
     async def _taken_for_lost(self, lost: AgentLost) -> None:
         """Offer the slots again; what still runs here was given to others."""
@@ -309,21 +265,10 @@ class Agent:
         The scheduler asks the runs to yield, on all agents that a gang is on, and gives this one
         nothing new. Returns once they have, or when it is time to go without.
         """
-        cloud = await asyncio.to_thread(cloud_of, self._settings.spot, self._settings.metadata_url)
-        if cloud is None:
-            await asyncio.get_running_loop().create_future()
-            return
-        notice = await notice_from(cloud, every_s=self._settings.spot_every_s)
+        settings = self._settings
+        notice = await notice_to(settings.spot, settings.metadata_url, settings.spot_every_s)
         _log.warning("leaving", reason=notice.reason, seconds=notice.seconds)
-        await self._joined.wait()
-        self._spool.put(
-            DrainRequested(
-                pool=self._settings.pool,
-                agent_id=self._spool.agent_id,
-                incarnation=self._spool.incarnation,
-                reason=notice.reason,
-            )
-        )
+        await self._presence.drain(notice.reason)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(notice.seconds * _OF_NOTICE):
                 while self._tasks:
@@ -339,14 +284,7 @@ class Agent:
         if not ended.done():
             ended.cancel()
             return
-        if self._joined.is_set():
-            self._spool.put(
-                AgentLeft(
-                    pool=self._settings.pool,
-                    agent_id=self._spool.agent_id,
-                    incarnation=self._spool.incarnation,
-                )
-            )
+        self._presence.leave()
         self._offering = None
         try:
             async with asyncio.timeout(_DRAIN_S):
@@ -360,18 +298,3 @@ async def _end(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _lock(folder: Path) -> int:
-    """Take the folder for this process, for as long as the returned descriptor is open."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise AgentRefused(f"the agent's folder {folder} cannot be used: {error}") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(lock)
-        raise AgentRefused(f"another agent uses the folder {folder}; give each its own") from error
-    return lock

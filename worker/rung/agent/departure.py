@@ -7,10 +7,14 @@ connected does not know the platform's words, and gets SIGTERM.
 import asyncio
 import signal
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from rung.agent.endpoint import Connection
 from rung.agent.outcome import Conduct
 from rung.core.protocol import Preempt
+from rung.events.trial import RunSpec
+
+_GRACE_S: Final = 3600.0
 
 
 class Departure:
@@ -72,3 +76,9 @@ class Departure:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+
+def grace_of(spec: RunSpec, most_s: float) -> float:
+    """Return how many seconds a run may take to leave: what it asks for, but no more than that."""
+    asked = spec.config.get("preemption_timeout")
+    return min(float(asked) if isinstance(asked, int | float) else _GRACE_S, most_s)

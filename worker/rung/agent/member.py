@@ -1,7 +1,7 @@
 """One process of a run: launched, heard, seen to its end."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rung.agent.capture import Capture
 from rung.agent.reports import Reports
@@ -65,3 +65,10 @@ class Member:
         for capture in self._captures:
             capture.close()
         self._starter.forget(self.name)
+
+
+def members_of(allocation_id: str, ranks: Sequence[int], starter: Starter) -> list[Member]:
+    """Return a member for each rank; a single one is called as the run."""
+    if len(ranks) == 1:
+        return [Member(starter, allocation_id, ranks[0])]
+    return [Member(starter, f"{allocation_id}/{rank}", rank) for rank in ranks]

@@ -17,6 +17,7 @@ takes a new incarnation), the agent goes down (`AgentLeft`), the agent died.
 
 import asyncio
 import contextlib
+import math
 import secrets
 from functools import partial
 from pathlib import Path
@@ -24,52 +25,39 @@ from typing import Final
 
 from rung.agent.aftermath import is_aftermath
 from rung.agent.command import InvalidEntrypoint
+from rung.agent.conversation import Concerned, Conversation
 from rung.agent.crew import Crew
 from rung.agent.delivery import Delivery
-from rung.agent.departure import Departure
-from rung.agent.endpoint import Connection
+from rung.agent.departure import Departure, grace_of
 from rung.agent.launcher import places, wanted
 from rung.agent.launching import Identity, launch_of, network_of
 from rung.agent.lines import Level
-from rung.agent.member import Member
+from rung.agent.member import members_of
 from rung.agent.node import Node
 from rung.agent.outcome import Ending, facts_of
 from rung.agent.rendezvous import Rendezvous
 from rung.agent.reports import Reports
-from rung.agent.saying import fact_of, problem_with
 from rung.agent.source_folder import CodeUnusable
 from rung.agent.starter import NotStarted
 from rung.agent.supply import Provision
 from rung.agent.watch import Watch
 from rung.agent.wire import Launch
-from rung.core import protocol
-from rung.core.protocol import (
-    Damaged,
-    FromTrial,
-    Reported,
-    Restored,
-    Stored,
-    Welcome,
-)
+from rung.core.protocol import Welcome
 from rung.events import RungError
 from rung.events.allocation import AllocationGranted
 from rung.events.trial import ExitOutcome, TrialStarted, Withdrawal
 from rung.host import trace
 
-_SETTLE_S: Final = 10.0
 AFTERMATH_S: Final = 10.0
 """How long a failure that says that another agent's rank was lost waits for news of that."""
-_GRACE_S: Final = 3600.0
-_IGNORED: Final = "rung ignored what the script said on its socket"
 
 
 class Run:
-    """Carries out one grant; a `Speaker` for the endpoint."""
+    """Carries out one grant."""
 
     def __init__(
         self, node: Node, granted: AllocationGranted, share: int, incarnation: int
     ) -> None:
-        self.token = secrets.token_hex(16)
         self.allocation_id = granted.allocation_id
         self._node = node
         self._spec = granted.spec
@@ -82,27 +70,28 @@ class Run:
         self._incarnation = incarnation
         self._trace = trace.current()
         self._reports = Reports(node.spool, granted.spec)
-        self._connections: list[Connection] = []
-        self._silent = asyncio.Event()
-        self._silent.set()
         self._preparation: asyncio.Task[list[Launch]] | None = None
         self._frameworks = True
         self._launched = False
         self._started = False
-        self._spoke = False
         self._asked: Withdrawal | None = None
         self._elsewhere = ""
         self._told = asyncio.Event()
         self._leaving = False
-        names = _names(granted.allocation_id, [place.rank for place in self._places])
-        members = [Member(node.starter, name, rank) for rank, name in names]
-        ranked = self._places[0].size > 1
-        self._crew = Crew(members, self._reports, ranked=ranked)
+        ranks = [place.rank for place in self._places]
+        members = members_of(granted.allocation_id, ranks, node.starter)
+        self._crew = Crew(members, self._reports, ranked=self._places[0].size > 1)
         self._departure = Departure(self._crew.send)
         self._rendezvous = Rendezvous(node, granted, share, self._wanted)
         self._watch = Watch(node, granted.spec, self._reports, self._departure, self._rank)
         self._data = Provision()
         self._delivery = Delivery(node.depot, granted.spec, self._warn)
+        concerned = Concerned(
+            self._reports, self._departure, self._watch, self._delivery, self._note_start
+        )
+        self.conversation: Final = Conversation(
+            secrets.token_hex(16), granted.spec, self._rank, self._welcome, concerned
+        )
 
     @property
     def launched(self) -> bool:
@@ -155,7 +144,7 @@ class Run:
             self._delivery.hurry()
             self._departure.kill(reason or "killed, as asked")
         else:
-            self._departure.ask(self._grace_s(), self._connections, spoke=self._spoke)
+            self._ask_to_leave()
 
     def leave(self, grace_s: float) -> None:
         """Make the launched run stop because the agent itself goes down."""
@@ -163,74 +152,18 @@ class Run:
         self._leaving = True
         asyncio.get_running_loop().call_later(2 * grace_s, self._delivery.hurry)
         if self._asked != "kill":
-            grace_s = min(grace_s, self._grace_s())
-            self._departure.ask(grace_s, self._connections, spoke=self._spoke)
+            self._ask_to_leave(grace_s)
+
+    def _ask_to_leave(self, within_s: float = math.inf) -> None:
+        grace_s = grace_of(self._spec, self._node.settings.grace_s_max)
+        said = self.conversation
+        self._departure.ask(min(grace_s, within_s), said.connections, spoke=said.spoke)
 
     def give_up(self) -> None:
         """End the run after an error of the agent's own."""
         if self._launched:
             self._departure.kill("killed after an error inside the agent")
         self._report(Ending("failed", None, None, "an error inside the agent; see its log"))
-
-    def connected(self, connection: Connection) -> None:
-        """Welcome a process of the run."""
-        self._connections.append(connection)
-        self._silent.clear()
-        self._spoke = True
-        self._note_start()
-        url, staged = self._delivery.url, self._delivery.staged
-        slots = self._slots_of(connection.rank)
-        connection.say(Welcome(self._spec, self._node.agent_id, url, slots, staged=staged))
-        self._departure.remind(connection)
-
-    def disconnected(self, connection: Connection) -> None:
-        """Note that a process of the run says no more."""
-        self._connections.remove(connection)
-        if not self._connections:
-            self._silent.set()
-
-    def rejected(self, reason: str) -> None:
-        """Tell the run's log about something that was no message."""
-        self._warn(f"{_IGNORED}: {reason}")
-
-    def received(self, connection: Connection, message: FromTrial) -> None:
-        """Take what a process of the run says."""
-        self._watch.heard(message)
-        match message:
-            case protocol.Alive():
-                pass
-            case protocol.Hello():
-                self.rejected("a second hello")
-            case protocol.Acknowledged():
-                self._departure.acknowledge()
-            case protocol.HparamsRefused():
-                self._departure.refuse(message.reason)
-            case protocol.Fetch():
-                self._delivery.fetch(connection, message)
-            case _:
-                self._take(connection, message)
-
-    def _take(
-        self, connection: Connection, message: Reported | Stored | Restored | Damaged
-    ) -> None:
-        """Turn a message into the fact that it means; rank 0 alone speaks for the run."""
-        if connection.rank != 0:
-            return
-        if (problem := problem_with(message)) is not None:
-            self.rejected(problem)
-            return
-        if isinstance(message, Reported):
-            self._reports.reported(message)
-        elif isinstance(message, Damaged):
-            text = f"checkpoint {message.checkpoint_id} is damaged: {message.reason}"
-            self._reports.note("warning", text, connection.rank)
-        elif isinstance(message, Stored) and self._delivery.staged:
-            self._reports.flush()
-            if (problem := self._delivery.stored(connection, message)) is not None:
-                self.rejected(problem)
-            return
-        if (fact := fact_of(self._spec, message)) is not None:
-            self._reports.put(fact)
 
     async def _live(self) -> Ending | None:
         """Return how the run ended, None if the scheduler will know without being told."""
@@ -251,11 +184,10 @@ class Run:
         self._launched = True
         try:
             whole = await self._process(launches)
-            await self._settle()
+            await self.conversation.ended(self._node, self._crew.members)
         finally:
             self._crew.close()
-            for connection in list(self._connections):
-                connection.abort()
+            self.conversation.abort()
         return self._judge() if whole else None
 
     async def _delivered(self, ending: Ending | None) -> Ending | None:
@@ -284,7 +216,8 @@ class Run:
         meeting = await self._rendezvous.meeting()
         launches = []
         for member, place in zip(self._crew.members, self._places, strict=True):
-            identity = Identity(member.name, self.allocation_id, self.token, place, node.socket)
+            token = self.conversation.token
+            identity = Identity(member.name, self.allocation_id, token, place, node.socket)
             network = network_of(self._wanted, place, meeting)
             launch = launch_of(spec, identity, self._slots, node.slots, source.folder, network)
             launch.environment.update(self._data.variables)
@@ -293,12 +226,13 @@ class Run:
         await node.starter.ready(frameworks=self._frameworks)
         return launches
 
-    def _slots_of(self, rank: int) -> list[int]:
-        """Return the slots of a process: one of the run's, or all where it is the only one."""
-        if len(self._places) == 1:
-            return self._slots
-        local = rank - self._rank
-        return self._slots[local : local + 1] if local >= 0 else []
+    def _welcome(self, rank: int) -> Welcome:
+        """Return what a process hears first; it has one of the run's slots, or all if alone."""
+        slots, local = self._slots, rank - self._rank
+        if len(self._places) > 1:
+            slots = slots[local : local + 1] if local >= 0 else []
+        url, staged = self._delivery.url, self._delivery.staged
+        return Welcome(self._spec, self._node.agent_id, url, slots, staged=staged)
 
     async def _process(self, launches: list[Launch]) -> bool:
         """Have the processes made, and wait for their ends; return False if they were lost."""
@@ -333,22 +267,6 @@ class Run:
                 with trace.following(self._trace):
                     self._reports.put(started)
 
-    async def _settle(self) -> None:
-        """Read to the end what the processes said, who are all gone by now."""
-        await self._node.endpoint.settled()
-        while True:
-            try:
-                async with asyncio.timeout(_SETTLE_S):
-                    for member in self._crew.members:
-                        await member.silent()
-                    await self._silent.wait()
-            except TimeoutError:
-                if self._node.spool.saturated:
-                    continue
-                text = "a process of this run does not die; what it still says is not read"
-                self._reports.note("error", text, self._rank)
-            return
-
     def _judge(self) -> Ending | None:
         for end in self._crew.ends:
             if end.exited.left_over:
@@ -380,16 +298,3 @@ class Run:
             steps=self._watch.steps,
         )
         node.spool.put(*(facts if self._chief or broken else facts[1:]))
-
-    def _grace_s(self) -> float:
-        """Return how long the run may take to leave."""
-        asked = self._spec.config.get("preemption_timeout")
-        grace_s = float(asked) if isinstance(asked, int | float) else _GRACE_S
-        return min(grace_s, self._node.settings.grace_s_max)
-
-
-def _names(allocation_id: str, ranks: list[int]) -> list[tuple[int, str]]:
-    """Return each rank with the name of its process; a single one is called as the run."""
-    if len(ranks) == 1:
-        return [(ranks[0], allocation_id)]
-    return [(rank, f"{allocation_id}/{rank}") for rank in ranks]

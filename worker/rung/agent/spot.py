@@ -118,6 +118,21 @@ def cloud_of(choice: Choice, url: str | None = None, dmi: Path = _DMI) -> Cloud 
     return None
 
 
+async def notice_to(choice: Choice, url: str | None, every_s: float) -> Notice:
+    """Return the notice to this machine once there is one; where nobody gives any, never.
+
+    Args:
+        choice: as for `cloud_of`.
+        url: as for `cloud_of`.
+        every_s: how often to ask.
+    """
+    cloud = await asyncio.to_thread(cloud_of, choice, url)
+    if cloud is None:
+        never: asyncio.Future[Notice] = asyncio.get_running_loop().create_future()
+        return await never
+    return await notice_from(cloud, every_s=every_s)
+
+
 async def notice_from(
     cloud: Cloud, *, every_s: float = EVERY_S, told: Callable[[str], None] | None = None
 ) -> Notice:

@@ -13,9 +13,13 @@ checkpoint periods, and resuming.
 
 from rung.torch.averages import Reducer
 from rung.torch.callback import Callback
-from rung.torch.context import StepMode, TrialContext, init
+from rung.torch.compiling import NotCompiled
+from rung.torch.context import TrialContext
 from rung.torch.exactness import NotDeterministic
+from rung.torch.opening import init
 from rung.torch.plain import NotPlain
+from rung.torch.reducing import MetricReducer
+from rung.torch.schedule import LRScheduler, StepMode
 from rung.torch.trainer import Trainer
 from rung.torch.trial import Trial
 from rung.torch.unit import Batch, Epoch, InvalidPlan, Record
@@ -25,6 +29,9 @@ __all__ = [
     "Callback",
     "Epoch",
     "InvalidPlan",
+    "LRScheduler",
+    "MetricReducer",
+    "NotCompiled",
     "NotDeterministic",
     "NotPlain",
     "Record",

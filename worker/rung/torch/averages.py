@@ -31,9 +31,14 @@ class TrainingAverages:
         self._sums: dict[str, float] = {}
         self._counts: dict[str, int] = {}
         self._waiting: list[tuple[str, torch.Tensor, float]] = []
+        self.each = False
+        """Whether to keep the metrics of each batch, too, for `batches`."""
+        self._batches: list[dict[str, Any]] = []
 
     def add(self, metrics: Mapping[str, Any], share: float = 1.0) -> None:
         """Take the metrics of a batch, or of a part of one that is so large a share of it."""
+        if self.each:
+            self._batches.append({name: _held(value) for name, value in metrics.items()})
         for name, value in metrics.items():
             if isinstance(value, torch.Tensor) and value.is_cuda:
                 self._waiting.append((name, value.detach(), share))
@@ -48,20 +53,30 @@ class TrainingAverages:
         """
         self._settle()
         if ranks is not None and ranks.size > 1:
-            together = ranks.gather(self.state_dict())
-            self.load_state_dict(merged(together) if together else {"sums": {}, "counts": {}})
+            together = ranks.gather({"sums": self._sums, "counts": self._counts})
+            whole = merged(together) if together else {"sums": {}, "counts": {}}
+            self._sums, self._counts = whole["sums"], whole["counts"]
         means = {name: total / self._counts[name] for name, total in self._sums.items()}
         self._sums, self._counts = {}, {}
         return means
 
+    def batches(self) -> list[dict[str, float]]:
+        """Return the metrics of each batch since the last report, and forget them."""
+        batches, self._batches = self._batches, []
+        return [_numbers(metrics) for metrics in batches]
+
     def state_dict(self) -> dict[str, Any]:
         """Return what was added since the last report."""
         self._settle()
-        return {"sums": dict(self._sums), "counts": dict(self._counts)}
+        state: dict[str, Any] = {"sums": dict(self._sums), "counts": dict(self._counts)}
+        if self.each:
+            state["batches"] = [_numbers(metrics) for metrics in self._batches]
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
         self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
+        self._batches = list(state.get("batches", []))
 
     def _settle(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -85,6 +100,15 @@ def merged(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             sums[name] = sums.get(name, 0.0) + total
             counts[name] = max(counts.get(name, 0), state["counts"][name])
     return {"sums": sums, "counts": counts}
+
+
+def _held(value: Any) -> Any:
+    """Return a value that later steps do not change, without waiting for a GPU."""
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in wire_values(metrics).items()}
 
 
 def named(metrics: Any) -> Mapping[str, Any]:

@@ -1,5 +1,6 @@
 """Hooks into the trainer's loop."""
 
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -24,8 +25,30 @@ class Callback:
     def on_training_epoch_end(self, epoch_idx: int) -> None:
         """An epoch is complete."""
 
+    def on_training_workload_end(
+        self, avg_metrics: dict[str, Any], batch_metrics: list[dict[str, Any]]
+    ) -> None:
+        """A training report is due.
+
+        Args:
+            avg_metrics: the means over the batches since the last one, as they are reported.
+            batch_metrics: of each of these batches, in their order; where several ranks share a
+                batch, of this rank's part.
+        """
+
     def on_validation_start(self) -> None:
         """The model is about to be validated."""
+
+    def on_validation_epoch_start(self) -> None:
+        """The first validation batch is about to be evaluated; only with `evaluate_batch`."""
+
+    def on_validation_epoch_end(self, outputs: list[Any]) -> None:
+        """The last validation batch was evaluated; only with `evaluate_batch`.
+
+        Args:
+            outputs: what `evaluate_batch` returned for each batch; with several ranks, for those
+                of this rank.
+        """
 
     def on_validation_end(self, metrics: dict[str, Any]) -> None:
         """The model was validated."""
@@ -48,3 +71,8 @@ class Callback:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take back what `state_dict` returned."""
+
+
+def listening(hooks: Sequence[Callback], name: str) -> bool:
+    """Return whether any callback does something at a moment; preparing for it may cost."""
+    return any(getattr(type(hook), name) is not getattr(Callback, name) for hook in hooks)

@@ -5,7 +5,7 @@ single process; what they found is put together in the order of the batches, on 
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,28 +14,55 @@ import torch
 from rung.core.values import wire_values
 from rung.torch import rng
 from rung.torch.averages import ValidationResult
+from rung.torch.callback import Callback, listening
+from rung.torch.compiling import obstacles_named
 from rung.torch.context import TrialContext
+from rung.torch.exactness import operators_named
 from rung.torch.sharing import Numbered, shared_batches
 from rung.torch.trial import Trial
 
 
-def evaluate(trial: Trial, context: TrialContext) -> dict[str, Any]:
+def evaluate(
+    trial: Trial, context: TrialContext, hooks: Sequence[Callback] = ()
+) -> dict[str, Any]:
     """Return the metrics of the validation set."""
     context.parallel.share_buffers(context.models)
-    with rng.preserved(), _evaluation_mode(context.models), torch.no_grad():
+    with (
+        rng.preserved(),
+        _evaluation_mode(context.models),
+        torch.no_grad(),
+        operators_named(),
+        obstacles_named(),
+    ):
         loader = trial.build_validation_data_loader()
         if type(trial).evaluate_full_dataset is not Trial.evaluate_full_dataset:
-            return _of_full_dataset(trial, context, loader)
-        result = ValidationResult(trial.evaluation_reducer())
-        if not context.parallel.several:
-            for _, metrics, records in _evaluated(trial, context, enumerate(loader)):
-                result.add(metrics, records)
-            return dict(result.reduced())
-        return _together(trial, context, loader, result)
+            with context.precision.autocast():
+                return _of_full_dataset(trial, context, loader)
+        outputs: list[Any] | None = None
+        if listening(hooks, "on_validation_epoch_end"):
+            outputs = []
+        for hook in hooks:
+            hook.on_validation_epoch_start()
+        metrics = _by_batch(trial, context, loader, outputs)
+        for hook in hooks:
+            hook.on_validation_epoch_end(outputs or [])
+        return metrics
+
+
+def _by_batch(
+    trial: Trial, context: TrialContext, loader: Any, outputs: list[Any] | None
+) -> dict[str, Any]:
+    """Evaluate batch after batch; what each gave is added to the outputs, if anybody asks."""
+    result = ValidationResult(trial.evaluation_reducer())
+    if context.parallel.several:
+        return _together(trial, context, loader, result, outputs)
+    for _, metrics, records in _evaluated(trial, context, enumerate(loader), outputs):
+        result.add(metrics, records)
+    return dict(result.reduced())
 
 
 def _evaluated(
-    trial: Trial, context: TrialContext, batches: Numbered
+    trial: Trial, context: TrialContext, batches: Numbered, outputs: list[Any] | None
 ) -> Iterator[tuple[int, Mapping[str, Any], int]]:
     """Yield each batch's number, its metrics, and how many records it holds."""
     evaluate_batch: Callable[..., Mapping[str, Any]] = trial.evaluate_batch
@@ -43,18 +70,26 @@ def _evaluated(
     for number, batch in batches:
         records = trial.get_batch_length(batch)
         moved = context.to_device(batch)
-        yield number, evaluate_batch(moved, number) if numbered else evaluate_batch(moved), records
+        with context.precision.autocast():
+            metrics = evaluate_batch(moved, number) if numbered else evaluate_batch(moved)
+        if outputs is not None:
+            outputs.append(metrics)
+        yield number, metrics, records
         context.core.train.heartbeat()
 
 
 def _together(
-    trial: Trial, context: TrialContext, loader: Any, result: ValidationResult
+    trial: Trial,
+    context: TrialContext,
+    loader: Any,
+    result: ValidationResult,
+    outputs: list[Any] | None,
 ) -> dict[str, Any]:
     """Evaluate this rank's batches; return what all ranks found together."""
     shared = shared_batches(loader, context)
     own = [
         (number, _numbers(metrics), records)
-        for number, metrics, records in _evaluated(trial, context, shared.batches)
+        for number, metrics, records in _evaluated(trial, context, shared.batches, outputs)
         if number < shared.length
     ]
     found = [item for part in context.distributed.allgather(own) for item in part]

@@ -9,18 +9,28 @@ import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Protocol
+from types import ModuleType
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import structlog
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, Sampler
 
 from rung.events import RungError
 from rung.torch.rng import cuda_in_use
 
 _NAMED_BY_TORCH: Final = "does not have a deterministic implementation"
-_GENERATORS: Final = (random.Random, np.random.Generator, np.random.RandomState)
+_NAMED_BY_CUBLAS: Final = "because it uses CuBLAS"
+_CUBLAS: Final = "CUBLAS_WORKSPACE_CONFIG"
+_GENERATORS: Final = (
+    random.Random,
+    np.random.Generator,
+    np.random.RandomState,
+    torch.Generator,
+)
+_DEPTH_MAX: Final = 4
+_PARTS_MAX: Final = 20
 
 _log = structlog.get_logger("rung")
 
@@ -48,7 +58,7 @@ def is_kept(thing: Any) -> bool:
 
 def demand() -> None:
     """Have torch refuse every operation that is not deterministic."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    os.environ.setdefault(_CUBLAS, ":4096:8")
     torch.use_deterministic_algorithms(mode=True)
     torch.backends.cudnn.benchmark = False
 
@@ -64,6 +74,12 @@ def operators_named() -> Iterator[None]:
         yield
     except RuntimeError as error:
         text = str(error)
+        if _NAMED_BY_CUBLAS in text:
+            raise NotDeterministic(
+                f"cuBLAS gives other results each time with {_CUBLAS}={os.environ.get(_CUBLAS)},"
+                " and the experiment file says `reproducibility: {deterministic: true}`; take that"
+                " variable out of the environment, or set it to :4096:8"
+            ) from error
         if _NAMED_BY_TORCH not in text:
             raise
         operator = text.partition(_NAMED_BY_TORCH)[0].strip()
@@ -74,26 +90,30 @@ def operators_named() -> Iterator[None]:
         ) from error
 
 
-def tell(trial: Any, device: torch.device, data: Sequence[Any]) -> None:
+class Circumstances(NamedTuple):
+    """Where a trial trains."""
+
+    device: torch.device
+    demanded: bool = False
+    """Whether `demand` was called."""
+    ranks: int = 1
+
+
+def tell(trial: Any, where: Circumstances, data: Sequence[Any]) -> None:
     """Say in the log what of a trial cannot be resumed exactly.
 
     Args:
         trial: the user's.
-        device: on which it trains.
+        where: it trains.
         data: its data set and samplers.
     """
-    for text in caveats(trial, device, data):
+    for text in caveats(trial, where, data):
         _log.warning(text)
 
 
-def caveats(trial: Any, device: torch.device, data: Sequence[Any]) -> list[str]:
+def caveats(trial: Any, where: Circumstances, data: Sequence[Any]) -> list[str]:
     """Return what of a trial cannot be resumed exactly, one sentence each."""
-    found = []
-    if device.type == "cuda" and not torch.are_deterministic_algorithms_enabled():
-        found.append(
-            "on a GPU, results differ in the last bits from run to run, resumed or not;"
-            " `reproducibility: {deterministic: true}` in the experiment file makes them equal"
-        )
+    found = _of_device(where)
     found += [
         f"the data set {_name(thing)} is an IterableDataset without state_dict and"
         " load_state_dict: a resumed run reads past what was read, but what the data set draws by"
@@ -101,16 +121,71 @@ def caveats(trial: Any, device: torch.device, data: Sequence[Any]) -> list[str]:
         for thing in data
         if isinstance(thing, IterableDataset) and not is_kept(thing)
     ]
-    for thing in (trial, *data):
-        if not is_kept(thing):
-            found += [
-                f"{_name(thing)}.{name} is a generator of its own that no checkpoint holds: a"
-                f" resumed run draws other numbers from it; give {_name(thing)} state_dict and"
-                " load_state_dict, or draw from Python's, NumPy's or torch's global ones"
-                for name, value in sorted(getattr(thing, "__dict__", {}).items())
-                if isinstance(value, _GENERATORS)
-            ]
+    places = [*_generators_in(trial, _name(trial), _DEPTH_MAX)]
+    for thing in data:
+        places += _generators_in(thing, _name(thing), 1)
+    found += [
+        f"{place} is a generator of its own that no checkpoint holds: a"
+        f" resumed run draws other numbers from it; give {place.partition('.')[0]} state_dict and"
+        " load_state_dict, or draw from Python's, NumPy's or torch's global ones"
+        for place in places
+    ]
     return found
+
+
+def _of_device(where: Circumstances) -> list[str]:
+    """Return what cannot be exact because of where it is computed."""
+    on = torch.are_deterministic_algorithms_enabled()
+    found = []
+    if where.demanded and not on:
+        found.append(
+            "the experiment file says `reproducibility: {deterministic: true}`, but the script has"
+            " switched torch.use_deterministic_algorithms off: operations that give other results"
+            " each time are not refused"
+        )
+    if where.device.type != "cuda":
+        return found
+    if not on and not where.demanded:
+        found.append(
+            "on a GPU, results differ in the last bits from run to run, resumed or not;"
+            " `reproducibility: {deterministic: true}` in the experiment file makes them equal"
+        )
+    if on and torch.backends.cudnn.benchmark:
+        found.append(
+            "torch.backends.cudnn.benchmark is on, so cuDNN chooses by speed how it computes, and"
+            " another run may choose otherwise; leave it off"
+        )
+    if on and where.ranks > 1:
+        found.append(
+            "gradients of several GPUs are added in an order that depends on how they are"
+            " connected: moved to other machines, this trial may differ in the last bits"
+        )
+    return found
+
+
+def _generators_in(thing: Any, place: str, depth: int) -> Iterator[str]:
+    """Yield where in an object, and how deep in what it is made of, generators lie."""
+    if is_kept(thing):
+        return
+    if isinstance(thing, list | tuple):
+        parts = [(f"{place}[{index}]", each) for index, each in enumerate(thing[:_PARTS_MAX])]
+    else:
+        parts = [(f"{place}.{name}", each) for name, each in sorted(_attributes(thing).items())]
+    for name, each in parts:
+        if isinstance(each, _GENERATORS):
+            seeded = isinstance(thing, Sampler) and name == f"{place}.generator"
+            if not (seeded and isinstance(each, torch.Generator)):
+                yield name
+        elif depth < _DEPTH_MAX:
+            yield from _generators_in(each, name, depth + 1)
+
+
+def _attributes(thing: Any) -> dict[str, Any]:
+    """Return an object's attributes; nothing of what holds numbers or is a class or a module."""
+    if isinstance(thing, type | ModuleType | torch.Tensor | np.ndarray | Mapping):
+        return {}
+    found = getattr(thing, "__dict__", {})
+    return found if isinstance(found, dict) else {}
 
 
 def machine() -> dict[str, str]:
@@ -154,6 +229,14 @@ def note_scaler(kept: Any, used: Any) -> None:
             "the gradient scaler is in no checkpoint, so a resumed run begins with its first"
             " scale; make it by context.wrap_scaler(torch.amp.GradScaler(…))"
         )
+
+
+def note_reducer(reducer: Any) -> None:
+    """Say in the log that what a reducer has collected is in no checkpoint."""
+    _log.warning(
+        f"{_name(reducer)} has no state_dict and load_state_dict, so a resumed run's next training"
+        " report has none of the batches before it in that metric; give it the two methods"
+    )
 
 
 _noted: Final[set[int]] = set()

@@ -15,7 +15,8 @@ from typing import Any
 from rung.core import CheckpointContext, DistributedContext
 from rung.objects import Draft
 from rung.torch import state
-from rung.torch.callback import Callback
+from rung.torch.board import Board
+from rung.torch.callback import Callback, listening
 from rung.torch.snapshot import Snapshot
 
 
@@ -27,7 +28,9 @@ class Saver:
         checkpoints: CheckpointContext,
         hooks: Sequence[Callback],
         ranks: DistributedContext,
+        board: Board | None = None,
     ) -> None:
+        self._board = board
         self._checkpoints = checkpoints
         self._ranks = ranks
         self._hooks = hooks
@@ -52,13 +55,13 @@ class Saver:
         captured = capture()
         for hook in self._hooks:
             hook.on_checkpoint_save_start(captured.training)
-        if any(self._ranks.allgather(any(_looks_at_files(hook) for hook in self._hooks))):
+        if any(self._ranks.allgather(listening(self._hooks, "on_checkpoint_write_end"))):
             self._save_at_once(captured, metadata, steps_completed)
             return
         files: dict[str, state.File] = {}
         if self._ranks.is_chief:
             self._snapshot.release()
-            files = state.files_of(state.copied(captured, self._snapshot))
+            files = state.files_of(state.copied(captured, self._snapshot)) | self._beside()
 
         def write(draft: Draft) -> None:
             for name, file in files.items():
@@ -96,18 +99,19 @@ class Saver:
             checkpoint_id,
         ):
             if self._ranks.is_chief:
-                state.write(folder, captured)
+                state.write(folder, captured, self._beside())
             for hook in self._hooks:
                 hook.on_checkpoint_write_end(str(folder))
         self._untold = checkpoint_id
         self.finish()
+
+    def _beside(self) -> dict[str, state.File]:
+        """Return how to write what is stored beside the state."""
+        saves = self._board.saves() if self._board is not None else {}
+        return {name: state.File(save, True) for name, save in saves.items()}  # noqa: FBT003 - a record
 
     def _tell(self) -> None:
         checkpoint_id, self._untold = self._untold, None
         if checkpoint_id is not None:
             for hook in self._hooks:
                 hook.on_checkpoint_upload_end(checkpoint_id)
-
-
-def _looks_at_files(hook: Callback) -> bool:
-    return type(hook).on_checkpoint_write_end is not Callback.on_checkpoint_write_end

@@ -31,6 +31,7 @@ from rung.objects.draft import Sink
 from rung.torch import ranks, rng, shards
 from rung.torch.averages import TrainingAverages
 from rung.torch.callback import Callback
+from rung.torch.compiling import plain_name, with_own_names, with_plain_names
 from rung.torch.context import TrialContext
 from rung.torch.exactness import machine
 from rung.torch.plain import plain
@@ -92,13 +93,16 @@ def capture(parts: Parts, data: dict[str, Any] | None, *, fetched: bool = True) 
     training = {
         "optimizers": [whole(optimizer.state_dict()) for optimizer in context.optimizers],
         "schedulers": [scheduled.scheduler.state_dict() for scheduled in context.schedulers],
+        "scheduler_steps": context.schedulers.steps(),
         "scaler": context.scaler.state_dict() if context.scaler is not None else None,
         "gradients": [whole(_gradients(model)) for model in context.models],
         "generator": generators.torch,
         "generators_cuda": generators.cuda,
         "data": data,
         "averages": parts.averages.state_dict(),
-        "kept": {name: whole(kept.state_dict()) for name, kept in context.kept.items()},
+        "kept": {
+            name: whole(with_plain_names(kept.state_dict())) for name, kept in context.kept.items()
+        },
         "trial": _own_state(parts.trial),
         "callbacks": {name: hook.state_dict() for name, hook in parts.callbacks.items()},
     }
@@ -113,7 +117,7 @@ def capture(parts: Parts, data: dict[str, Any] | None, *, fetched: bool = True) 
         "generators": rng.to_json(generators),
         "machine": machine(),
     }
-    models = [whole(model.state_dict()) for model in context.models]
+    models = [whole(with_plain_names(model.state_dict())) for model in context.models]
     for model in models:
         plain(model, "model")
     frozen = [_frozen(model) for model in context.models]
@@ -147,9 +151,10 @@ def files_of(captured: Captured) -> dict[str, File]:
     return files
 
 
-def write(folder: Path, captured: Captured) -> None:
-    """Write a captured state into a folder."""
-    for name, file in files_of(captured).items():
+def write(folder: Path, captured: Captured, beside: Mapping[str, File] | None = None) -> None:
+    """Write a captured state into a folder, and other files beside it."""
+    for name, file in (files_of(captured) | dict(beside or {})).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         with (folder / name).open("wb") as opened:
             file.save(opened)
 
@@ -178,11 +183,12 @@ def apply(parts: Parts, captured: Captured) -> None:
     """Set models, optimizers and all else but progress, data and generators."""
     context, training = parts.context, captured.training
     for model, state in zip(context.models, captured.models, strict=True):
-        shards.load_model(model, state)
+        shards.load_model(model, with_own_names(model, state))
     for optimizer, state in zip(context.optimizers, training["optimizers"], strict=True):
         shards.load_optimizer(optimizer, state)
     for scheduled, state in zip(context.schedulers, training["schedulers"], strict=True):
         scheduled.scheduler.load_state_dict(state)
+    context.schedulers.go_on(training.get("scheduler_steps"))
     if context.scaler is not None and training["scaler"] is not None:
         context.scaler.load_state_dict(training["scaler"])
 
@@ -191,8 +197,8 @@ def apply_moment(parts: Parts, captured: Captured) -> None:
     """Set what belongs to the moment: gradients, averages, own states, the generators."""
     training = captured.training
     for model, gradients in zip(parts.context.models, training["gradients"], strict=True):
-        for name, parameter in model.named_parameters():
-            if name in gradients:
+        for named, parameter in model.named_parameters():
+            if (name := plain_name(named)) in gradients:
                 gradient = shards.like(gradients[name], parameter)
                 parameter.grad = gradient.to(parameter.device)
     own = ranks.of_rank(parts.ranks, training)
@@ -202,7 +208,7 @@ def apply_moment(parts: Parts, captured: Captured) -> None:
         parts.trial.load_state_dict(training["trial"])  # type: ignore[attr-defined]  # it has one
     for name, kept in parts.context.kept.items():
         if name in training.get("kept", {}):
-            shards.load_kept(kept, training["kept"][name])
+            shards.load_kept(kept, with_own_names(kept, training["kept"][name]))
     for name, hook in parts.callbacks.items():
         if name in training["callbacks"]:
             hook.load_state_dict(training["callbacks"][name])
@@ -233,7 +239,7 @@ def _as_it_is(value: Any) -> Any:
 def _gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Return gradients that the next step adds to; none where they were cleared."""
     return {
-        name: parameter.grad
+        plain_name(name): parameter.grad
         for name, parameter in model.named_parameters()
         if parameter.grad is not None
     }
@@ -248,7 +254,8 @@ def _own_state(trial: Trial) -> dict[str, Any] | None:
 
 def _frozen(model: torch.nn.Module) -> frozenset[str]:
     """Return the names of the parameters that are not trained, if they are worth a file."""
-    frozen = {name: it for name, it in model.named_parameters() if not it.requires_grad}
+    named = model.named_parameters()
+    frozen = {plain_name(name): it for name, it in named if not it.requires_grad}
     size = sum(parameter.numel() * parameter.element_size() for parameter in frozen.values())
     return frozenset(frozen) if size >= FROZEN_BYTES_MIN else frozenset()
 

@@ -51,7 +51,7 @@ class Census:
         return _told(found)
 
     def agents(self) -> _Told:
-        """Return the number of each pool's agents that are there, and of those lost today."""
+        """Return each pool's agents: those there, those that are drained, those lost today."""
         found: _Told = {}
         since_s = time.time() - _LOST_S
         for pool in self._views.pools():
@@ -61,6 +61,7 @@ class Census:
                 if agent.state != "lost" or _unix(agent.since) > since_s
             )
             found[pool.name, "alive"] = float(states["joined"])
+            found[pool.name, "draining"] = float(states["draining"])
             found[pool.name, "lost"] = float(states["lost"])
         return found
 

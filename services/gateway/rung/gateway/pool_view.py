@@ -21,6 +21,7 @@ from rung.events.allocation import (
     AllocationRequested,
     AllocationSignaled,
     AllocationWithdrawn,
+    DrainRequested,
     MoveRequested,
     Share,
     Slot,
@@ -34,8 +35,10 @@ class Agent(Struct):
     hostname: str
     incarnation: int
     slots: list[Slot]
-    state: Literal["joined", "left", "lost"]
+    state: Literal["joined", "draining", "left", "lost"]
     since: str
+    reason: str | None = None
+    """Why it is draining, or was before it went."""
 
 
 class Waiting(Struct):
@@ -73,7 +76,7 @@ class PoolView:
     name: Final = "pools"
     facts: Final = topic.POOLS
     decisions: Final = (topic.PLACEMENTS,)
-    version: Final = 2
+    version: Final = 3
     state_type: Final = Pool
 
     def initial(self, key: str) -> Pool:
@@ -97,7 +100,7 @@ def wish_of(data: MoveRequested) -> str:
     return f"move {data.trial_id} to {data.to or 'another agent'}"
 
 
-_OfAgent = AgentJoined | AgentLeft | AgentLost
+_OfAgent = AgentJoined | DrainRequested | AgentLeft | AgentLost
 _OfAllocation = (
     AllocationRequested
     | AllocationWithdrawn
@@ -120,6 +123,9 @@ def _evolve_agent(state: Pool, event: Event, data: _OfAgent) -> None:
             state.agents[data.agent_id] = Agent(
                 data.agent_id, data.hostname, data.incarnation, data.slots, "joined", event.time
             )
+        case DrainRequested():
+            if known is not None and known.state == "joined":
+                known.state, known.since, known.reason = "draining", event.time, data.reason
         case AgentLeft() | AgentLost():
             if known is not None:
                 known.state = "left" if isinstance(data, AgentLeft) else "lost"

@@ -248,6 +248,7 @@ def _agent(pool: Pool, agent: Agent, held: dict[tuple[str, int, int], str]) -> a
             )
             for slot in agent.slots
         ],
+        reason=agent.reason,
     )
 
 
@@ -272,8 +273,9 @@ def waiting(pools: list[Pool]) -> list[answer.QueueItem]:
 
 
 def pool_status(pool: Pool) -> answer.PoolStatus:
-    """Return a pool in numbers; agents that are gone do not count."""
-    here = [agent for agent in agents(pool) if agent.state == "joined"]
+    """Return a pool in numbers; agents that are gone, or will be soon, do not count."""
+    known = agents(pool)
+    here = [agent for agent in known if agent.state == "joined"]
     slots = [slot for agent in here for slot in agent.slots]
     return answer.PoolStatus(
         name=pool.name,
@@ -281,6 +283,7 @@ def pool_status(pool: Pool) -> answer.PoolStatus:
         slots=len(slots),
         slots_used=sum(1 for slot in slots if slot.allocation_id is not None),
         waiting=len(pool.waiting),
+        draining=sum(agent.state == "draining" for agent in known),
     )
 
 

@@ -164,7 +164,7 @@ def _fold_decision(state: State, event: PoolDecision) -> None:
         case AllocationLost():
             del state.stricken[event.allocation_id]
             allocation = state.allocations[event.allocation_id]
-            _count_out(state, event.allocation_id)
+            state.count_out(event.allocation_id)
             allocation.lost = True
             _close_if_over(state, event.allocation_id)
         case AllocationDropped():
@@ -191,7 +191,7 @@ def _end_life(state: State, agent_id: str, incarnation: int, how: str) -> None:
         state.room.leave(agent_id)
     for allocation_id in state.runs_on.pop(agent_id):
         allocation = state.allocations[allocation_id]
-        _hold(state, allocation.experiment_id, -len(allocation.parts.pop(agent_id)))
+        state.hold(allocation.experiment_id, -len(allocation.parts.pop(agent_id)))
         if allocation.lost:
             _close_if_over(state, allocation_id)
         else:
@@ -233,7 +233,7 @@ def _withdraw(state: State, allocation_id: str) -> None:
             state.leaving[allocation_id] = queue.remove(allocation_id)
     allocation = state.allocations.get(allocation_id)
     if allocation is not None:
-        _count_out(state, allocation_id)
+        state.count_out(allocation_id)
         allocation.withdrawn = True
         state.claims.pop(allocation.trial_id, None)
 
@@ -248,7 +248,7 @@ def _release(state: State, event: AllocationReleased) -> None:
     if event.agent_id in state.room.agents:
         state.room.give_back(event.agent_id, slots)
     state.runs_on[event.agent_id].remove(event.allocation_id)
-    _hold(state, allocation.experiment_id, -len(slots))
+    state.hold(allocation.experiment_id, -len(slots))
     _close_if_over(state, event.allocation_id)
 
 
@@ -267,14 +267,14 @@ def _grant(state: State, event: AllocationGranted) -> None:
     for share in event.shares:
         state.room.take(share)
         state.runs_on[share.agent_id].append(event.allocation_id)
-    _hold(state, request.experiment_id, slots)
+    state.hold(request.experiment_id, slots)
     if slots:
         state.staying[request.priority] = state.staying.get(request.priority, 0) + 1
 
 
 def _signal(state: State, event: AllocationSignaled) -> None:
     allocation = state.allocations[event.allocation_id]
-    _count_out(state, event.allocation_id)
+    state.count_out(event.allocation_id)
     allocation.signaled = event.how
     yields = event.how == "preempt" and not allocation.withdrawn
     if yields and allocation.trial_id not in state.claims:
@@ -287,27 +287,9 @@ def _counts(state: State, fact: AllocationReleased) -> bool:
     return fact.agent_id in state.runs_on and known == fact.incarnation
 
 
-def _count_out(state: State, allocation_id: str) -> None:
-    """Take an allocation that holds slots out of those that stay, if it was one."""
-    allocation = state.allocations[allocation_id]
-    if allocation.stays and allocation.slotted:
-        state.departing[allocation_id] = None
-        left = state.staying.pop(allocation.priority) - 1
-        if left:
-            state.staying[allocation.priority] = left
-
-
-def _hold(state: State, experiment_id: str, slots: int) -> None:
-    held = state.held.pop(experiment_id, 0) + slots
-    if held:
-        state.held[experiment_id] = held
-    state.queue.hold(experiment_id, held)
-    state.zero_slot_queue.hold(experiment_id, held)
-
-
 def _close_if_over(state: State, allocation_id: str) -> None:
     allocation = state.allocations[allocation_id]
     if not allocation.parts:
-        _count_out(state, allocation_id)
+        state.count_out(allocation_id)
         state.departing.pop(allocation_id, None)
         del state.allocations[allocation_id]

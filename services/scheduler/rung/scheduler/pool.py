@@ -80,3 +80,20 @@ class State(Struct, kw_only=True):
             or allocation_id in self.queue
             or allocation_id in self.zero_slot_queue
         )
+
+    def count_out(self, allocation_id: str) -> None:
+        """Take an allocation that holds slots out of those that stay, if it was one."""
+        allocation = self.allocations[allocation_id]
+        if allocation.stays and allocation.slotted:
+            self.departing[allocation_id] = None
+            left = self.staying.pop(allocation.priority) - 1
+            if left:
+                self.staying[allocation.priority] = left
+
+    def hold(self, experiment_id: str, slots: int) -> None:
+        """Note that an experiment holds so many slots more, or fewer."""
+        held = self.held.pop(experiment_id, 0) + slots
+        if held:
+            self.held[experiment_id] = held
+        self.queue.hold(experiment_id, held)
+        self.zero_slot_queue.hold(experiment_id, held)

@@ -100,6 +100,12 @@ async function pulse() {
     const waiting = status.pools.reduce((sum, pool) => sum + pool.waiting, 0);
     const parts = [h("span", {}, `${used} of ${many(slots, "slot")} busy`)];
     if (waiting) parts.push(h("span", {}, `${many(waiting, "run")} waiting`));
+    const draining = status.pools.reduce((sum, pool) => sum + pool.draining, 0);
+    if (draining) {
+      const going = (await get("/agents")).items.filter((agent) => agent.state === "draining");
+      const title = going.map((agent) => `${agent.id}: ${agent.reason}`).join("\n");
+      parts.push(h("span", { class: "problem", title }, `${many(draining, "agent")} draining`));
+    }
     if (status.dead_letters) {
       const title = "Messages that a service could not take in; `rung status` names them";
       parts.push(h("span", { class: "problem", title }, many(status.dead_letters, "dead letter")));

@@ -104,6 +104,9 @@ def _check_agent(agent_id: str, pool: Pool, held: _Held, context: Context) -> No
                 detail = f"agent {agent_id} is in pool {other.name}; the trial is in {pool.name}"
                 raise Problem(409, "other-pool", detail)
         raise not_found("agent", agent_id, "`rung status` and GET /api/v1/agents list them")
+    if agent.state == "draining":
+        detail = f"agent {agent_id} is being drained: {agent.reason}; name one that stays"
+        raise Problem(409, "agent-gone", detail)
     if agent.state != "joined":
         how = "has left" if agent.state == "left" else "is lost"
         raise Problem(409, "agent-gone", f"agent {agent_id} {how}; name one that is there")

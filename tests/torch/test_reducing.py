@@ -1,0 +1,169 @@
+"""Metrics that are no mean of batches."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+import structlog
+import torch
+
+from rung import torch as rt
+from rung.core.protocol import Stored
+from rung.torch.reducing import Collected
+from training.plain import INPUTS, PlainTrial
+from training.story import CONFIG, finish
+
+from .conftest import Start
+
+
+def spread(values: list[torch.Tensor]) -> torch.Tensor:
+    """Return how far apart all inputs are."""
+    together = torch.cat(values)
+    return together.max() - together.min()
+
+
+class Spread(PlainTrial):
+    """Reports how far apart its inputs are, over all batches of a report, and of a validation."""
+
+    def __init__(self, context: rt.TrialContext) -> None:
+        super().__init__(context)
+        self.spread = context.wrap_reducer(spread, name="spread")
+        self.counts = context.wrap_reducer(
+            lambda values: {"batches seen": len(values)}, for_validation=False
+        )
+
+    def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+        """Fit a line."""
+        self.spread.update(batch[0])
+        self.counts.update((batch_idx, {"inputs": batch[0]}))
+        return super().train_batch(batch, epoch_idx, batch_idx)
+
+    def evaluate_batch(self, batch: Any) -> Mapping[str, Any]:
+        """Return the error."""
+        self.spread.update(batch[0])
+        return super().evaluate_batch(batch)
+
+
+def test_a_metric_is_made_of_all_batches(start: Start) -> None:
+    """Of those since the last report, and of a validation; neither sees the other's."""
+    agent, context = start(config=CONFIG, length=5)
+    rt.Trainer(Spread(context), context).fit(step_zero_validation=True)
+    finish(agent, context)
+    whole = pytest.approx(float(INPUTS.max() - INPUTS.min()))
+    assert [metrics["spread"] for _, metrics in agent.reports("validation")] == [whole, whole]
+    told = [metrics for _, metrics in agent.reports("training")]
+    assert [metrics["batches seen"] for metrics in told] == [2, 2, 1]
+    assert all(0 < metrics["spread"] <= 2 for metrics in told)
+    assert "batches seen" not in agent.reports("validation")[0][1]
+
+
+def test_what_was_collected_survives_in_a_checkpoint(start: Start) -> None:
+    """A run that goes on in the middle of a report reports what the unbroken one does."""
+    config = CONFIG | {"scheduling_unit": 4}
+    agent, context = start(config=config, length=4)
+    rt.Trainer(Spread(context), context).fit()
+    finish(agent, context)
+    unbroken = agent.reports("training")
+
+    class Leaving(Spread):
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            self.context.set_stop_requested(batch_idx == 2)
+            return super().train_batch(batch, epoch_idx, batch_idx)
+
+    agent, context = start(config=config, length=4)
+    rt.Trainer(Leaving(context), context).fit()
+    finish(agent, context)
+    [stored] = [message.checkpoint_id for message in agent.of(Stored)]
+    agent.spec = msgspec.structs.replace(agent.spec, run=2, restore=[stored])
+    with rt.init() as again:
+        rt.Trainer(Spread(again), again).fit()
+    agent.wait_for_end(2)
+    assert agent.reports("training") == unbroken
+
+
+class Largest(rt.MetricReducer):
+    """The largest value of all, without a state."""
+
+    def __init__(self) -> None:
+        self.largest: float | None = None
+
+    def reset(self) -> None:
+        """Forget it."""
+        self.largest = None
+
+    def per_slot_reduce(self) -> float | None:
+        """Return it."""
+        return self.largest
+
+    def cross_slot_reduce(self, per_slot_metrics: list[Any]) -> Any:
+        """Return the largest of all."""
+        return max(each for each in per_slot_metrics if each is not None)
+
+
+def test_a_reducer_of_ones_own(start: Start) -> None:
+    """It works as a function does; that no checkpoint holds it is told."""
+
+    class Own(PlainTrial):
+        def __init__(self, context: rt.TrialContext) -> None:
+            super().__init__(context)
+            self.largest = context.wrap_reducer(Largest(), name="largest")
+
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            self.largest.largest = float(batch_idx)
+            return super().train_batch(batch, epoch_idx, batch_idx)
+
+        def evaluate_batch(self, batch: Any) -> Mapping[str, Any]:
+            self.largest.largest = 7.0
+            return super().evaluate_batch(batch)
+
+    agent, context = start(config=CONFIG, length=3)
+    with structlog.testing.capture_logs() as logs:
+        trial = Own(context)
+    assert "Largest has no state_dict" in logs[0]["event"]
+    rt.Trainer(trial, context).fit()
+    finish(agent, context)
+    assert [metrics["largest"] for _, metrics in agent.reports("training")] == [1.0, 2.0]
+    assert agent.reports("validation")[0][1]["largest"] == 7.0
+
+
+class Ranks:
+    """Three ranks, all of which have the same."""
+
+    rank, size, is_chief = 0, 3, True
+
+    def allgather(self, stuff: Any) -> list[Any]:
+        """Return it thrice."""
+        return [stuff] * 3
+
+
+def test_values_of_several_ranks() -> None:
+    """Each takes its own back; of another number, the first takes all."""
+    several: Any = Ranks()
+    collected = Collected(sum, several)
+    collected.update(torch.tensor(2.0))
+    state = collected.state_dict()
+    again = Collected(sum, several)
+    again.load_state_dict(state)
+    assert again.per_slot_reduce() == [2.0]
+    fewer: Any = type("Fewer", (Ranks,), {"size": 2})()
+    chief = Collected(sum, fewer)
+    chief.load_state_dict(state)
+    assert chief.per_slot_reduce() == [2.0, 2.0, 2.0]
+    fewer.is_chief = False
+    other = Collected(sum, fewer)
+    other.load_state_dict(state)
+    assert other.per_slot_reduce() == []
+
+
+def test_what_has_no_place_is_refused(start: Start) -> None:
+    """A name that is taken; a value without a name."""
+    agent, context = start(config=CONFIG, length=1)
+    trial = PlainTrial(context)
+    context.wrap_reducer(sum, name="total")
+    with pytest.raises(rt.InvalidPlan, match="'total'"):
+        context.wrap_reducer(sum, name="total")
+    context.wrap_reducer(len).update(1)
+    with pytest.raises(rt.InvalidPlan, match="give it a name"):
+        rt.Trainer(trial, context).fit()
+    finish(agent, context)

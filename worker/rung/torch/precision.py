@@ -1,0 +1,105 @@
+"""Mixed precision: in which precision a trial computes, and how small gradients survive it.
+
+    use_amp           all by itself: the batch is computed under autocast, the loss scaled, the
+                      gradients unscaled before they are clipped, the scale updated
+    wrap_scaler       the trial does all this itself, and the scaler is in checkpoints
+
+bfloat16 has the range of float32 and needs no scaler. float16 has not: its gradients are scaled
+up, and where that overflows the optimizer's step is left out and the scale lowered.
+"""
+
+import contextlib
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+import torch
+from torch.optim import Optimizer
+
+from rung.torch.exactness import note_scaler
+from rung.torch.unit import InvalidPlan
+
+
+class Precision:
+    """What a context does about precision; by default nothing."""
+
+    def __init__(self, device: torch.device, *, sharded: bool = False) -> None:
+        self.device: Final = device
+        self.scaler: Any = None
+        """The one that checkpoints hold."""
+        self._sharded = sharded
+        self._dtype: torch.dtype | None = None
+        self._automatic = False
+        self._stepped = False
+
+    def use(self, dtype: torch.dtype | None, scaler: Any = None) -> None:
+        """Compute in a lower precision from now on.
+
+        Args:
+            dtype: None: float16 on a GPU, bfloat16 elsewhere.
+            scaler: None: torch's, where the precision needs one.
+
+        Raises:
+            InvalidPlan: that cannot be.
+        """
+        if self.scaler is not None:
+            raise InvalidPlan("use_amp: a scaler is wrapped already; use one or the other")
+        if dtype is None:
+            dtype = torch.float16 if self.device.type == "cuda" else torch.bfloat16
+        if dtype not in {torch.float16, torch.bfloat16}:
+            raise InvalidPlan(f"use_amp: dtype must be torch.float16 or torch.bfloat16: {dtype}")
+        if dtype is torch.float16 and self._sharded:
+            raise InvalidPlan(
+                "use_amp: each rank of a sharded model would scale float16 gradients by itself;"
+                " use dtype=torch.bfloat16, or distributed.strategy: ddp"
+            )
+        self._dtype = dtype
+        if scaler is not None or dtype is torch.float16:
+            self.scaler = scaler or torch.amp.GradScaler(self.device.type)
+            self._automatic = True
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return a context in which operations are in the chosen precision."""
+        if self._dtype is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=self._dtype)
+
+    def scaled(self, loss: torch.Tensor) -> torch.Tensor:
+        """Return the loss that gradients are computed of."""
+        if not self._automatic:
+            return loss
+        found: torch.Tensor = self.scaler.scale(loss)
+        return found
+
+    def paused(self) -> AbstractContextManager[Any]:
+        """Return a context without autocast, for gradients and the optimizer."""
+        if self._dtype is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, enabled=False)
+
+    def scaler_of(self, given: Any) -> Any:
+        """Return the scaler that a step goes through; None: none."""
+        if self._automatic:
+            return given or self.scaler
+        if given is not None:
+            note_scaler(self.scaler, given)
+        return given
+
+    def step(self, optimizer: Optimizer, scaler: Any) -> bool:
+        """Step an optimizer; return whether it moved, which a scaler may have prevented."""
+        if scaler is None:
+            optimizer.step()
+            return True
+        self._stepped = True
+        moved: list[bool] = []
+        watch = optimizer.register_step_post_hook(lambda *_: moved.append(True))
+        try:
+            scaler.step(optimizer)
+        finally:
+            watch.remove()
+        return bool(moved)
+
+    def end_batch(self) -> None:
+        """Update the scale after a batch that stepped, where that is not the trial's business."""
+        if self._automatic and self._stepped:
+            self.scaler.update()
+        self._stepped = False

@@ -1,0 +1,146 @@
+"""Metrics that are no mean of batches, such as an F1 score: of all batches, of all ranks.
+
+    self.f1 = context.wrap_reducer(f1_of_pairs, name="f1", for_training=False)
+    …
+    self.f1.update((predictions, labels))           # in evaluate_batch or train_batch
+
+A function gets all that was given to `update` since the last report, or in this validation. What
+needs more is a `MetricReducer`. What a report has not told yet is part of checkpoints; of a
+`MetricReducer`, if it has `state_dict` and `load_state_dict`.
+"""
+
+import abc
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from rung import core
+from rung.torch.exactness import is_kept, note_reducer
+from rung.torch.nested import mapped
+from rung.torch.unit import InvalidPlan
+
+
+class MetricReducer(abc.ABC):
+    """Makes one metric, or several by name, of what the trial gives it."""
+
+    @abc.abstractmethod
+    def reset(self) -> None:
+        """Forget what was given: a report was made, or a validation begins."""
+
+    @abc.abstractmethod
+    def per_slot_reduce(self) -> Any:
+        """Return what this process has; tensors, numbers, text, and lists and dicts of them."""
+
+    @abc.abstractmethod
+    def cross_slot_reduce(self, per_slot_metrics: list[Any]) -> Any:
+        """Return the metric, of what each process has; or a dict of metrics, if it has no name."""
+
+
+class Collected(MetricReducer):
+    """Collects what a function reduces."""
+
+    def __init__(self, reduce: Callable[[list[Any]], Any], ranks: core.DistributedContext) -> None:
+        self._reduce = reduce
+        self._ranks = ranks
+        self._given: list[Any] = []
+
+    def update(self, value: Any) -> None:
+        """Take a value."""
+        self._given.append(mapped(value, lambda tensor: tensor.detach().clone()))
+
+    def reset(self) -> None:
+        """Forget all values."""
+        self._given = []
+
+    def per_slot_reduce(self) -> list[Any]:
+        """Return this process's values."""
+        return self._given
+
+    def cross_slot_reduce(self, per_slot_metrics: list[list[Any]]) -> Any:
+        """Return what the function makes of all values; None where there are none."""
+        together = [value for values in per_slot_metrics for value in values]
+        return self._reduce(together) if together else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the values of each process; all of them must call this."""
+        return {"ranks": gathered(self._ranks, self._given)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take the values back; where there are more or fewer processes now, the first has all."""
+        given: list[list[Any]] = state["ranks"]
+        if len(given) == self._ranks.size:
+            self._given = list(given[self._ranks.rank])
+        elif self._ranks.is_chief:
+            self._given = [value for values in given for value in values]
+
+
+class _Wrapped(NamedTuple):
+    reducer: MetricReducer
+    name: str | None
+    for_training: bool
+    for_validation: bool
+
+
+class Reducers:
+    """The reducers of a trial."""
+
+    def __init__(self, ranks: core.DistributedContext) -> None:
+        self._ranks = ranks
+        self._all: list[_Wrapped] = []
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def wrap(
+        self,
+        reducer: MetricReducer | Callable[[list[Any]], Any],
+        name: str | None,
+        *,
+        training: bool,
+        validation: bool,
+    ) -> Any:
+        """Take one more, or make one of a function, and return it.
+
+        Raises:
+            InvalidPlan: another has its name.
+        """
+        if name is not None and any(it.name == name for it in self._all):
+            raise InvalidPlan(f"wrap_reducer: there is a metric {name!r} already")
+        if not isinstance(reducer, MetricReducer):
+            reducer = Collected(reducer, self._ranks)
+        elif training and not is_kept(reducer):
+            note_reducer(reducer)
+        self._all.append(_Wrapped(reducer, name, training, validation))
+        return reducer
+
+    def reset(self, *, training: bool) -> None:
+        """Begin a report, or a validation."""
+        for wrapped in self._of(training=training):
+            wrapped.reducer.reset()
+
+    def reduced(self, *, training: bool) -> dict[str, Any]:
+        """Return the metrics of a report, or of a validation; all ranks must call this."""
+        found: dict[str, Any] = {}
+        for reducer, name, *_ in self._of(training=training):
+            value = reducer.cross_slot_reduce(gathered(self._ranks, reducer.per_slot_reduce()))
+            if value is None:
+                continue
+            if name is not None:
+                found[name] = value
+            elif isinstance(value, Mapping):
+                found |= value
+            else:
+                raise InvalidPlan(
+                    f"wrap_reducer: {type(reducer).__name__} has no name, so it must return a dict"
+                    f" of metrics, not {type(value).__name__}; or give it a name"
+                )
+        return found
+
+    def _of(self, *, training: bool) -> Iterator[_Wrapped]:
+        return (it for it in self._all if (it.for_training if training else it.for_validation))
+
+
+def gathered(ranks: core.DistributedContext, value: Any) -> list[Any]:
+    """Return what each rank has, tensors included, on every rank."""
+    if ranks.size == 1:
+        return [value]
+    return ranks.allgather(mapped(value, lambda tensor: tensor.detach().cpu()))
