@@ -65,7 +65,7 @@ async def heard(before: Sequence[Draft], after: Sequence[Draft]) -> list[Payload
 
 async def test_losses_and_addresses_are_handed_on_in_order() -> None:
     """They come as they lie there; what else happens in the pool does not come."""
-    said = [addressed("a2"), joined("a3"), lost("a1"), addressed("a3")]
+    said: list[Payload] = [addressed("a2"), joined("a3"), lost("a1"), addressed("a3")]
     assert await heard([], [record(each) for each in said]) == [said[0], said[2], said[3]]
 
 
