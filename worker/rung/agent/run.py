@@ -285,7 +285,7 @@ class Run:
         launches = []
         for member, place in zip(self._crew.members, self._places, strict=True):
             identity = Identity(member.name, self.allocation_id, self.token, place, node.socket)
-            network = network_of(self._wanted, place, meeting)
+            network = network_of(self._wanted, place, meeting, node.settings.interface)
             launch = launch_of(spec, identity, self._slots, node.slots, source.folder, network)
             launch.environment.update(self._data.variables)
             launches.append(launch)
