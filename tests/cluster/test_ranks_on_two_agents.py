@@ -78,7 +78,7 @@ def test_two_ranks_on_two_agents_end_on_the_unbroken_curve(
     calm = user.submit(ranks.experiment("calm"), code)
     expected = ranks.outcome(user, calm)
     stormy = user.submit(ranks.experiment("storm", slow=0.15), code)
-    chance = random.Random(9)  # noqa: S311 - repeatable, not secret
+    chance = random.Random(13)  # noqa: S311 - repeatable, not secret
     plan: list[Callable[[], None]] = []
     for number in (0, 1):
         plan += [partial(found.kill, number), partial(faults.kill, number)]

@@ -81,7 +81,7 @@ def experiment(name: str, **data: Any) -> dict[str, Any]:
         "name": name,
         "entrypoint": ENTRYPOINT,
         "hyperparameters": {"global_batch_size": 8},
-        "searcher": {"name": "single", "metric": "loss", "max_length": {"batches": 30}},
+        "searcher": {"name": "single", "metric": "loss", "max_length": {"batches": 40}},
         "resources": {"slots_per_trial": 2},
         "reproducibility": {"experiment_seed": 7},
         "min_validation_period": {"batches": 1},

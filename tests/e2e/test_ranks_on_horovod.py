@@ -25,7 +25,7 @@ import train
 step = train.train_step
 
 def slow(*arguments):
-    time.sleep(0.1)
+    time.sleep(0.15)
     return step(*arguments)
 
 train.train_step = slow
@@ -60,7 +60,7 @@ def folder(tmp_path: Path) -> Path:
 def short(folder: Path, name: str, **changes: Any) -> dict[str, Any]:
     """Return the example's experiment, shorter, and write it beside the code."""
     config: dict[str, Any] = yaml.safe_load((folder / "experiment.yaml").read_text())
-    config["searcher"]["max_length"] = {"batches": 40}
+    config["searcher"]["max_length"] = {"batches": 50}
     config["hyperparameters"]["validate_every"] = 2
     config |= {"name": name, **changes}
     (folder / "experiment.yaml").write_text(yaml.safe_dump(config))
@@ -97,7 +97,7 @@ def test_two_ranks_under_kills_end_on_the_unbroken_curve(
     changes = {"entrypoint": ranks.ENTRYPOINT, "max_restarts": 100}
     stormy = installation.submit(short(folder, "storm", **changes), folder)
     kills = [partial(found.kill, rank) for rank in (0, 1, 0, 1)]
-    chance = random.Random(6)  # noqa: S311 - repeatable, not secret
+    chance = random.Random(3)  # noqa: S311 - repeatable, not secret
     ranks.storm(installation, stormy, [*kills, installation.kill_agent], chance)
     assert ranks.outcome(installation, stormy) == expected
     ranks.audited(installation, calm, stormy)

@@ -34,7 +34,7 @@ def test_two_ranks_under_kills_end_on_the_unbroken_curve(
     stormy = two_slots.submit(ranks.experiment("storm", slow=0.15), code)
     faults: list[Callable[[], None]] = [partial(found.kill, rank) for rank in (0, 1, 0, 1)]
     faults += [two_slots.kill_agent, partial(everything, two_slots)]
-    ranks.storm(two_slots, stormy, faults, random.Random(4))  # noqa: S311 - repeatable, not secret
+    ranks.storm(two_slots, stormy, faults, random.Random(3))  # noqa: S311 - repeatable, not secret
     assert ranks.outcome(two_slots, stormy) == expected
     ranks.audited(two_slots, calm, stormy)
 
