@@ -119,7 +119,6 @@ def outcome(user: User, experiment: str) -> dict[str, Any]:
 
 
 def audited(user: User, *experiments: str) -> None:
-    """Check that the audit of everything, and of each experiment, finds nothing."""
-    for arguments in ((), *((each,) for each in experiments)):
-        audit = user.rung("audit", *arguments, check=False)
-        assert audit.returncode == 0, audit.stdout + audit.stderr
+    """Check that the audit of each experiment finds nothing."""
+    for each in experiments:
+        user.rung("audit", each)

@@ -101,3 +101,4 @@ def test_two_ranks_under_kills_end_on_the_unbroken_curve(
     ranks.storm(installation, stormy, [*kills, installation.kill_agent], chance)
     assert ranks.outcome(installation, stormy) == expected
     ranks.audited(installation, calm, stormy)
+    installation.rung("audit")

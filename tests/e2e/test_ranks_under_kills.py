@@ -37,6 +37,7 @@ def test_two_ranks_under_kills_end_on_the_unbroken_curve(
     ranks.storm(two_slots, stormy, faults, random.Random(3))  # noqa: S311 - repeatable, not secret
     assert ranks.outcome(two_slots, stormy) == expected
     ranks.audited(two_slots, calm, stormy)
+    two_slots.rung("audit")
 
 
 def everything(installation: Installation) -> None:
