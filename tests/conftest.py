@@ -1,7 +1,13 @@
 """What holds for all tests."""
 
+import os
 import signal
+import subprocess
+import sys
+import zipfile
 from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import structlog
@@ -36,3 +42,32 @@ def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
     """Give an S3 server, started for whoever asks first; tests keep to prefixes of their own."""
     with Seaweed(tmp_path_factory.mktemp("seaweed")) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def horovod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let processes that start now import Horovod: as it is installed, or from a kept wheel."""
+    with pytest.MonkeyPatch.context() as patch:
+        if find_spec("horovod") is None:
+            folder = tmp_path_factory.mktemp("horovod")
+            with zipfile.ZipFile(_kept_wheel()) as wheel:
+                wheel.extractall(folder)
+            paths = [str(folder), os.environ.get("PYTHONPATH", "")]
+            patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+        yield
+
+
+def _kept_wheel() -> Path:
+    """Return Horovod's wheel for this environment's torch; skip the test where none is kept."""
+    build = Path(__file__).parents[1] / "deploy" / "horovod" / "build"
+    environment = os.environ | {"PYTHON": sys.executable}
+    kept = subprocess.run(
+        [build, str(Path(sys.prefix)), "--kept"],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    if kept.returncode != 0:
+        pytest.skip(f"Horovod is not installed, and {kept.stderr.strip()}")
+    return Path(kept.stdout.strip())

@@ -48,7 +48,16 @@ async def test_a_single_slot_is_told_no_rendezvous(running: Rig) -> None:
 
 async def test_the_run_ends_when_all_have_ended(running: Rig) -> None:
     """Rank 0 may be done first; the run is over when the others are."""
-    script = RANK + "time.sleep(0.2 * rank); print('done')"
+    script = RANK + (
+        "import select\n"
+        "from rung import core\n"
+        "with core.init() as ctx:\n"
+        "    pids = ctx.distributed.allgather(os.getpid())\n"
+        "    before = os.pidfd_open(pids[max(0, rank - 1)])\n"
+        "    ctx.distributed.barrier()\n"
+        "if rank: select.select([before], [], [])\n"
+        "print('done')"
+    )
     ended = await running.run_script(script, slots=[0, 1, 2])
     assert ranks_of(ended) == {rank: ["done"] for rank in range(3)}
     assert ended.exit.outcome == "finished"
@@ -77,9 +86,13 @@ async def test_who_ignores_the_stop_is_killed(
     """A rank that hangs, deaf to SIGTERM, does not keep the slots."""
     monkeypatch.setattr(crew, "STOP_S", 0.2)
     script = RANK + (
-        "import signal; signal.signal(15, signal.SIG_IGN)\n"
-        "if rank == 2: time.sleep(0.5); raise SystemExit('broken')\n"
-        "while True: time.sleep(9)"
+        "import signal\n"
+        "from rung import core\n"
+        "with core.init() as ctx:\n"
+        "    signal.signal(15, signal.SIG_IGN)\n"
+        "    ctx.distributed.barrier()\n"
+        "    if rank == 2: raise SystemExit('broken')\n"
+        "    while True: time.sleep(9)"
     )
     ended = await running.run_script(script, slots=[0, 1, 2])
     assert (ended.exit.outcome, ended.exit.message) == (
@@ -179,9 +192,13 @@ async def test_no_launcher_means_one_process_with_all_slots(running: Rig) -> Non
 async def test_the_cause_is_told_from_what_follows_it(running: Rig) -> None:
     """A rank that only missed another is not blamed, even where it is heard of first."""
     script = RANK + (
+        "import signal\n"
+        "from rung import core\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, {15})\n"
+        "with core.init() as ctx:\n"
+        "    ctx.distributed.barrier()\n"
         "if rank == 0: raise ConnectionResetError('Connection reset by peer')\n"
-        "import signal; signal.signal(15, signal.SIG_IGN)\n"
-        "time.sleep(0.5)\n"
+        "signal.sigwait({15})\n"
         "raise ValueError('no data')"
     )
     ended = await running.run_script(script, slots=[0, 1])

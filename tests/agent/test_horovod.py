@@ -1,6 +1,4 @@
-"""Horovod's ranks find each other without horovodrun, where Horovod is installed."""
-
-from importlib.util import find_spec
+"""Horovod's ranks find each other without horovodrun."""
 
 import pytest
 
@@ -15,9 +13,8 @@ hvd.shutdown()
 """
 
 
-@pytest.mark.e2e
-@pytest.mark.skipif(find_spec("horovod") is None, reason="Horovod is built apart")
-async def test_horovod_over_three_slots(running: Rig) -> None:
+@pytest.mark.horovod
+async def test_horovod_over_three_slots(horovod: None, running: Rig) -> None:
     """`hvd.init()` finds rank, size and the others; a sum goes over all of them."""
     launcher = {"launcher": "horovod"}
     ended = await running.run_script(SCRIPT, slots=[0, 1, 2], distributed=launcher)

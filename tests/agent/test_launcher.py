@@ -62,6 +62,19 @@ def test_on_one_machine_the_loopback_is_used() -> None:
     assert "NCCL_SOCKET_IFNAME" not in found
 
 
+def test_gloo_takes_the_interface_that_the_others_know() -> None:
+    """What is asked for counts; else gloo, and it alone, is told where this agent is met."""
+    place = places(SHARES, 1, "torch")[1]
+    asked = variables("torch", place, MEETING, "eth1", "eth0")
+    assert (asked["GLOO_SOCKET_IFNAME"], asked["NCCL_SOCKET_IFNAME"]) == ("eth1", "eth1")
+    known = variables("torch", place, MEETING, None, "eth0")
+    assert known["GLOO_SOCKET_IFNAME"] == "eth0"
+    assert "NCCL_SOCKET_IFNAME" not in known
+    horovod = variables("horovod", place, MEETING, None, "eth0")
+    assert horovod["HOROVOD_GLOO_IFACE"] == horovod["GLOO_SOCKET_IFNAME"] == "eth0"
+    assert "GLOO_SOCKET_IFNAME" not in variables("torch", place, MEETING, None)
+
+
 def test_tensorflow() -> None:
     """TF_CONFIG lists a worker for each rank, each with a port of its own."""
     found = variables("tensorflow", places(SHARES, 1, "tensorflow")[0], MEETING, None)

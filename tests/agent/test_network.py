@@ -5,7 +5,8 @@ import socket
 
 import pytest
 
-from rung.agent.network import NoSuchInterface, ReservedPort, address_of
+from rung.agent import network
+from rung.agent.network import NoSuchInterface, ReservedPort, address_of, interface_of
 
 
 def test_the_address_is_one_of_this_machine() -> None:
@@ -14,6 +15,31 @@ def test_the_address_is_one_of_this_machine() -> None:
     assert ipaddress.ip_address(address)
     with socket.socket() as listener:
         listener.bind((address, 0))
+
+
+def test_where_no_way_leads_outside_an_interface_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Machines of a network of their own reach each other at the address that they have in it."""
+    monkeypatch.setattr(network, "_ANYWHERE", ("255.255.255.255", 9))
+    others = [name for _, name in socket.if_nameindex() if name != "lo"]
+    found = interface_of(address_of(None))
+    assert found in others if any(map(has_address, others)) else found == "lo"
+
+
+def has_address(interface: str) -> bool:
+    """Whether an interface has an address."""
+    try:
+        return bool(address_of(interface))
+    except NoSuchInterface:
+        return False
+
+
+def test_the_interface_of_an_address() -> None:
+    """An address that is another machine's has none here."""
+    assert interface_of("127.0.0.1") == "lo"
+    assert interface_of("192.0.2.1") is None
+    assert interface_of("node-7") is None
 
 
 def test_the_address_of_an_interface() -> None:

@@ -28,20 +28,24 @@ async def _obeyed(before: Sequence[Event], after: Sequence[Event]) -> list[str]:
     """Return what is obeyed by an agent that joins between the two."""
     ledger = MemoryLedger(partitions=1)
     await _append(ledger, before)
+    last = _signal(1_000_000)
     obeyed: list[str] = []
-    placements = Placements(ledger, POOL, lambda it: obeyed.append(_name(it)))
+    end = asyncio.Event()
+
+    def obey(placement: Placement) -> None:
+        if placement == last.data:
+            end.set()
+        else:
+            obeyed.append(placement.allocation_id)
+
+    placements = Placements(ledger, POOL, obey)
     await placements.skip_to_the_end()
-    following = asyncio.create_task(placements.follow())
-    await _append(ledger, after)
-    for _ in range(10):
-        await asyncio.sleep(0)
-    following.cancel()
-    await asyncio.gather(following, return_exceptions=True)
+    async with asyncio.TaskGroup() as group:
+        following = group.create_task(placements.follow())
+        await _append(ledger, [*after, last])
+        await end.wait()
+        following.cancel()
     return obeyed
-
-
-def _name(placement: Placement) -> str:
-    return placement.allocation_id
 
 
 async def test_a_decision_that_lies_there_twice_is_obeyed_once() -> None:

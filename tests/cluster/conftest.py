@@ -9,6 +9,7 @@ import pytest
 from e2e.user import User
 from servers.cluster import LocalCluster
 from servers.kafka import KafkaCluster
+from servers.network import Network, available
 from servers.tansu import Tansu
 
 NewCluster = Callable[..., LocalCluster]
@@ -41,6 +42,15 @@ def cluster(
     item = new_cluster(broker=broker, partitions=2, agents=2, slots=1)
     item.start()
     return item
+
+
+@pytest.fixture
+def network() -> Iterator[Network | None]:
+    """Return a network with namespaces, None where this machine does not allow any."""
+    item = Network() if available() else None
+    yield item
+    if item is not None:
+        item.close()
 
 
 def user_of(cluster: LocalCluster) -> User:

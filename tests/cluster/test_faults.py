@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from rung.ledger.opening import open_ledger
 from rung.objects import ObjectStore, open_store
 from servers.cluster import LocalCluster
 from servers.kafka import KafkaCluster
-from servers.network import Network, available
+from servers.network import Network
 
 FAULTS = 100
 PAUSE_S = 1.5
@@ -74,15 +73,6 @@ class Searches:
     def _open(self) -> int:
         shown = [self._user.get_or_none(f"/experiments/{name}") for name in self.submitted[-4:]]
         return sum(1 for each in shown if each is None or not each["ended_at"])
-
-
-@pytest.fixture
-def network() -> Iterator[Network | None]:
-    """Return a network with namespaces, None where this machine does not allow any."""
-    item = Network() if available() else None
-    yield item
-    if item is not None:
-        item.close()
 
 
 async def _prove(cluster: LocalCluster, objects: ObjectStore) -> None:

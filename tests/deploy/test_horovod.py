@@ -18,7 +18,6 @@ import pytest
 
 _FOLDER: Final = Path(__file__).parents[2] / "deploy" / "horovod"
 _BUILD: Final = _FOLDER / "build"
-_VENV: Final = Path(sys.executable).parent.parent
 
 TRAIN = """
 import json, sys
@@ -133,34 +132,21 @@ def test_the_real_sources_are_patched(tmp_path: Path) -> None:
         assert "set(CMAKE_CXX_STANDARD 14)" not in text
 
 
-@pytest.fixture
-def horovod(tmp_path: Path) -> Path | None:
-    """Give a folder to import Horovod from; None where it is installed."""
-    if importlib.util.find_spec("horovod") is not None:
-        return None
-    kept = build(str(_VENV), "--kept")
-    if kept.returncode != 0:
-        pytest.skip(f"Horovod is not installed, and {kept.stderr.strip()}")
-    with zipfile.ZipFile(kept.stdout.strip()) as wheel:
-        wheel.extractall(tmp_path / "horovod")
-    return tmp_path / "horovod"
-
-
-@pytest.mark.e2e
-def test_two_ranks_train(horovod: Path | None, tmp_path: Path) -> None:
+@pytest.mark.horovod
+@pytest.mark.usefixtures("horovod")
+def test_two_ranks_train(tmp_path: Path) -> None:
     """Over Gloo they begin alike, and each step is the one that a single process would make."""
     import torch  # noqa: PLC0415 - the deployment's other tests need none
 
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "out").mkdir()
-    path = os.pathsep.join(filter(None, (str(horovod or ""), os.environ.get("PYTHONPATH", ""))))
     command = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", "--gloo"]
     done = subprocess.run(
         [*command, sys.executable, str(tmp_path / "train.py"), str(tmp_path / "out")],
         check=False,
         capture_output=True,
         text=True,
-        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr
     first, second = (json.loads((tmp_path / "out" / rank).read_text()) for rank in "01")

@@ -53,6 +53,19 @@ class Installation(User):
             return [trial for parent in parents for trial in parent.children()]
         return []
 
+    def kill_agent(self) -> None:
+        """Kill the agent with SIGKILL; it is started again by itself."""
+
+        def killed() -> bool:
+            agent = self.agent
+            with contextlib.suppress(psutil.NoSuchProcess):  # it may just be dying
+                if agent is not None:
+                    agent.kill()
+                    return True
+            return False
+
+        wait_for(killed, "an agent was killed")
+
     def kill_server(self) -> None:
         """Kill `rung up` with SIGKILL; the agent and all trials must be gone with it."""
         server = self.server_process

@@ -32,10 +32,10 @@ from rung.agent.endpoint import Endpoint
 from rung.agent.folder_lock import AgentRefused, lock_folder
 from rung.agent.gauge import measured
 from rung.agent.leftovers import kill_marked
-from rung.agent.losses import PoolFacts
 from rung.agent.meeting import Introductions
 from rung.agent.node import Node
 from rung.agent.placements import Placement, Placements
+from rung.agent.pool_facts import PoolFacts
 from rung.agent.presence import Presence
 from rung.agent.run import Run
 from rung.agent.slots import detect
@@ -157,10 +157,10 @@ class Agent:
         starter = asyncio.create_task(self._starter.run())
         work = asyncio.create_task(self._work())
         beat = asyncio.create_task(self._presence.beat(self._runs))
-        losses = asyncio.create_task(self._pool_facts.follow())
+        facts = asyncio.create_task(self._pool_facts.follow())
         taken = asyncio.create_task(self._taken_away())
         stopped, abandoned = (asyncio.create_task(event.wait()) for event in (stop, gone))
-        always = (drain, starter, work, beat, losses)
+        always = (drain, starter, work, beat, facts)
         try:
             ends = (*always, stopped, abandoned, taken)
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -174,7 +174,7 @@ class Agent:
                 _log.info("has left; waits for the machine's end")
                 await asyncio.wait([stopped, abandoned], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await _end(work, beat, losses, stopped, abandoned, taken, *self._tasks.values())
+            await _end(work, beat, facts, stopped, abandoned, taken, *self._tasks.values())
             await _end(starter)
             await self._supply.close()
             await self._depot.close()

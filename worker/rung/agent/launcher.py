@@ -68,7 +68,11 @@ def places(shares: list[Share], own: int, launcher: Launcher) -> list[Place]:
 
 
 def variables(
-    launcher: Launcher, place: Place, meeting: Meeting, interface: str | None
+    launcher: Launcher,
+    place: Place,
+    meeting: Meeting,
+    interface: str | None,
+    own: str | None = None,
 ) -> dict[str, str]:
     """Return the environment variables that a launcher's framework reads.
 
@@ -76,16 +80,19 @@ def variables(
         launcher: of the experiment.
         place: of the process.
         meeting: where the ranks meet.
-        interface: the network interface to use; None: the framework's choice, or the loopback
-            where all ranks are on one agent.
+        interface: the network interface to use, as somebody wants it.
+        own: the one at which the other agents reach this one, None where that is not known. Gloo
+            uses it where nobody wants another: left alone, it takes the one that bears the
+            machine's name, which is often the loopback. NCCL sees for itself.
     """
     if interface is None and meeting.parts[0].host == LOOPBACK:
         interface = _LOOPBACK_INTERFACE
+    own = interface or own
     match launcher:
         case "torch":
-            return _torch(place, meeting) | _interfaces(interface)
+            return _torch(place, meeting) | _interfaces(interface, own)
         case "horovod":
-            return _horovod(place, meeting, interface) | _interfaces(interface)
+            return _horovod(place, meeting, own) | _interfaces(interface, own)
         case "tensorflow":
             return {"TF_CONFIG": _tf_config(place, meeting)}
         case "none":
@@ -95,11 +102,9 @@ def variables(
             }
 
 
-def _interfaces(interface: str | None) -> dict[str, str]:
-    if interface is None:
-        return {}
-    found = {"GLOO_SOCKET_IFNAME": interface}
-    if interface != _LOOPBACK_INTERFACE:
+def _interfaces(interface: str | None, own: str | None) -> dict[str, str]:
+    found = {"GLOO_SOCKET_IFNAME": own} if own else {}
+    if interface not in {None, _LOOPBACK_INTERFACE}:
         found["NCCL_SOCKET_IFNAME"] = interface
     return found
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from rung.agent.command import command_of, search_path, variables_of
 from rung.agent.launcher import Wanted, variables
 from rung.agent.meeting import Meeting
+from rung.agent.network import interface_of
 from rung.agent.slots import Device
 from rung.agent.threads import threads_of
 from rung.agent.wire import Launch
@@ -73,17 +74,22 @@ def launch_of(  # noqa: PLR0913, PLR0917 - all that a process depends on
     return Launch(identity.process, command, environment, str(folder), threads)
 
 
-def network_of(wanted: Wanted, place: Place, meeting: Meeting | None) -> dict[str, str]:
+def network_of(
+    wanted: Wanted, place: Place, meeting: Meeting | None, interface: str | None
+) -> dict[str, str]:
     """Return the variables by which a process finds the others of its run.
 
     Args:
         wanted: what the experiment says.
         place: of the process.
         meeting: where the ranks meet; None where there is nobody to meet.
+        interface: that the agent was told to use.
     """
     if meeting is None:
         return {}
-    return variables(wanted.launcher, place, meeting, wanted.interface) | {
+    own = interface_of(meeting.parts[place.cross_rank].host)
+    chosen = wanted.interface or (interface if place.cross_size > 1 else None)
+    return variables(wanted.launcher, place, meeting, chosen, own) | {
         protocol.CHIEF_VARIABLE: meeting.chief,
         protocol.KEY_VARIABLE: meeting.key,
     }

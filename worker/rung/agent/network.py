@@ -23,8 +23,8 @@ def address_of(interface: str | None) -> str:
     """Return the address at which other machines reach this one.
 
     Args:
-        interface: the network interface to be reached at; None: whichever leads outside, or, on a
-            machine without a network, the loopback.
+        interface: the network interface to be reached at; None: whichever leads outside; where
+            none does, the first that has an address; on a machine without a network, the loopback.
 
     Raises:
         NoSuchInterface: it is not there or has no IPv4 address.
@@ -37,7 +37,23 @@ def address_of(interface: str | None) -> str:
     ):
         probe.connect(_ANYWHERE)
         return str(probe.getsockname()[0])
-    return LOOPBACK
+    found = (address for address in _addresses().values() if address != LOOPBACK)
+    return next(found, LOOPBACK)
+
+
+def interface_of(address: str) -> str | None:
+    """Return the network interface that has an address, None where none has it."""
+    found = (name for name, own in _addresses().items() if own == address)
+    return next(found, None)
+
+
+def _addresses() -> dict[str, str]:
+    """Return the address of each network interface that has one."""
+    found: dict[str, str] = {}
+    for _, name in socket.if_nameindex():
+        with contextlib.suppress(NoSuchInterface):
+            found[name] = _address_of_interface(name)
+    return found
 
 
 def _address_of_interface(interface: str) -> str:

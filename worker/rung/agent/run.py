@@ -218,7 +218,7 @@ class Run:
         for member, place in zip(self._crew.members, self._places, strict=True):
             token = self.conversation.token
             identity = Identity(member.name, self.allocation_id, token, place, node.socket)
-            network = network_of(self._wanted, place, meeting)
+            network = network_of(self._wanted, place, meeting, node.settings.interface)
             launch = launch_of(spec, identity, self._slots, node.slots, source.folder, network)
             launch.environment.update(self._data.variables)
             launches.append(launch)

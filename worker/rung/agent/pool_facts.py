@@ -1,7 +1,7 @@
-"""Hears what the other agents of a pool, and its watch, say that concerns this one.
+"""The facts of a pool that concern its agents: who was lost, and where the parts of gangs are.
 
-How the other agents of a gang can be reached; and when this agent is taken for lost that is alive
-after all.
+An agent hears from the others of a gang how they can be reached, and from the pool's watch that
+it was itself taken for lost, when it is alive after all.
 
 An agent that stood still for longer than the scheduler waits (a stopped process, a machine that
 slept) is declared lost, and what it runs is given to others. Nothing on `placements` would tell an
@@ -12,12 +12,16 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from rung.events import decode, partition_of, topic
+import structlog
+
+from rung.events import UndecodableEvent, decode, partition_of, topic
 from rung.events.allocation import AgentLost, AllocationAddressed
 from rung.host.supervise import supervise
-from rung.ledger import Ledger
+from rung.ledger import Ledger, Record
 
 _MARKS: Final = (AgentLost.TYPE.encode(), AllocationAddressed.TYPE.encode())
+
+_log = structlog.get_logger()
 
 
 class PoolFacts:
@@ -41,7 +45,7 @@ class PoolFacts:
 
     async def follow(self) -> None:
         """Follow for ever, through absences of the ledger."""
-        await supervise(self._follow, name="agent-losses")
+        await supervise(self._follow, name="agent-pool-facts")
 
     async def _follow(self) -> None:
         if not self.following.is_set():
@@ -51,10 +55,14 @@ class PoolFacts:
             for record in records:
                 self._position = record.position + 1
                 if record.key == self._pool and any(mark in record.value for mark in _MARKS):
-                    await self._take(record.value)
+                    await self._take(record)
 
-    async def _take(self, value: bytes) -> None:
-        data = decode(value).data
+    async def _take(self, record: Record) -> None:
+        try:
+            data = decode(record.value).data
+        except UndecodableEvent as error:
+            _log.error("cannot read a pool's fact", position=record.position, error=str(error))
+            return
         if isinstance(data, AgentLost):
             await self._lost(data)
         elif isinstance(data, AllocationAddressed):

@@ -1,0 +1,102 @@
+# ruff: noqa: INP001, S603, T201 - a script, run by itself; it prints, and runs a command
+"""Runs a command and, where CI keeps no wheel of Horovod, builds it behind the command's back.
+
+    python deploy/horovod/meanwhile.py VENV COMMAND …
+
+The build takes only what the command leaves of the processors, and is the first to go where memory
+runs out. When the command is over, a build that has not come to its end is stopped and said to be;
+the exit code is the command's, whatever became of the build. Where a wheel is kept, or the
+variable CI is not set, nothing is built.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+_WHEEL = Path(__file__).with_name("horovod_wheel.py")
+_STOP_S = 10.0
+_TAIL = 2_000
+
+
+def main(venv: str, *command: str) -> int:
+    """Run the command and answer its exit code."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if not os.environ.get("CI") or _is_kept(venv):
+        return subprocess.run(command, check=False).returncode
+    with _built_meanwhile(venv):
+        return subprocess.run(command, check=False).returncode
+
+
+def _is_kept(venv: str) -> bool:
+    asked = [sys.executable, str(_WHEEL), venv, "--kept"]
+    return subprocess.run(asked, check=False, capture_output=True).returncode == 0
+
+
+@contextlib.contextmanager
+def _built_meanwhile(venv: str) -> Iterator[None]:
+    """Build the wheel while the block runs; say at its end what became of that."""
+    with tempfile.TemporaryDirectory(prefix="horovod-", ignore_cleanup_errors=True) as room:
+        log = Path(room) / "log"
+        began = time.monotonic()
+        with log.open("wb") as output:
+            build = subprocess.Popen(
+                [sys.executable, _WHEEL, venv, "--no-install"],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=os.environ | {"TMPDIR": room},
+                start_new_session=True,
+                preexec_fn=_stand_back,  # noqa: PLW1509 - this process has one thread
+            )
+        _say(f"no wheel is kept for {venv}: building it meanwhile (process {build.pid})")
+        try:
+            yield
+        finally:
+            code = _stopped(build)
+            _say(_verdict(code, time.monotonic() - began, log))
+
+
+def _stand_back() -> None:
+    """Have this process, and all that it starts, run where nobody else wants to."""
+    os.nice(19)
+    with contextlib.suppress(OSError, AttributeError):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+
+
+def _stopped(build: subprocess.Popen[bytes]) -> int | None:
+    """Answer a build's exit code; None if it had none, and was stopped."""
+    if (code := build.poll()) is not None:
+        return code
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(build.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            build.wait(_STOP_S)
+    return None
+
+
+def _verdict(code: int | None, took_s: float, log: Path) -> str:
+    if code == 0:
+        return "its wheel was built meanwhile, and is kept"
+    if code is None:
+        return f"its wheel was not ready after {took_s:.0f} s; the build was stopped"
+    said = log.read_bytes()[-_TAIL:].decode(errors="replace")
+    return f"its wheel could not be built:\n{said}"
+
+
+def _say(text: str) -> None:
+    print(f"Horovod: {text}", flush=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    sys.exit(main(*sys.argv[1:]))
