@@ -69,7 +69,7 @@ def test_large_pieces_are_written_from_where_they_lie(
     with durable_file(tmp_path / "file") as file:
         for piece in pieces[:2]:
             file.write(memoryview(piece)[: size - size % ALIGNMENT])
-        file.write(pieces[2])
+        file.write(memoryview(pieces[2]))
     data = b"".join(whole)
     assert (tmp_path / "file").read_bytes() == data
     assert (file.size_bytes, file.digest) == (len(data), blake3(data).hexdigest())
@@ -186,5 +186,5 @@ def test_a_view_is_its_owners_again_when_a_write_has_failed(
     memory = mmap.mmap(-1, 3 * CHUNK)
     with durable_file(tmp_path / "file") as file:
         with pytest.raises(OSError, match="full"):
-            file.write(memory)
+            file.write(memoryview(memory))
         assert looking == []

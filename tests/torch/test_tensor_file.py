@@ -29,11 +29,12 @@ def begins(path: Path, tensor: torch.Tensor) -> int:
 
 def test_large_tensors_begin_at_a_boundary(tmp_path: Path) -> None:
     """Each of them, wherever the one before ended; `torch.load` reads them as ever."""
-    value = {"large": [torch.randn(LARGE + number) for number in range(3)], "small": 1}
+    large = [torch.randn(LARGE + number) for number in range(3)]
+    value = {"large": large, "small": 1}
     path = saved(value, tmp_path / "file")
-    assert [begins(path, tensor) % ALIGNMENT for tensor in value["large"]] == [0, 0, 0]  # type: ignore[attr-defined]
+    assert [begins(path, tensor) % ALIGNMENT for tensor in large] == [0, 0, 0]
     for found in (torch.load(path, weights_only=True), tensor_file.load(path)):
-        assert all(map(torch.equal, found["large"], value["large"]))
+        assert all(map(torch.equal, found["large"], large))
         assert found["small"] == 1
 
 

@@ -88,7 +88,8 @@ def capture(parts: Parts, data: dict[str, Any] | None, *, fetched: bool = True) 
     """
     context = parts.context
     generators = rng.capture()
-    whole = shards.whole if context.parallel.sharded else _as_it_is
+    sharded, chief = context.parallel.sharded, parts.ranks.is_chief
+    whole = partial(shards.whole, kept=chief) if sharded else _as_it_is
     training = {
         "optimizers": [whole(optimizer.state_dict()) for optimizer in context.optimizers],
         "schedulers": [scheduled.scheduler.state_dict() for scheduled in context.schedulers],
