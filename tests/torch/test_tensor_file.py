@@ -38,6 +38,14 @@ def test_large_tensors_begin_at_a_boundary(tmp_path: Path) -> None:
         assert found["small"] == 1
 
 
+def test_what_torch_writes_itself_is_read(tmp_path: Path) -> None:
+    """Files of older versions know no boundaries; they are as good."""
+    value = {"a": torch.randn(LARGE), "b": torch.arange(3)}
+    torch.save(value, tmp_path / "file")
+    found = tensor_file.load(tmp_path / "file")
+    assert all(torch.equal(found[name], tensor) for name, tensor in value.items())
+
+
 def test_small_tensors_take_no_more_room(tmp_path: Path) -> None:
     """Many small ones are not padded to boundaries, and others' files are as they were."""
     value = [torch.randn(10) for _ in range(1000)]

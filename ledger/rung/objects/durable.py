@@ -23,8 +23,9 @@ from rung.objects.digest import CHUNK, chunks_of, hasher
 
 ALIGNMENT: Final = 4096
 """Where in a file large pieces should begin, so that they need not be copied."""
-IN_PLACE_MIN: Final = 1 << 20
-"""So many bytes at once are written from where they lie."""
+IN_PLACE_MIN: Final = 4 << 20
+"""So many bytes at once are written from where they lie; for fewer it is not worth the waiting
+until they are written."""
 _PIECE: Final = 1 << 20
 """Bytes that are copied and digested at a time: they stay in the processor's cache meanwhile, and
 copying them, for which Python's lock is held, keeps no other thread waiting for long."""

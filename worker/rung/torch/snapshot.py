@@ -98,6 +98,7 @@ def _new_buffer(size: int) -> torch.UntypedStorage:
         return torch.empty(size, dtype=torch.uint8, pin_memory=True).untyped_storage()
     if size < IN_PLACE_MIN:
         return torch.empty(size, dtype=torch.uint8).untyped_storage()
+    # Python's are shared, so to fill them again copies nothing for workers forked meanwhile.
     return torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8).untyped_storage()
 
 
