@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rung.core import protocol
-from rung.core.protocol import Alive, FromTrial, Hello, Preempt, Reported, Welcome
+from rung.core.protocol import Alive, FromTrial, Hello, Preempt, Reported, Shipped, Welcome
 from rung.events.trial import RunSpec
 
 T = TypeVar("T")
@@ -39,6 +39,7 @@ class AgentEnd:
     Attributes:
         messages: what was said after `Hello`, in order, over all connections.
         hellos: how each connection began.
+        staged: whether the runs' objects are only staged where they put them.
     """
 
     def __init__(self, folder: Path, spec: RunSpec) -> None:
@@ -46,6 +47,7 @@ class AgentEnd:
         self.path = folder / "agent.sock"
         self.objects_url = (folder / "objects").as_uri()
         self.spec = spec
+        self.staged = False
         self.beats = 0
         self.messages: list[FromTrial] = []
         self.hellos: list[Hello] = []
@@ -73,8 +75,12 @@ class AgentEnd:
 
     def preempt(self) -> None:
         """Ask the connected process to leave."""
+        self.say(Preempt(30_000))
+
+    def say(self, message: Preempt | Shipped) -> None:
+        """Tell the connected process something."""
         assert self._connection is not None
-        self._connection.sendall(protocol.frame(Preempt(30_000)))
+        self._connection.sendall(protocol.frame(message))
 
     def vanish(self) -> None:
         """Close the connection, as an agent that dies."""
@@ -134,7 +140,7 @@ class AgentEnd:
         message = protocol.trial_decoder.decode(line)
         if isinstance(message, Hello):
             self.hellos.append(message)
-            welcome = Welcome(self.spec, "agent-1", self.objects_url, [0])
+            welcome = Welcome(self.spec, "agent-1", self.objects_url, [0], staged=self.staged)
             connection.sendall(protocol.frame(welcome))
             return
         if isinstance(message, Alive):  # how many there are depends on how long it took

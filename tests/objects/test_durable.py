@@ -2,8 +2,9 @@
 
 import errno
 import fcntl
+import mmap
 import os
-from collections.abc import Callable
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from blake3 import blake3
 
 from rung.objects.digest import CHUNK
-from rung.objects.durable import durable_file
+from rung.objects.durable import ALIGNMENT, IN_PLACE_MIN, DurableFile, durable_file
 
 SIZES = [0, 1, 4096, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 4097, 5 * CHUNK]
 
@@ -47,23 +48,77 @@ def test_what_was_written_may_be_changed_at_once(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_bytes() == expected
 
 
-def _no_flag(real: Callable[..., Any]) -> Callable[..., Any]:
-    def control(file: int, command: int, argument: int = 0) -> Any:
-        if command == fcntl.F_SETFL and argument & os.O_DIRECT:
-            raise OSError(errno.EINVAL, "no such flag here")
-        return real(file, command, argument)
+@pytest.mark.parametrize("size", [IN_PLACE_MIN, CHUNK, 2 * CHUNK + 4097])
+def test_large_pieces_are_written_from_where_they_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """What begins at a page in memory and at a boundary in the file is not copied."""
+    real, direct = os.pwrite, []
 
-    return control
+    def write(file: int, data: Any, offset: int) -> int:
+        if _is_direct(file):
+            direct.append(len(data))
+        return real(file, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", write)
+    monkeypatch.setattr(DurableFile, "_current_buffer", _only_for_odd_ends)
+    pieces = [mmap.mmap(-1, size) for _ in range(3)]
+    for piece in pieces:
+        piece[:] = os.urandom(size)
+    whole = [piece[: size - size % ALIGNMENT] for piece in pieces[:2]] + [pieces[2][:]]
+    with durable_file(tmp_path / "file") as file:
+        for piece in pieces[:2]:
+            file.write(memoryview(piece)[: size - size % ALIGNMENT])
+        file.write(memoryview(pieces[2]))
+    data = b"".join(whole)
+    assert (tmp_path / "file").read_bytes() == data
+    assert (file.size_bytes, file.digest) == (len(data), blake3(data).hexdigest())
+    assert sum(direct) == len(data) - size % ALIGNMENT
+
+
+def _is_direct(file: int) -> bool:
+    return bool(fcntl.fcntl(file, fcntl.F_GETFL) & os.O_DIRECT)
+
+
+def _only_for_odd_ends(file: DurableFile) -> mmap.mmap:
+    """Stand in for the buffer that most bytes must not see."""
+    if file._buffer is None:
+        file._buffer = mmap.mmap(-1, ALIGNMENT)
+    return file._buffer
+
+
+@pytest.mark.parametrize("odd", [1, 64, 512])
+def test_pieces_that_lie_as_they_like_are_written_as_well(tmp_path: Path, odd: int) -> None:
+    """Beside any boundary in memory, and after any piece before, every byte arrives."""
+    memory = mmap.mmap(-1, 3 * CHUNK)
+    memory[:] = os.urandom(3 * CHUNK)
+    views = [memoryview(memory)[odd:], memoryview(memory)[: 2 * CHUNK], memoryview(memory)[:odd]]
+    views += [memoryview(memory)]
+    with durable_file(tmp_path / "file") as file:
+        for view in views:
+            file.write(view)
+    data = b"".join(views)
+    assert (tmp_path / "file").read_bytes() == data
+    assert file.digest == blake3(data).hexdigest()
 
 
 def test_a_file_system_without_direct_writes_does_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the flag is refused, bytes take the ordinary way."""
-    monkeypatch.setattr(fcntl, "fcntl", _no_flag(fcntl.fcntl))
+    real, refused = os.open, []
+
+    def no_flag(path: Any, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_DIRECT:
+            refused.append(path)
+            raise OSError(errno.EINVAL, "no such flag here")
+        return real(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", no_flag)
     data = os.urandom(2 * CHUNK + 5)
     with durable_file(tmp_path / "file") as file:
         file.write(data)
+    assert refused
     assert (tmp_path / "file").read_bytes() == data
 
 
@@ -74,7 +129,7 @@ def test_a_file_system_that_takes_the_flag_and_not_the_bytes_does_as_well(
     real, refused = os.pwrite, []
 
     def write(file: int, data: Any, offset: int) -> int:
-        if fcntl.fcntl(file, fcntl.F_GETFL) & os.O_DIRECT:
+        if _is_direct(file):
             refused.append(offset)
             raise OSError(errno.EINVAL, "not aligned as wanted")
         return real(file, data, offset)
@@ -83,8 +138,9 @@ def test_a_file_system_that_takes_the_flag_and_not_the_bytes_does_as_well(
     data = os.urandom(2 * CHUNK + 5)
     with durable_file(tmp_path / "file") as file:
         file.write(data)
+        file.write(data)
     assert refused
-    assert (tmp_path / "file").read_bytes() == data
+    assert (tmp_path / "file").read_bytes() == data + data
 
 
 def test_short_writes_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,3 +164,27 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(os, "pwrite", write)
     with pytest.raises(OSError, match="full"), durable_file(tmp_path / "file") as file:
         file.write(bytes(3 * CHUNK))
+
+
+def test_a_view_is_its_owners_again_when_a_write_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error is raised when no thread looks at the bytes any more."""
+    real, first, looking = os.pwrite, threading.Event(), []
+
+    def write(file: int, data: Any, offset: int) -> int:
+        if offset == 0:
+            first.set()
+            raise OSError(errno.ENOSPC, "full")
+        looking.append(offset)
+        first.wait()
+        count = real(file, data, offset)
+        looking.remove(offset)
+        return count
+
+    monkeypatch.setattr(os, "pwrite", write)
+    memory = mmap.mmap(-1, 3 * CHUNK)
+    with durable_file(tmp_path / "file") as file:
+        with pytest.raises(OSError, match="full"):
+            file.write(memoryview(memory))
+        assert looking == []

@@ -127,6 +127,19 @@ def test_what_is_unchanged_is_stored_once(
         store.close()
 
 
+def test_what_the_target_has_is_not_looked_at_again(source: FolderStore, tmp_path: Path) -> None:
+    """What is shared with the previous checkpoint is neither read nor sent; the rest is whole."""
+    target = RemoteStore(tmp_path / "target")
+    copy_checkpoint(source, target, "exp", A)
+    staged = FolderStore(tmp_path / "staged")
+    copy_checkpoint(source, staged, "exp", B)
+    table = staged.root / "checkpoints" / "exp" / B / "table"
+    table.write_bytes(b"not the table")
+    copy_checkpoint(staged, target, "exp", B)
+    load_checkpoint(target, "exp", B, tmp_path / "back")
+    assert (tmp_path / "back" / "table").read_bytes() == TABLE
+
+
 def test_where_shared_files_lie_is_found(scene: Scene) -> None:
     """Each file of a checkpoint is located, be it its own or another's."""
     store = scene.store(*NAMES)

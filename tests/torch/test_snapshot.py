@@ -1,10 +1,12 @@
 """Copies of tensors that stay as they are: exact, shared as before, in buffers used again."""
 
+import mmap
 from collections import OrderedDict
 from typing import Any
 
 import torch
 
+from rung.objects.durable import IN_PLACE_MIN
 from rung.torch.snapshot import Snapshot
 
 
@@ -74,3 +76,13 @@ def test_buffers_are_used_again() -> None:
     snapshot.take(state[:1])
     snapshot.settle()
     assert snapshot.size_bytes == 4_000
+
+
+def test_large_buffers_begin_at_a_page() -> None:
+    """So that the disk takes them from where they lie; their bytes are the original's."""
+    large = torch.randn(IN_PLACE_MIN // 4 + 1)
+    odd = torch.arange(IN_PLACE_MIN + 3).to(torch.uint8)
+    for tensor in (large, odd):
+        copy = taken(tensor)
+        assert copy.data_ptr() % mmap.PAGESIZE == 0
+        assert torch.equal(copy, tensor)

@@ -2,11 +2,13 @@
 
 A file is read ahead by a thread of its own while what was read before is digested, so that the
 slower of the two, which is the disk, sets the pace. A process that digests files of its own may
-map them instead, which spares a copy of every byte; not one that digests others' files, for
-whoever cuts a mapped file short kills those that look at it. Checkpoints that were stored before
-Rung knew BLAKE3 have SHA-256; both are checked.
+map them instead: what is in the page cache is digested where it lies, by several threads, and a
+thread of its own brings the rest there. Not one that digests others' files, for whoever cuts a
+mapped file short kills those that look at it. Checkpoints that were stored before Rung knew BLAKE3
+have SHA-256; both are checked.
 """
 
+import contextlib
 import hashlib
 import mmap
 import os
@@ -24,8 +26,7 @@ CHUNK: Final = 8 << 20
 _READ: Final = 2 << 20
 """How many are read at once: few enough to be in the processor's cache when they are digested."""
 _THREADS: Final = min(4, os.cpu_count() or 1)
-_WINDOW: Final = 64 << 20
-"""How far ahead of what is looked at a mapped file is read."""
+_NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 
 
 class Hasher(Protocol):
@@ -107,13 +108,40 @@ def _ahead(file: int) -> Iterator[memoryview]:
 
 
 def _mapped(path: Path) -> Iterator[memoryview]:
-    with path.open("rb") as opened:
+    """Yield a file's bytes as they lie in the page cache, brought there by a thread.
+
+    Plain reads bring them: the kernel reads far ahead of those, in large pieces of memory.
+    """
+    with path.open("rb") as opened, contextlib.ExitStack() as stack:
         file, size = opened.fileno(), os.fstat(opened.fileno()).st_size
         if not size:
             return
-        with mmap.mmap(file, size, prot=mmap.PROT_READ) as whole, memoryview(whole) as view:
-            for start in range(0, size, CHUNK):
-                if start % _WINDOW == 0:
-                    os.posix_fadvise(file, start, 2 * _WINDOW, os.POSIX_FADV_WILLNEED)
-                with view[start : start + CHUNK] as chunk:
-                    yield chunk
+        starts = range(0, size, CHUNK)
+        whole = stack.enter_context(mmap.mmap(file, size, prot=mmap.PROT_READ))
+        view = stack.enter_context(memoryview(whole))
+        reader = ThreadPoolExecutor(1, "reading-ahead")
+        stack.callback(reader.shutdown, cancel_futures=True)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+        passing = mmap.mmap(-1, min(_READ, CHUNK))
+        coming = [reader.submit(_bring, file, start, passing) for start in starts]
+        for start, ready in zip(starts, coming, strict=True):
+            ready.result()
+            with view[start : start + CHUNK] as chunk:
+                yield chunk
+
+
+def _bring(file: int, start: int, passing: mmap.mmap) -> None:
+    """Have a chunk of a file in the page cache."""
+    if _is_there(file, start) and _is_there(file, start + CHUNK - 1):
+        return
+    for offset in range(start, start + CHUNK, _READ):
+        os.preadv(file, [passing], offset)
+
+
+def _is_there(file: int, offset: int) -> bool:
+    """Whether a byte is in the page cache, or past the end; it may be gone again soon."""
+    try:
+        os.preadv(file, [bytearray(1)], offset, _NOWAIT)
+    except OSError:  # it is not, or the file system cannot tell
+        return False
+    return bool(_NOWAIT)

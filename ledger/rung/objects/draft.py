@@ -83,6 +83,12 @@ class Draft:
         self._prefix = checkpoint_prefix(experiment_id, checkpoint_id)
         self._previous = previous
         self._files: dict[str, FileEntry] = {}
+        self._lasting: set[str] = set()
+
+    @property
+    def lasting(self) -> list[str]:
+        """The objects of it that the next checkpoint may well have, too."""
+        return [self._prefix + name for name in sorted(self._lasting)]
 
     def write(
         self, name: str, save: Callable[[Sink], object], *, may_be_unchanged: bool = False
@@ -99,6 +105,8 @@ class Draft:
             ObjectError: the store refused.
         """
         _check_file(name)
+        if may_be_unchanged:
+            self._lasting.add(name)
         if may_be_unchanged and self._before(name) is not None:
             dry = _DryRun()
             save(dry)
@@ -164,6 +172,7 @@ class Draft:
         if not self._folder.link(self._prefix + name, place + name):
             return False
         self._files[name] = entry
+        self._lasting.add(name)
         return True
 
     def _put(self, name: str, path: Path) -> FileEntry:

@@ -209,6 +209,9 @@ class CheckpointContext:
                 with contextlib.suppress(ObjectError):  # the next run sweeps
                     draft.discard()
                 raise
+            if isinstance(self._store, StagedStore):
+                with contextlib.suppress(ObjectError):  # the next one writes them again
+                    self._store.keep(draft.lasting)
         self._previous, manifest = stored, stored.manifest
         size, files = manifest.size_bytes, len(manifest.files)
         self._link.send(Stored(checkpoint_id, begun.steps, size, files, stored.digest))

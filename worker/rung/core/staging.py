@@ -4,6 +4,9 @@ Where objects lie in S3, only the agent may go there. What the run stores it put
 the agent's on this machine, from which the agent carries it on while training goes on; what it
 reads it has the agent bring. Nothing is written twice: files are linked in and moved out.
 
+What a checkpoint has in common with the one before stays here under a second name when the agent
+has carried that one on (`keep`), so that it need not be written again for the next one.
+
 So that the disk does not fill while the store is away, a checkpoint waits until at most one other
 is still on its way.
 """
@@ -13,7 +16,7 @@ import itertools
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
@@ -26,6 +29,7 @@ from rung.objects.name import check_name
 
 _PARALLEL: Final = 4
 _UNDER_WAY_MAX: Final = 1
+_KEPT: Final = "kept/"
 
 
 class StagedStore:
@@ -91,7 +95,18 @@ class StagedStore:
 
     def link(self, name: str, existing: str) -> bool:
         """Stage the bytes of a staged object a second time; return whether they were there."""
-        return self._staged.link(name, existing)
+        return self._staged.link(name, existing) or self._staged.link(name, _KEPT + existing)
+
+    def keep(self, names: Sequence[str]) -> None:
+        """Let staged objects be linked when they are carried on, too, and no others any more.
+
+        It costs no space while they are the same from one checkpoint to the next.
+        """
+        before = {info.name for info in self._staged.list(_KEPT)}
+        for name in names:
+            self._staged.link(_KEPT + name, name)
+        for name in before.difference(_KEPT + name for name in names):
+            self._staged.delete(name)
 
     def get(self, name: str, target: Path) -> None:
         """Write the object's bytes to a file."""

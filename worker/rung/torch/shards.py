@@ -12,17 +12,29 @@ from torch.optim import Optimizer
 from rung.torch.exactness import Kept
 
 
-def whole(value: Any) -> Any:
-    """Return a state with every sharded tensor brought together; all ranks must call this."""
+def whole(value: Any, *, kept: bool = True) -> Any:
+    """Return a state with every sharded tensor brought together; all ranks must call this.
+
+    One after the other, each in main memory at once, so that no device has to hold more than one
+    of them whole.
+
+    Args:
+        value: the state.
+        kept: whether this rank wants them; others have None in their places.
+    """
     if isinstance(value, torch.Tensor):
-        return value.full_tensor() if _is_shard(value) else value  # type: ignore[attr-defined]
+        if not _is_shard(value):
+            return value
+        together: Any = value
+        brought = together.full_tensor()
+        return brought.cpu() if kept else None
     if isinstance(value, dict):
-        together = type(value)((key, whole(item)) for key, item in value.items())
+        together = type(value)((key, whole(item, kept=kept)) for key, item in value.items())
         if isinstance(value, OrderedDict):
             vars(together).update(vars(value))  # a model's has its modules' versions there
         return together
     if isinstance(value, list | tuple):
-        return type(value)(whole(item) for item in value)
+        return type(value)(whole(item, kept=kept) for item in value)
     return value
 
 

@@ -2,17 +2,20 @@
 
 The buffers are kept and used again: a checkpoint's tensors are those of the one before, so that
 after the first no memory has to be found and cleared. On a machine with GPUs they are pinned, so
-that the copies from a GPU run side by side and at the bus's full speed.
+that the copies from a GPU run side by side and at the bus's full speed. Large ones begin at a page
+of the memory, so that the disk can take them from where they lie.
 
 Storages are copied whole and once each: what shared memory shares it in the copy. A buffer is
 used again only after `release`.
 """
 
+import mmap
 from collections import Counter, OrderedDict
 from typing import Any
 
 import torch
 
+from rung.objects.durable import IN_PLACE_MIN
 from rung.torch.rng import cuda_in_use
 
 
@@ -76,7 +79,7 @@ class Snapshot:
         key = (storage.device, storage.data_ptr())
         if storage.nbytes() == 0 or key not in self._copies:
             buffer = self._buffer(storage.nbytes())
-            buffer.copy_(storage, non_blocking=True)
+            _words(buffer).copy_(_words(storage), non_blocking=True)
             if storage.nbytes() == 0:
                 return buffer
             self._copies[key] = buffer
@@ -85,13 +88,26 @@ class Snapshot:
 
     def _buffer(self, size: int) -> torch.UntypedStorage:
         free = self._free.get(size)
-        if free:
-            buffer = free.pop()
-        else:
-            pinned = cuda_in_use()
-            buffer = torch.empty(size, dtype=torch.uint8, pin_memory=pinned).untyped_storage()
+        buffer = free.pop() if free else _new_buffer(size)
         self._used.append(buffer)
         return buffer
+
+
+def _new_buffer(size: int) -> torch.UntypedStorage:
+    if cuda_in_use():
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True).untyped_storage()
+    if size < IN_PLACE_MIN:
+        return torch.empty(size, dtype=torch.uint8).untyped_storage()
+    # Python's are shared, so to fill them again copies nothing for workers forked meanwhile.
+    return torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8).untyped_storage()
+
+
+def _words(storage: torch.UntypedStorage) -> torch.Tensor:
+    """Return a storage's bytes as numbers that are copied fastest: wide ones."""
+    size, width = storage.nbytes(), 8 if storage.nbytes() % 8 == 0 else 1
+    dtype = torch.int64 if width == 8 else torch.uint8
+    words: Any = torch.empty(0, dtype=dtype, device=storage.device)
+    return words.set_(storage, 0, (size // width,), (1,))  # type: ignore[no-any-return]  # torch's
 
 
 def _is_strided(tensor: torch.Tensor) -> bool:

@@ -20,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import torch
@@ -28,7 +28,7 @@ from msgspec import Struct
 
 from rung import core
 from rung.objects.draft import Sink
-from rung.torch import ranks, rng, shards
+from rung.torch import ranks, rng, shards, tensor_file
 from rung.torch.averages import TrainingAverages
 from rung.torch.callback import Callback
 from rung.torch.compiling import plain_name, with_own_names, with_plain_names
@@ -89,7 +89,8 @@ def capture(parts: Parts, data: dict[str, Any] | None, *, fetched: bool = True) 
     """
     context = parts.context
     generators = rng.capture()
-    whole = shards.whole if context.parallel.sharded else _as_it_is
+    sharded, chief = context.parallel.sharded, parts.ranks.is_chief
+    whole = partial(shards.whole, kept=chief) if sharded else _as_it_is
     training = {
         "optimizers": [whole(optimizer.state_dict()) for optimizer in context.optimizers],
         "schedulers": [scheduled.scheduler.state_dict() for scheduled in context.schedulers],
@@ -141,11 +142,11 @@ def files_of(captured: Captured) -> dict[str, File]:
         frozen = captured.frozen[index] if captured.frozen else frozenset[str]()
         trained = OrderedDict((name, it) for name, it in model.items() if name not in frozen)
         vars(trained).update(getattr(model, "__dict__", {}))  # the versions of its modules
-        files[_model_file(index)] = File(partial(_save, trained))
+        files[_model_file(index)] = File(partial(tensor_file.save, trained))
         if frozen:
             rest = {name: it for name, it in model.items() if name in frozen}
-            files[_model_file(index, ".frozen")] = File(partial(_save, rest), True)  # noqa: FBT003 - a record
-    files["training.pt"] = File(partial(_save, captured.training))
+            files[_model_file(index, ".frozen")] = File(partial(tensor_file.save, rest), True)  # noqa: FBT003 - a record
+    files["training.pt"] = File(partial(tensor_file.save, captured.training))
     text = json.dumps(captured.trainer)  # knows NaN, which a metric's best value may be
     files["trainer.json"] = File(lambda sink: sink.write(text.encode()))
     return files
@@ -162,19 +163,21 @@ def write(folder: Path, captured: Captured, beside: Mapping[str, File] | None = 
 def read(files: Mapping[str, Path], models: int) -> Captured:
     """Read what was written; nothing but tensors and plain values is ever made of it.
 
-    Models are mapped, not read: their tensors are good for being copied from, as long as the
-    files are there.
+    Models and optimizers are mapped, not read: their tensors are good for being copied from, as
+    long as the files are there.
     """
     found = []
     for index in range(models):
-        state = _load(files[_model_file(index)], mapped=True)
+        state = tensor_file.load(files[_model_file(index)])
         frozen = files.get(_model_file(index, ".frozen"))
         if frozen is not None:
-            state.update(_load(frozen, mapped=True))
+            state.update(tensor_file.load(frozen))
         found.append(state)
+    training = tensor_file.load(files["training.pt"])
+    rest = {name: value for name, value in training.items() if name != "optimizers"}
     return Captured(
         models=found,
-        training=_load(files["training.pt"], mapped=False),
+        training=training | tensor_file.owned(rest),
         trainer=json.loads(files["trainer.json"].read_text(encoding="utf-8")),
     )
 
@@ -185,7 +188,11 @@ def apply(parts: Parts, captured: Captured) -> None:
     for model, state in zip(context.models, captured.models, strict=True):
         shards.load_model(model, with_own_names(model, state))
     for optimizer, state in zip(context.optimizers, training["optimizers"], strict=True):
-        shards.load_optimizer(optimizer, state)
+        if tensor_file.is_taken_in_whole(optimizer):
+            shards.load_optimizer(optimizer, state)
+            tensor_file.own_the_rest(optimizer)
+        else:
+            shards.load_optimizer(optimizer, tensor_file.owned(state))
     for scheduled, state in zip(context.schedulers, training["schedulers"], strict=True):
         scheduled.scheduler.load_state_dict(state)
     context.schedulers.go_on(training.get("scheduler_steps"))
@@ -262,20 +269,3 @@ def _frozen(model: torch.nn.Module) -> frozenset[str]:
 
 def _model_file(index: int, kind: str = "") -> str:
     return f"model-{index}{kind}.pt" if index else f"model{kind}.pt"
-
-
-def _save(value: Any, sink: Sink) -> None:
-    """Write a value as torch does, without the CRC-32 that is slower than the disk.
-
-    The manifest has a digest of every byte; `torch.load` does not look at the CRC-32.
-    """
-    before = torch.serialization.get_crc32_options()
-    torch.serialization.set_crc32_options(False)
-    try:
-        torch.save(value, cast("IO[bytes]", sink))
-    finally:
-        torch.serialization.set_crc32_options(before)
-
-
-def _load(path: Path, *, mapped: bool) -> Any:
-    return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
