@@ -8,6 +8,7 @@ Lightning has said which epoch it is.
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from rung import core
 from rung.events import RungError
 from rung.torch.data import TrainingData
 
@@ -19,15 +20,24 @@ class CannotFollow(RungError):
 class ExactLoader:
     """A loader's batches; Lightning finds `state_dict` and `load_state_dict`, and keeps them."""
 
-    def __init__(self, loader: Any, seed: int, arrive: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        loader: Any,
+        seed: int,
+        arrive: Callable[[], None],
+        ranks: core.DistributedContext | None = None,
+        global_batch_size: int | None = None,
+    ) -> None:
         """Take a DataLoader's place.
 
         Args:
-            loader: it.
+            loader: it; its batches are those of all ranks together.
             seed: the trial's.
             arrive: is called before the first batch after a state was loaded.
+            ranks: those that share the batches; None: this process alone.
+            global_batch_size: of the hyperparameters, if it is there.
         """
-        self._data = TrainingData(loader, seed)
+        self._data = TrainingData(loader, seed, ranks, global_batch_size)
         if self._data.length is None:
             raise CannotFollow(
                 "the training data loader has no length: Lightning reads ahead in it, so its "
@@ -42,6 +52,16 @@ class ExactLoader:
         self._epoch = 0
         self.batch_size = loader.batch_size
         self.sampler = self
+
+    @property
+    def share(self) -> float:
+        """This rank's part of the last batch."""
+        return self._data.share
+
+    @property
+    def records(self) -> int | None:
+        """Records of the last batch of all ranks; None: count those of this one."""
+        return self._data.records
 
     def set_epoch(self, epoch: int) -> None:
         """Take the number of the epoch that begins or goes on."""
@@ -78,5 +98,6 @@ class ExactLoader:
         state, self._state, self._fresh = self._state, None, False
         within = state is not None and 0 < state["fetched"] < self._length
         self._fetched = state["fetched"] if state is not None and within else 0
-        self._data.start(self._epoch, state["data"] if state is not None and within else None)
+        data = state["data"] if state is not None and within else None
+        self._data.start(self._epoch, data, self._fetched)
         self._arrive()

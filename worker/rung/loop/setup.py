@@ -7,6 +7,7 @@ from typing import Unpack
 import torch
 
 from rung import core
+from rung.loop.ranks import together
 from rung.loop.seeding import Arguments, deterministic, started
 
 
@@ -14,9 +15,12 @@ from rung.loop.seeding import Arguments, deterministic, started
 def init(**arguments: Unpack[Arguments]) -> Iterator[core.Context]:
     """Yield the run that this process is; every generator is seeded.
 
+    Where the run has several slots, this is one of its ranks, and they are together.
+
     Make the model inside. The arguments are those of `rung.core.init`.
     """
-    with started(**arguments) as run:
+    with started(several=True, **arguments) as run:
         if deterministic(run):
             torch.use_deterministic_algorithms(mode=True)
-        yield run
+        with together(run):
+            yield run
