@@ -232,9 +232,7 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
             self._generators = ranks.new_generators(self._course.run, 0)
 
     def _exact(self, loader: Any) -> Any:
-        run = self._course.run
-        wanted = run.hparams.get("global_batch_size")
-        self._loader = ExactLoader(loader, run.seed, self._arrive, self._ranks, wanted)
+        self._loader = ExactLoader(loader, self._course, self._arrive)
         return self._loader
 
     def _arrive(self) -> None:

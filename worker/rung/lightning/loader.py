@@ -8,8 +8,8 @@ Lightning has said which epoch it is.
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from rung import core
 from rung.events import RungError
+from rung.loop import Course
 from rung.torch.data import TrainingData
 
 
@@ -20,24 +20,17 @@ class CannotFollow(RungError):
 class ExactLoader:
     """A loader's batches; Lightning finds `state_dict` and `load_state_dict`, and keeps them."""
 
-    def __init__(
-        self,
-        loader: Any,
-        seed: int,
-        arrive: Callable[[], None],
-        ranks: core.DistributedContext | None = None,
-        global_batch_size: int | None = None,
-    ) -> None:
+    def __init__(self, loader: Any, course: Course, arrive: Callable[[], None]) -> None:
         """Take a DataLoader's place.
 
         Args:
             loader: it; its batches are those of all ranks together.
-            seed: the trial's.
+            course: of the run; has the time measured that the loop waits here.
             arrive: is called before the first batch after a state was loaded.
-            ranks: those that share the batches; None: this process alone.
-            global_batch_size: of the hyperparameters, if it is there.
         """
-        self._data = TrainingData(loader, seed, ranks, global_batch_size)
+        run = course.run
+        wanted = run.hparams.get("global_batch_size")
+        self._data = TrainingData(loader, run.seed, run.distributed, wanted)
         if self._data.length is None:
             raise CannotFollow(
                 "the training data loader has no length: Lightning reads ahead in it, so its "
@@ -46,6 +39,7 @@ class ExactLoader:
             )
         self._length = self._data.length
         self._arrive = arrive
+        self._fetch = course.fetched
         self._state: dict[str, Any] | None = None
         self._fresh = True
         self._fetched = 0
@@ -88,7 +82,7 @@ class ExactLoader:
             self._open()
         if self._fetched == self._length:
             raise StopIteration
-        batch = self._data.next()
+        batch = self._fetch(self._data.next)
         self._fetched += 1
         if self._fetched == self._length:
             self._data.finish()

@@ -22,8 +22,9 @@ from rung.torch import rng
 from rung.torch.parallel import Parallel
 from rung.torch.unit import InvalidPlan
 
-_ACCELERATE_ON_CPU: Final = "ACCELERATE_USE_CPU"
-"""Without it Accelerate takes CPU slots for a single process."""
+_ACCELERATE: Final = {"ACCELERATE_USE_CPU": "true", "ACCELERATE_TORCH_DEVICE": "cpu"}
+"""Without these Accelerate takes each CPU slot for a process alone, or numbers the CPUs by ranks
+and cannot load what it saved."""
 
 
 @contextlib.contextmanager
@@ -44,7 +45,8 @@ def together(run: core.Context) -> Iterator[None]:
         )
     parallel = Parallel(run)
     if parallel.device.type == "cpu":
-        os.environ.setdefault(_ACCELERATE_ON_CPU, "true")
+        for name, value in _ACCELERATE.items():
+            os.environ.setdefault(name, value)
     yield
     parallel.close()
 

@@ -12,6 +12,7 @@ The callback reports, checkpoints, resumes (within an epoch, too) and leaves whe
 """
 
 from rung.loop.setup import init
-from rung.transformers.callback import Callback, CannotFollow
+from rung.transformers.callback import Callback
+from rung.transformers.shared import CannotFollow
 
 __all__ = ["Callback", "CannotFollow", "init"]
