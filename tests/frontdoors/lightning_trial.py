@@ -105,6 +105,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
             enable_model_summary=False,
             accumulate_grad_batches=order.get("accumulate", 1),
             val_check_interval=order.get("validate"),
+            **order.get("trainer", {}),
         )
         data: Any = PLAIN if plain else NoisyData()
         train = DataLoader(data, batch_size=5 if plain else 4, shuffle=True)

@@ -28,11 +28,13 @@ def become(module: Any, order: dict[str, Any], rank: int) -> int:
         order["moment"] = None
     try:
         result = module.train(order)
-    except BaseException:  # noqa: BLE001 - nothing may climb into the parent's loop
+    except BaseException as error:  # noqa: BLE001 - nothing may climb into the parent's loop
         traceback.print_exc()
-        return 1
+        result, code = {"error": str(error)}, 1
+    else:
+        code = 0
     Path(f"result-{rank}.json").write_text(json.dumps(result), encoding="utf-8")
-    return 0
+    return code
 
 
 def train(module: Any, order: dict[str, Any]) -> int:

@@ -133,7 +133,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
         arguments = transformers.TrainingArguments(
             output_dir="output",
             num_train_epochs=2,
-            per_device_train_batch_size=5 if plain else 4,
+            per_device_train_batch_size=order.get("batch", 5 if plain else 4),
             gradient_accumulation_steps=order.get("accumulate", 1),
             dataloader_num_workers=order.get("workers", 0),
             learning_rate=0.01,

@@ -93,6 +93,11 @@ class Runs:
         self._slots = slots
         return code
 
+    def refusal(self) -> str:
+        """Return why the run failed, in the words of a rank that said so."""
+        said = [json.loads(file.read_text()) for file in self._folder.glob("result-*.json")]
+        return next(str(each["error"]) for each in said if "error" in each)
+
     def curve(self, kind: str, tolerance: float = 0.0) -> dict[int, dict[str, Any]]:
         """Return the metrics by step; a step reported twice said the same twice."""
         found: dict[int, dict[str, Any]] = {}

@@ -1,14 +1,14 @@
 """A Lightning trial on several slots: the curve of one slot, whatever is killed."""
 
+import re
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from frontdoors.trials import assert_same, killed_in_either_rank, needs, parent, trial
+from frontdoors.trials import assert_same, killed_in_either_rank, needs, trial
 from rung.core.protocol import Acknowledged, FromTrial, Reported, Stored
 
 pytestmark = [needs("lightning"), pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -25,13 +25,6 @@ FIELDS: dict[str, Any] = {
 }
 WITHIN = {"accumulate": 2, "validate": 3}
 """Steps over two batches, and validations within epochs."""
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator["subprocess.Popen[str]"]:
-    """A parent with Lightning."""
-    with parent("frontdoors.lightning_trial", {}) as started:
-        yield started
 
 
 @pytest.mark.parametrize(("slots", "more"), [(2, {}), (4, WITHIN)])
@@ -70,7 +63,7 @@ def test_no_kill_of_either_rank_shows(
     assert other["drawn"] != outcome["result"]["drawn"]
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (3, 2)])
+@pytest.mark.parametrize(("before", "after"), [(3, 1), (1, 2)])
 def test_a_checkpoint_of_n_slots_resumes_on_m(
     process: "subprocess.Popen[str]", tmp_path: Path, before: int, after: int
 ) -> None:
@@ -107,3 +100,40 @@ def test_all_ranks_leave_at_the_same_step(
         assert list(runs.curve("training")) == list(range(1, left_at + 1))
         assert runs.train(slots=2) == 0
         assert runs.outcome() == expected
+
+
+@pytest.mark.parametrize(
+    ("more", "section", "said"),
+    [
+        (
+            {"trainer": {"strategy": "auto", "num_nodes": 1}},
+            {},
+            "leave strategy, devices",
+        ),
+        ({}, {"launcher": "horovod"}, r"use `launcher: torch`"),
+        ({}, {"strategy": "fsdp"}, r"use `strategy: ddp`, or rung\.torch"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    process: "subprocess.Popen[str]",
+    tmp_path: Path,
+    more: dict[str, Any],
+    section: dict[str, Any],
+    said: str,
+) -> None:
+    """The run fails at once and says what to change."""
+    fields = FIELDS | {"config": FIELDS["config"] | {"distributed": section}}
+    with trial(process, tmp_path, **fields) as runs:
+        assert runs.train(slots=2, **more) == 1
+        assert re.search(said, runs.refusal())
+
+
+@pytest.mark.parametrize("named", [{"strategy": "ddp_spawn"}, {"devices": 1, "num_nodes": 1}])
+def test_a_script_may_say_what_rung_says_too(
+    process: "subprocess.Popen[str]", tmp_path: Path, named: dict[str, Any]
+) -> None:
+    """Any strategy named `ddp` is Rung's; how many devices there are, the slots say."""
+    with trial(process, tmp_path, **FIELDS) as runs:
+        assert runs.train(slots=2, length=1, trainer=named) == 0
+        (other,) = runs.outcome()["others"]
+        assert other["weights"] == runs.outcome()["result"]["weights"]

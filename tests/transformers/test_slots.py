@@ -2,14 +2,13 @@
 
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from frontdoors.fuse import after, before, out
-from frontdoors.trials import assert_same, killed_in_either_rank, needs, parent, trial
+from frontdoors.trials import assert_same, killed_in_either_rank, needs, trial
 
 pytestmark = [needs("transformers", "accelerate"), pytest.mark.e2e, pytest.mark.timeout(300)]
 FIELDS: dict[str, Any] = {
@@ -26,13 +25,6 @@ FIELDS: dict[str, Any] = {
 KILLS = [(0, before(3)), (1, after(6)), (1, before(12))]
 """Within an epoch, behind an epoch's end, in the last step."""
 AVERAGED: dict[str, Any] = {"accumulate": 2, "logging": 5, "workers": 1}
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator["subprocess.Popen[str]"]:
-    """A parent with Transformers."""
-    with parent("frontdoors.transformers_trial", {}) as started:
-        yield started
 
 
 @pytest.mark.parametrize(
@@ -99,3 +91,12 @@ def test_a_kill_on_the_way_out_shows_nowhere(
     (other,) = outcome["others"]
     assert other["model"] == outcome["result"]["model"]
     assert list(outcome["validation"]) == [6, 12]
+
+
+def test_a_batch_too_small_for_the_slots_is_refused(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """The message names the argument to raise."""
+    with trial(process, tmp_path, **FIELDS) as runs:
+        assert runs.train(slots=2, batch=1) == 1
+        assert "per_device_train_batch_size: a batch of 1 cannot be shared" in runs.refusal()

@@ -5,6 +5,7 @@ defaults that Lightning reads from the environment; so does one that says `strat
 ranks' parts of a batch may be uneven; each loss weighs as much as its part.
 """
 
+import itertools
 import os
 from typing import Any, Final
 
@@ -14,11 +15,13 @@ from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
 
 from rung import core
 
-_NAMES: Final = (
-    ("ddp", False),
-    ("ddp_find_unused_parameters_false", False),
-    ("ddp_find_unused_parameters_true", True),
-)
+_KINDS: Final = ("ddp", "ddp_spawn", "ddp_fork", "ddp_notebook")
+"""Lightning's names for it, by how it starts processes; here they run already."""
+_UNUSED: Final = {
+    "": False,
+    "_find_unused_parameters_false": False,
+    "_find_unused_parameters_true": True,
+}
 
 
 class Slots(ClusterEnvironment):  # type: ignore[misc]  # Lightning may not be installed
@@ -109,9 +112,9 @@ class Together(DDPStrategy):  # type: ignore[misc]  # Lightning may not be insta
 def offer(run: core.Context) -> None:
     """Have Lightning choose this strategy where the script leaves the choice to it."""
     section = run.info.trial.config.get("distributed") or {}
-    for name, find_unused in _NAMES:
+    for kind, (suffix, find_unused) in itertools.product(_KINDS, _UNUSED.items()):
         StrategyRegistry.register(
-            name,
+            kind + suffix,
             Together,
             description="DistributedDataParallel over the slots of a trial",
             override=True,
