@@ -43,6 +43,12 @@ def together(run: core.Context) -> Iterator[None]:
             "distributed.strategy: fsdp is for rung.torch; with Lightning and Transformers each "
             "slot holds the whole model: use `strategy: ddp`, or rung.torch"
         )
+    launcher = section.get("launcher") or "torch"
+    if launcher != "torch":
+        raise InvalidPlan(
+            f"distributed.launcher is {launcher!r}, but Lightning and Transformers find the other "
+            "slots by torch's own process group: use `launcher: torch`"
+        )
     parallel = Parallel(run)
     if parallel.device.type == "cpu":
         for name, value in _ACCELERATE.items():
