@@ -142,7 +142,6 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
             save_strategy="no",
             report_to=[],
             disable_tqdm=True,
-            use_cpu=True,
         )
         trainer = transformers.Trainer(
             model,
