@@ -34,7 +34,7 @@ def run_spec(**changes: Any) -> RunSpec:
 
 
 class AgentEnd:
-    """Welcomes one trial process after another and remembers what they say.
+    """Welcomes trial processes, several at a time where a run has ranks; remembers what they say.
 
     Attributes:
         messages: what was said after `Hello`, in order, over all connections.
@@ -55,8 +55,9 @@ class AgentEnd:
         self.reading.set()
         self.on_message: Callable[[FromTrial], None] = lambda _message: None
         self._changed = threading.Condition()
-        self._connection: socket.socket | None = None
+        self._connections: list[socket.socket] = []
         self._ended = 0
+        self._readers: list[threading.Thread] = []
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(self.path))
         self._listener.listen()
@@ -74,18 +75,20 @@ class AgentEnd:
         }
 
     def preempt(self) -> None:
-        """Ask the connected process to leave."""
+        """Ask the connected processes to leave."""
         self.say(Preempt(30_000))
 
     def say(self, message: Preempt | Shipped) -> None:
-        """Tell the connected process something."""
-        assert self._connection is not None
-        self._connection.sendall(protocol.frame(message))
+        """Tell the connected processes something."""
+        assert self._connections
+        for connection in list(self._connections):
+            connection.sendall(protocol.frame(message))
 
     def vanish(self) -> None:
-        """Close the connection, as an agent that dies."""
-        assert self._connection is not None
-        self._connection.shutdown(socket.SHUT_RDWR)
+        """Close the connections, as an agent that dies."""
+        assert self._connections
+        for connection in list(self._connections):
+            connection.shutdown(socket.SHUT_RDWR)
 
     def wait_for(self, condition: Callable[["AgentEnd"], bool], timeout: float = 20.0) -> None:
         """Return when the condition holds; it is looked at after every message."""
@@ -112,6 +115,8 @@ class AgentEnd:
             return
         self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()
+        for reader in self._readers:
+            reader.join()
         self._listener.close()
 
     def _serve(self) -> None:
@@ -120,12 +125,18 @@ class AgentEnd:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            with connection:
-                self._connection = connection
-                self._listen(connection)
-            with self._changed:
-                self._ended += 1
-                self._changed.notify_all()
+            self._connections.append(connection)
+            reader = threading.Thread(target=self._hear, args=[connection], daemon=True)
+            self._readers.append(reader)
+            reader.start()
+
+    def _hear(self, connection: socket.socket) -> None:
+        with connection:
+            self._listen(connection)
+            self._connections.remove(connection)
+        with self._changed:
+            self._ended += 1
+            self._changed.notify_all()
 
     def _listen(self, connection: socket.socket) -> None:
         try:

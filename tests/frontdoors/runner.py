@@ -2,12 +2,15 @@
 
     python -m frontdoors.runner frontdoors.keras_trial
 
-The module named has `train(order) -> dict`, what became of the trial, and may have `warm_up`.
+The module named has `train(order) -> dict`, what became of the trial, and may have `warm_up`. An
+order has an environment for each rank; where one of several fails the others are killed, as an
+agent does.
 """
 
 import importlib
 import json
 import os
+import signal
 import sys
 import traceback
 import warnings
@@ -15,19 +18,43 @@ from pathlib import Path
 from typing import Any
 
 
-def become(module: Any, order: dict[str, Any]) -> int:
-    """Train as a run and write what became of it; return the exit code."""
+def become(module: Any, order: dict[str, Any], rank: int) -> int:
+    """Train as a rank of a run and write what became of it; return the exit code."""
     warnings.simplefilter("ignore")
     os.dup2(2, 1)  # standard output is for the answers
-    os.environ.update(order["environment"])
+    os.environ.update(order["environments"][rank])
     os.chdir(order["folder"])
+    if rank != order["victim"]:
+        order["moment"] = None
     try:
         result = module.train(order)
-    except BaseException:  # noqa: BLE001 - nothing may climb into the parent's loop
+    except BaseException as error:  # noqa: BLE001 - nothing may climb into the parent's loop
         traceback.print_exc()
-        return 1
-    Path("result.json").write_text(json.dumps(result), encoding="utf-8")
-    return 0
+        result, code = {"error": str(error)}, 1
+    else:
+        code = 0
+    Path(f"result-{rank}.json").write_text(json.dumps(result), encoding="utf-8")
+    return code
+
+
+def train(module: Any, order: dict[str, Any]) -> int:
+    """Fork the ranks of a run; return how the first that failed ended, or 0."""
+    children = []
+    for rank in range(len(order["environments"])):
+        child = os.fork()
+        if child == 0:
+            os._exit(become(module, order, rank))
+        children.append(child)
+    first = 0
+    while children:
+        child, status = os.wait()
+        children.remove(child)
+        code = os.waitstatus_to_exitcode(status)
+        if code and not first:
+            first = code
+            for other in children:
+                os.kill(other, signal.SIGKILL)
+    return first
 
 
 def main() -> None:
@@ -38,11 +65,7 @@ def main() -> None:
     if hasattr(module, "warm_up"):
         module.warm_up()
     for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            os._exit(become(module, json.loads(line)))
-        _, status = os.waitpid(child, 0)
-        answers.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        answers.write(f"{train(module, json.loads(line))}\n")
         answers.flush()
 
 

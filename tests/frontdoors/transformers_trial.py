@@ -1,10 +1,16 @@
-"""A Transformers trial: a tiny BERT, dropout, noise in the data, masks drawn in the collator."""
+"""A Transformers trial: a tiny BERT, dropout, noise in the data, masks drawn in the collator.
+
+A plain one draws nothing: what it trains must not depend on the number of slots. Its 21 records
+make uneven batches, the last of a single record. Its model is BERT, whose loss is a mean, or
+Llama, whose loss is a sum over the words that count.
+"""
 
 import hashlib
 import io
 import random
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from torch.utils.data import Dataset
@@ -34,6 +40,30 @@ def collate(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     return {"input_ids": inputs, "labels": torch.tensor([sample["labels"] for sample in samples])}
 
 
+class PlainWords(Words):
+    """Sentences as they are, of which some words do not count."""
+
+    def __init__(self, *, counting: bool) -> None:
+        self._counting = counting
+
+    def __len__(self) -> int:
+        return 21
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Return a sentence."""
+        words = [(index * (place + 1)) % 20 for place in range(5)]
+        if not self._counting:
+            return {"input_ids": words, "labels": index % 2}
+        labels = [word if place > index % 4 else -100 for place, word in enumerate(words)]
+        return {"input_ids": words, "labels": labels}
+
+
+def measures(prediction: Any) -> dict[str, float]:
+    """Return what depends on all predictions, and on their order."""
+    found = np.asarray(prediction.predictions).reshape(len(prediction.label_ids), -1)[:, 0]
+    return {"mean": float(found.mean()), "ordered": float((found * np.arange(len(found))).mean())}
+
+
 class Burning(rt.Callback):
     """Asks the fuse before and after each step, and behind each checkpoint."""
 
@@ -59,14 +89,25 @@ def warm_up() -> None:
     runner.warm_up()
     assert transformers.Trainer
     assert transformers.BertForSequenceClassification
+    assert transformers.LlamaForCausalLM
 
 
-def train(order: dict[str, Any]) -> dict[str, Any]:
-    """Train as a run."""
-    transformers.logging.set_verbosity_error()
-    torch.set_num_threads(1)
-    with rt.init() as run:
-        config = transformers.BertConfig(
+def network(*, plain: bool, counting: bool) -> Any:
+    """Return a tiny model."""
+    if counting:
+        return transformers.LlamaForCausalLM(
+            transformers.LlamaConfig(
+                vocab_size=22,
+                hidden_size=8,
+                num_hidden_layers=1,
+                num_attention_heads=2,
+                intermediate_size=8,
+                max_position_embeddings=8,
+            )
+        )
+    dropout = 0.0 if plain else 0.1
+    return transformers.BertForSequenceClassification(
+        transformers.BertConfig(
             vocab_size=22,
             hidden_size=8,
             num_hidden_layers=1,
@@ -74,14 +115,25 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
             intermediate_size=8,
             num_labels=2,
             max_position_embeddings=8,
+            hidden_dropout_prob=dropout,
+            attention_probs_dropout_prob=dropout,
         )
-        model = transformers.BertForSequenceClassification(config)
+    )
+
+
+def train(order: dict[str, Any]) -> dict[str, Any]:
+    """Train as a run."""
+    transformers.logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    with rt.init() as run:
+        plain, counting = order.get("plain", False), order.get("counting", False)
+        model = network(plain=plain, counting=counting)
         rung = Burning(run)
         rung.fuse = Fuse(order["moment"])
         arguments = transformers.TrainingArguments(
             output_dir="output",
             num_train_epochs=2,
-            per_device_train_batch_size=4,
+            per_device_train_batch_size=order.get("batch", 5 if plain else 4),
             gradient_accumulation_steps=order.get("accumulate", 1),
             dataloader_num_workers=order.get("workers", 0),
             learning_rate=0.01,
@@ -90,14 +142,14 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
             save_strategy="no",
             report_to=[],
             disable_tqdm=True,
-            use_cpu=True,
         )
         trainer = transformers.Trainer(
             model,
             arguments,
-            data_collator=collate,
-            train_dataset=Words(),
-            eval_dataset=Words(),
+            data_collator=transformers.default_data_collator if plain else collate,
+            train_dataset=PlainWords(counting=counting) if plain else Words(),
+            eval_dataset=PlainWords(counting=counting) if plain else Words(),
+            compute_metrics=measures if plain else None,
             callbacks=[rung],
         )
         rung.train(trainer)

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,12 @@ import msgspec
 import pytest
 
 from core.agent_end import AgentEnd, agent_end
+from rung.agent.launcher import Wanted, places
+from rung.agent.launching import network_of
+from rung.agent.meeting import Meeting, Part
+from rung.agent.network import LOOPBACK
 from rung.core.protocol import Stored
+from rung.events.allocation import Share
 
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "TF_ENABLE_ONEDNN_OPTS": "0"}
 
@@ -42,18 +48,38 @@ class Runs:
     def __init__(self, parent: "subprocess.Popen[str]", agent: AgentEnd, folder: Path) -> None:
         self._parent = parent
         self._folder = folder
+        self._number = 0
+        self._slots = 1
         self.agent = agent
 
-    def train(self, moment: int | None = None, *, length: int | None = None, **order: Any) -> int:
-        """Train the next run and return its exit code."""
+    def train(
+        self,
+        moment: int | None = None,
+        *,
+        length: int | None = None,
+        slots: int = 1,
+        victim: int = 0,
+        **order: Any,
+    ) -> int:
+        """Train the next run and return the exit code of the rank that failed first, or 0.
+
+        Args:
+            moment: at which the victim is killed.
+            length: of the run, if it is another than before.
+            slots: how many ranks train.
+            victim: which of them is killed.
+            order: what the trial's module looks at.
+        """
         stored = [message.checkpoint_id for message in self.agent.of(Stored)]
-        number = len(self.agent.hellos) + 1
+        self._number += 1
+        number, connections = self._number, len(self.agent.hellos) + slots
         changes: dict[str, Any] = {"run": number, "restore": stored[::-1]}
         if length is not None:
             changes["length"] = length
         self.agent.spec = msgspec.structs.replace(self.agent.spec, **changes)
         full = {
-            "environment": self.agent.environment,
+            "environments": [self.agent.environment | own for own in environments(slots)],
+            "victim": victim,
             "folder": str(self._folder),
             "moment": moment,
             **order,
@@ -63,24 +89,53 @@ class Runs:
         self._parent.stdin.write(json.dumps(full) + "\n")
         self._parent.stdin.flush()
         code = int(self._parent.stdout.readline())
-        self.agent.wait_for_end(number)
+        self.agent.wait_for_end(min(connections, len(self.agent.hellos)))
+        self._slots = slots
         return code
 
-    def curve(self, kind: str) -> dict[int, dict[str, Any]]:
+    def refusal(self) -> str:
+        """Return why the run failed, in the words of a rank that said so."""
+        said = [json.loads(file.read_text()) for file in self._folder.glob("result-*.json")]
+        return next(str(each["error"]) for each in said if "error" in each)
+
+    def curve(self, kind: str, tolerance: float = 0.0) -> dict[int, dict[str, Any]]:
         """Return the metrics by step; a step reported twice said the same twice."""
         found: dict[int, dict[str, Any]] = {}
         for step, values in self.agent.reports(kind):
-            assert found.setdefault(step, values) == values, step
+            said = pytest.approx(values, rel=tolerance, abs=tolerance) if tolerance else values
+            assert found.setdefault(step, values) == said, step
         return found
 
-    def outcome(self) -> dict[str, Any]:
+    def outcome(self, tolerance: float = 0.0) -> dict[str, Any]:
         """Return what the finished trial is: its curves and what it left."""
-        result: dict[str, Any] = json.loads((self._folder / "result.json").read_text())
+        results = [
+            json.loads((self._folder / f"result-{rank}.json").read_text())
+            for rank in range(self._slots)
+        ]
         return {
-            "result": result,
-            "training": self.curve("training"),
-            "validation": self.curve("validation"),
+            "result": results[0],
+            "others": results[1:],
+            "training": self.curve("training", tolerance),
+            "validation": self.curve("validation", tolerance),
         }
+
+
+def environments(slots: int) -> list[dict[str, str]]:
+    """Return what the agent sets for each rank, beside what it sets for all."""
+    if slots == 1:
+        return [{}]
+    ports = []
+    with contextlib.ExitStack() as stack:
+        for _ in range(slots + 1):
+            held = stack.enter_context(socket.socket())
+            held.bind((LOOPBACK, 0))
+            ports.append(int(held.getsockname()[1]))
+    share = Share(agent_id="agent-1", incarnation=1, slots=list(range(slots)))
+    meeting = Meeting([Part(LOOPBACK, ports)], "key")
+    return [
+        place.variables() | network_of(Wanted(), place, meeting)
+        for place in places([share], 0, "torch")
+    ]
 
 
 @contextlib.contextmanager
@@ -144,4 +199,40 @@ def killed_again_and_again(
             assert runs.train(moment, **order) == -signal.SIGKILL, moment
         assert runs.train(**order) == 0
         assert runs.outcome() == expected
+    return expected
+
+
+def assert_same(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Hold the curves of two trials together, to within the error of sums in another order."""
+    for kind in ("training", "validation"):
+        assert found[kind].keys() == wanted[kind].keys()
+        for step, values in wanted[kind].items():
+            assert found[kind][step] == pytest.approx(values, rel=1e-4, abs=1e-5), (kind, step)
+
+
+def killed_in_either_rank(
+    process: "subprocess.Popen[str]",
+    folder: Path,
+    fields: Mapping[str, Any],
+    kills: Sequence[tuple[int, int]],
+    **order: Any,
+) -> dict[str, Any]:
+    """Kill one of two ranks at a moment, go on, and hold the trial to the one nobody killed.
+
+    Args:
+        process: a parent.
+        folder: for the trials.
+        fields: of their runs.
+        kills: which rank is killed, and at which moment; each kill in a trial of its own.
+        order: what the trial's module looks at.
+    """
+    with trial(process, folder / "unbroken", **fields) as runs:
+        assert runs.train(slots=2, **order) == 0
+        expected = runs.outcome()
+    for victim, moment in kills:
+        with trial(process, folder / f"{victim}-{moment}", **fields) as runs:
+            code = runs.train(moment, slots=2, victim=victim, **order)
+            assert code == -signal.SIGKILL, (victim, moment)
+            assert runs.train(slots=2, **order) == 0, (victim, moment)
+            assert runs.outcome() == expected, (victim, moment)
     return expected

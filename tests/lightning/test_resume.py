@@ -1,13 +1,12 @@
 """A Lightning trial killed at any step and started again is bit for bit the one never killed."""
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from frontdoors.trials import killed_everywhere, needs, parent
+from frontdoors.trials import killed_everywhere, needs
 
 pytestmark = [needs("lightning"), pytest.mark.e2e, pytest.mark.timeout(300)]
 FIELDS: dict[str, Any] = {
@@ -23,13 +22,6 @@ FIELDS: dict[str, Any] = {
 }
 STEPS = 12
 """Two epochs of six batches."""
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator["subprocess.Popen[str]"]:
-    """A parent with Lightning."""
-    with parent("frontdoors.lightning_trial", {}) as started:
-        yield started
 
 
 def test_no_kill_shows(process: "subprocess.Popen[str]", tmp_path: Path) -> None:

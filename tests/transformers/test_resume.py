@@ -2,14 +2,13 @@
 
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from frontdoors.fuse import before, out
-from frontdoors.trials import killed_again_and_again, needs, parent, trial
+from frontdoors.trials import killed_again_and_again, needs, trial
 
 pytestmark = [needs("transformers", "accelerate"), pytest.mark.e2e, pytest.mark.timeout(300)]
 FIELDS: dict[str, Any] = {
@@ -28,13 +27,6 @@ STEPS = 12
 EVERYWHERE = [before(step) for step in range(1, STEPS + 1)]
 ACCUMULATED = [before(2), before(3), before(4), before(6)]
 """Within an epoch, at its end, behind it, in the last step, of two epochs of three."""
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator["subprocess.Popen[str]"]:
-    """A parent with Transformers."""
-    with parent("frontdoors.transformers_trial", {}) as started:
-        yield started
 
 
 def test_no_kill_shows(process: "subprocess.Popen[str]", tmp_path: Path) -> None:

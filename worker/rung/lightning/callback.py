@@ -6,9 +6,12 @@ and what is due at the last batch of an epoch waits for `on_train_epoch_end`.
 
 The checkpoint is Lightning's own file, `lightning.ckpt`; what is Rung's lies in it as the state
 of this callback. It is read without unpickling anything but tensors and plain values.
+
+On several slots every rank has this callback, in step with the others: each trains its part of
+the batch, and the chief reports and stores what all of them say.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,11 +20,13 @@ import torch
 from lightning.pytorch.callbacks import Callback as LightningCallback
 
 from rung import core
+from rung.lightning import logged, strategy
 from rung.lightning.loader import CannotFollow, ExactLoader
-from rung.loop import Course
+from rung.lightning.source import Source, Validation
+from rung.loop import Course, ranks
 from rung.loop.course import generators_from_json, generators_to_json
 from rung.torch import rng
-from rung.torch.averages import TrainingAverages
+from rung.torch.averages import TrainingAverages, merged
 from rung.torch.data import records_of
 from rung.torch.plain import plain
 
@@ -39,13 +44,21 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         super().__init__()
         self._course = Course(run, f"lightning-{lightning.__version__}")
         self._averages = TrainingAverages()
+        self._ranks = run.distributed
+        self._several = run.distributed.size > 1
+        self._loader: ExactLoader | None = None
+        self._results: list[logged.SharedResults] = []
+        self._undo: Callable[[], None] | None = None
         self._path: Path | None = None
         self._weights: Path | None = None
         self._generators: rng.Generators | None = None
         self._sums: dict[str, Any] = {}
+        self._to_add: list[dict[str, Any]] = []
         self._searched = False
         self._storing = False
         self._left = False
+        if self._several:
+            strategy.offer(run)
 
     @property
     def resume(self) -> dict[str, Any]:
@@ -64,7 +77,9 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
             kept = torch.load(self._weights, map_location="cpu", weights_only=True)
             pl_module.load_state_dict(kept["state_dict"])
         source = trainer.fit_loop._data_source
-        trainer.fit_loop._data_source = _Source(source, self._exact)
+        trainer.fit_loop._data_source = Source(source, self._exact)
+        if self._several:
+            self._share(trainer)
         if self._course.complete:
             self._course.validated_again()
             self._left = trainer.should_stop = True
@@ -77,6 +92,21 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
                 "trainer.fit(…, **callback.resume)"
             )
 
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Weigh the batch by this rank's part of it."""
+        if not self._several or self._loader is None:
+            return
+        share = self._loader.share
+        trainer.strategy.weight = share * self._ranks.size
+        if self._course.progress.batch_in_epoch == 0:
+            self._results[0].records = 0
+        if share:
+            self._results[0].records += records_of(batch) or 0
+        else:
+            self._undo = logged.not_counting(trainer)
+
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
@@ -84,16 +114,36 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         course = self._course
         if self._left:
             return
-        course.batch_done(1, records_of(batch) or 0)
-        self._add_sums(trainer)
-        self._averages.add(_step_metrics(trainer, outputs))
+        records = self._loader.records if self._loader is not None else None
+        course.batch_done(1, records_of(batch) or 0 if records is None else records)
+        share = self._loader.share if self._loader is not None else 1.0
+        self._averages.add(logged.of_step(trainer, outputs), share)
+        if self._undo is not None:
+            self._undo()
+            self._undo = None
+        to_add, self._to_add = self._to_add, []
+        for sums in to_add:
+            logged.add_sums(trainer, sums)
         if course.report_due:
-            course.report(self._averages.take())
+            course.report(self._averages.take(self._ranks))
         last = self._is_last(trainer)
         if course.complete or (last and course.epochs == course.progress.epochs + 1):
             trainer.should_stop = True  # Lightning validates before it stops
         if not last and not self._validates(trainer):
             self._keep_and_leave(trainer)
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """Validate what the chief has: running means differ from rank to rank."""
+        if self._several:
+            ranks.share_buffers(pl_module)
+            self._results[1].records = 0
+
+    def on_validation_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, *_more: Any
+    ) -> None:
+        """Count records, by which ranks count."""
+        if self._several:
+            self._results[1].records += records_of(batch) or 0
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Report the validation; within an epoch, checkpoint and leave, as is due."""
@@ -102,13 +152,15 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         last = self._is_last(trainer)
         if last:
             self._course.epoch_done()
-        self._course.validated(_logged(trainer))
+        self._course.validated(logged.logged(trainer))
         if not last:
             self._keep_and_leave(trainer)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Checkpoint and leave at the end of an epoch, as is due."""
         course = self._course
+        if self._several:
+            logged.logged(trainer)  # all ranks look at once, so that one may look alone after
         if self._left:
             return
         if course.progress.batch_in_epoch:
@@ -122,17 +174,28 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
 
     def state_dict(self) -> dict[str, Any]:
         """Return what belongs to the moment."""
-        return {
+        own: dict[str, Any] = {
             "generators": generators_to_json(rng.capture()),
             "averages": self._averages.state_dict(),
             "sums": self._sums,
         }
+        if self._several:
+            own["records"] = self._results[0].records if self._results else 0
+        return ranks.gathered(self._ranks, own)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take back what belongs to the moment; generators are set before the next batch."""
-        self._generators = generators_from_json(state_dict["generators"])
-        self._averages.load_state_dict(state_dict["averages"])
-        self._sums = state_dict["sums"]
+        share = ranks.share_of(self._ranks, state_dict)
+        if share.own is not None:
+            self._generators = generators_from_json(share.own["generators"])
+            self._averages.load_state_dict(merged([each["averages"] for each in share.to_add]))
+            if self._results:
+                self._results[0].records = share.own.get("records", 0)
+        else:
+            self._generators = ranks.new_generators(
+                self._course.run, self._course.progress.batches
+            )
+        self._to_add = [each["sums"] for each in share.to_add]
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """See to it that what Rung keeps can be loaded without running code."""
@@ -148,8 +211,29 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
                 folder, own = found
                 self._path, self._weights = (folder / FILE, None) if own else (None, folder / FILE)
 
-    def _exact(self, loader: Any) -> ExactLoader:
-        return ExactLoader(loader, self._course.run.seed, self._arrive)
+    def _share(self, trainer: Any) -> None:
+        """Have the ranks share batches, validations and metrics."""
+        if not isinstance(trainer.strategy, strategy.Together):
+            raise CannotFollow(
+                f"Trainer(strategy={type(trainer.strategy).__name__}): with resources."
+                f"slots_per_trial: {self._ranks.size}, leave strategy, devices and num_nodes out; "
+                "Rung sets them"
+            )
+        loop = trainer.fit_loop.epoch_loop
+        self._results = [
+            logged.SharedResults(self._ranks, training=True),
+            logged.SharedResults(self._ranks, training=False),
+        ]
+        loop._results, loop.val_loop._results = self._results
+        trainer._accelerator_connector.use_distributed_sampler = False
+        validation = Validation(trainer, self._course)
+        loop.val_loop._data_source = Source(loop.val_loop._data_source, validation.shared)
+        if self._generators is None:
+            self._generators = ranks.new_generators(self._course.run, 0)
+
+    def _exact(self, loader: Any) -> Any:
+        self._loader = ExactLoader(loader, self._course, self._arrive)
+        return self._loader
 
     def _arrive(self) -> None:
         if self._generators is not None:
@@ -165,7 +249,7 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
             trainer.fit_loop.epoch_loop._skip_next_val = True
 
     def _store(self, trainer: Any) -> None:
-        self._sums = _sums(trainer) if self._course.progress.batch_in_epoch else {}
+        self._sums = logged.sums(trainer) if self._course.progress.batch_in_epoch else {}
         self._storing = True
         try:
             self._course.store(lambda folder: trainer.save_checkpoint(folder / FILE))
@@ -181,60 +265,3 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         return bool(
             trainer.enable_validation and loop.epoch_loop._should_check_val_fx(loop._data_fetcher)
         )
-
-    def _add_sums(self, trainer: Any) -> None:
-        """Put back what Lightning had summed up for the epoch before the checkpoint.
-
-        Its own checkpoints lack that; a sum is there to add to once its name was logged again.
-        """
-        sums, self._sums = self._sums, {}
-        for name, kept in sums.items():
-            metric = trainer.fit_loop._results.get(name)
-            if metric is None:
-                continue
-            reduce = torch.maximum if metric.meta.is_max_reduction else torch.add
-            reduce = torch.minimum if metric.meta.is_min_reduction else reduce
-            metric.value = reduce(metric.value, kept["value"])
-            if "size" in kept:
-                metric.cumulated_batch_size = metric.cumulated_batch_size + kept["size"]
-
-
-class _Source:
-    """Where Lightning gets the training data from: what the user gave, put in order."""
-
-    def __init__(self, inner: Any, exact: Any) -> None:
-        self._inner = inner
-        self._exact = exact
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def dataloader(self) -> Any:
-        """Return the loader."""
-        loader = self._inner.dataloader()
-        return loader if isinstance(loader, ExactLoader) else self._exact(loader)
-
-
-def _sums(trainer: Any) -> dict[str, Any]:
-    """Return what Lightning has summed up for the metrics of the epoch so far."""
-    found: dict[str, Any] = {}
-    for name, metric in trainer.fit_loop.epoch_loop._results.items():
-        if metric.is_tensor and metric.meta.on_epoch and not metric.has_reset:
-            found[name] = {"value": metric.value}
-            if metric.meta.is_mean_reduction:
-                found[name]["size"] = metric.cumulated_batch_size
-    return found
-
-
-def _step_metrics(trainer: Any, outputs: Any) -> dict[str, Any]:
-    """Return what the training step logged, and its loss."""
-    metrics = dict(_logged(trainer))
-    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-    if loss is not None:
-        metrics.setdefault("loss", loss)
-    return metrics
-
-
-def _logged(trainer: Any) -> dict[str, Any]:
-    found: dict[str, Any] = trainer._logger_connector.metrics["callback"]
-    return found

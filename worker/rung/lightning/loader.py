@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from rung.events import RungError
+from rung.loop import Course
 from rung.torch.data import TrainingData
 
 
@@ -19,15 +20,17 @@ class CannotFollow(RungError):
 class ExactLoader:
     """A loader's batches; Lightning finds `state_dict` and `load_state_dict`, and keeps them."""
 
-    def __init__(self, loader: Any, seed: int, arrive: Callable[[], None]) -> None:
+    def __init__(self, loader: Any, course: Course, arrive: Callable[[], None]) -> None:
         """Take a DataLoader's place.
 
         Args:
-            loader: it.
-            seed: the trial's.
+            loader: it; its batches are those of all ranks together.
+            course: of the run; has the time measured that the loop waits here.
             arrive: is called before the first batch after a state was loaded.
         """
-        self._data = TrainingData(loader, seed)
+        run = course.run
+        wanted = run.hparams.get("global_batch_size")
+        self._data = TrainingData(loader, run.seed, run.distributed, wanted)
         if self._data.length is None:
             raise CannotFollow(
                 "the training data loader has no length: Lightning reads ahead in it, so its "
@@ -36,12 +39,23 @@ class ExactLoader:
             )
         self._length = self._data.length
         self._arrive = arrive
+        self._fetch = course.fetched
         self._state: dict[str, Any] | None = None
         self._fresh = True
         self._fetched = 0
         self._epoch = 0
         self.batch_size = loader.batch_size
         self.sampler = self
+
+    @property
+    def share(self) -> float:
+        """This rank's part of the last batch."""
+        return self._data.share
+
+    @property
+    def records(self) -> int | None:
+        """Records of the last batch of all ranks; None: count those of this one."""
+        return self._data.records
 
     def set_epoch(self, epoch: int) -> None:
         """Take the number of the epoch that begins or goes on."""
@@ -68,7 +82,7 @@ class ExactLoader:
             self._open()
         if self._fetched == self._length:
             raise StopIteration
-        batch = self._data.next()
+        batch = self._fetch(self._data.next)
         self._fetched += 1
         if self._fetched == self._length:
             self._data.finish()
@@ -78,5 +92,6 @@ class ExactLoader:
         state, self._state, self._fresh = self._state, None, False
         within = state is not None and 0 < state["fetched"] < self._length
         self._fetched = state["fetched"] if state is not None and within else 0
-        self._data.start(self._epoch, state["data"] if state is not None and within else None)
+        data = state["data"] if state is not None and within else None
+        self._data.start(self._epoch, data, self._fetched)
         self._arrive()

@@ -15,7 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -23,7 +23,9 @@ from rung import core
 from rung.torch import rng
 from rung.torch.plan import Progress, due, make_plan
 from rung.torch.unit import Batch, Epoch
+from rung.torch.waiting import GROUP, DataWait
 
+T = TypeVar("T")
 FILE: Final = "course.json"
 _ENDLESS: Final = 1 << 60
 
@@ -56,6 +58,8 @@ class Course:
         self._wanted = False
         self._overdue = False
         self._stored_at: tuple[int, int] | None = None
+        self._wait = DataWait()
+        self._fetched = False
 
     @property
     def complete(self) -> bool:
@@ -83,8 +87,20 @@ class Course:
                 return length.value
         return None
 
+    def fetched(self, following: Callable[[], T]) -> T:
+        """Return what `following` does, the data of the next step, and measure the time it takes.
+
+        A loop that gets its data by this has `data_wait_fraction` reported.
+        """
+        batch = self._wait.batch(following)
+        self._fetched = True
+        return batch
+
     def batch_done(self, count: int = 1, records: int = 0) -> None:
         """Take note of batches trained, and of how many records they held."""
+        if self._fetched:
+            self._fetched = False
+            self._wait.trained()
         progress = self._forward()
         progress.batches += count
         progress.batch_in_epoch += count
@@ -115,9 +131,17 @@ class Course:
         """Report metrics of the training set."""
         if metrics:
             self.run.train.report_training_metrics(self.progress.batches, metrics)
+        if waited := self._wait.take():
+            self.run.train.report_metrics(GROUP, self.progress.batches, waited)
 
     def validated(self, metrics: Mapping[str, Any]) -> None:
-        """Report a validation, and remember whether the policy wants a checkpoint of it."""
+        """Report a validation, and remember whether the policy wants a checkpoint of it.
+
+        All ranks must call this; the chief's metrics count.
+        """
+        ranks = self.run.distributed
+        if ranks.size > 1:
+            metrics = ranks.broadcast({name: float(value) for name, value in metrics.items()})
         progress = self.progress
         counted = {
             "batches": progress.batches,

@@ -6,8 +6,12 @@ trainer saves is the checkpoint, file by file: `model.safetensors`, `optimizer.p
 beginning, and the losses since the trainer last logged, which it forgets itself.
 
 `Trainer.train` is called by `Callback.train`, which tells it what to go on from.
+
+On several slots every rank has this callback and a trainer, in step with the others; the chief
+reports, and stores with `rung.json` what each rank has of its own.
 """
 
+import functools
 import json
 import shutil
 from pathlib import Path
@@ -16,17 +20,15 @@ from typing import Any, Final
 import transformers
 
 from rung import core
-from rung.events import RungError
-from rung.loop import Course
+from rung.loop import Course, ranks
 from rung.loop.course import generators_from_json, generators_to_json
 from rung.torch import rng
 from rung.transformers.seeded import SeededData, seed_data
+from rung.transformers.shared import CannotFollow, SharedTrainer
 
 FILE: Final = "rung.json"
-
-
-class CannotFollow(RungError):
-    """The trainer is set up in a way that could not be resumed; the message says what would do."""
+_PICKLED: Final = ("rng_state", "training_args.bin")
+"""Files of the trainer that only pickle reads."""
 
 
 class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not be installed
@@ -39,7 +41,10 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
     def __init__(self, run: core.Context) -> None:
         super().__init__()
         self._course = Course(run, f"transformers-{transformers.__version__}")
+        self._ranks = run.distributed
         self._trainer: Any = None
+        self._shared: SharedTrainer | None = None
+        self._new: rng.Generators | None = None
         self._kept: dict[str, Any] | None = None
         self._begun: rng.Generators | None = None
         self._data: SeededData | None = None
@@ -58,6 +63,10 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         _check(trainer.args)
         self._trainer = trainer
         self._data = seed_data(trainer, self._course.run.seed)
+        if self._ranks.size > 1:
+            self._shared = SharedTrainer(trainer, self._course)
+        self._new = ranks.new_generators(self._course.run, 0)
+        self._measure(trainer)
         with self._course.found() as found:
             pass  # what is found stays there until the run is closed
         if found is None:
@@ -70,7 +79,7 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
             trainer._load_from_checkpoint(str(folder))
             self._course.validated_again()
             return None
-        self._kept = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        self._kept = self._share(json.loads((folder / FILE).read_text(encoding="utf-8")))
         original = trainer._load_rng_state
         trainer._load_rng_state = self._arrive
         try:
@@ -93,9 +102,16 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         kept = self._kept
         if self._data is not None:
             self._data.epoch = self._course.progress.epochs
+        if self._shared is not None:
+            done = self._course.progress.batch_in_epoch
+            self._shared.begin(done * args.gradient_accumulation_steps)
         if kept is None:
+            if self._new is not None:
+                rng.restore(self._new)
+                self._new = None
             self._begun = rng.capture()
             return
+        self._new = None
         within = self._course.progress.batch_in_epoch > 0
         self._begun = generators_from_json(kept["begun" if within else "now"])
         rng.restore(self._begun)
@@ -106,6 +122,8 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         if self._left:
             return
         records = self._trainer.get_total_train_batch_size(args)
+        if self._shared is not None:
+            records = self._shared.batch_size * args.gradient_accumulation_steps
         course.batch_done(state.global_step - course.progress.batches, records)
         if self._ends_epoch(state):
             control.should_save = self._asked = False
@@ -152,6 +170,18 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         if self._course.leaving:
             self._left = control.should_training_stop = True
 
+    def _measure(self, trainer: Any) -> None:
+        """Have the course measure how long the trainer waits for its batches."""
+        course, shared = self._course, self._shared
+        fetch = functools.partial(type(trainer).get_batch_samples, trainer)
+        if shared is not None:
+            fetch = functools.partial(shared.batch_samples)
+
+        def get_batch_samples(*arguments: Any) -> Any:
+            return course.fetched(functools.partial(fetch, *arguments))
+
+        trainer.get_batch_samples = get_batch_samples
+
     def _mark(self, control: Any) -> None:
         """Ask the trainer for what is due at this moment."""
         course = self._course
@@ -172,20 +202,36 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         return float(state.epoch).is_integer()
 
     def _take(self, saved: Path, folder: Path) -> None:
-        for file in saved.iterdir():
-            if file.name not in {"rng_state.pth", "training_args.bin"}:  # what only pickle reads
-                shutil.move(file, folder / file.name)
-        shutil.rmtree(saved)
         trainer, begun = self._trainer, self._begun
         assert begun is not None
-        kept = {
+        own = {
             "now": generators_to_json(rng.capture()),
             "begun": generators_to_json(begun),
             "loss": float(trainer._tr_loss),
             "total": float(trainer._total_loss_scalar),
             "logged_at": int(trainer._globalstep_last_logged),
         }
+        kept = ranks.gathered(self._ranks, own)  # comes when all ranks have saved
+        if self._ranks.is_chief:
+            for file in saved.iterdir():
+                if not file.name.startswith(_PICKLED):
+                    shutil.move(file, folder / file.name)
+        if self._ranks.is_local_chief:
+            shutil.rmtree(saved)
         (folder / FILE).write_text(json.dumps(kept), encoding="utf-8")
+
+    def _share(self, kept: dict[str, Any]) -> dict[str, Any]:
+        """Return what this rank goes on from; on another number of ranks than before, its part."""
+        said = kept.get("ranks") or [kept]
+        share = ranks.share_of(self._ranks, kept)
+        if len(said) == self._ranks.size and share.own is not None:
+            return share.own
+        mean = sum(each["loss"] for each in said) / len(said)
+        found = (share.own or said[0]) | {"loss": mean}
+        new = ranks.new_generators(self._course.run, self._course.progress.batches)
+        if new is not None:
+            found |= {"now": generators_to_json(new), "begun": generators_to_json(new)}
+        return found
 
     def _arrive(self, _checkpoint: str | None) -> None:
         """Set the generators: the position in the data is reached."""

@@ -1,0 +1,15 @@
+"""A process that has Transformers imported and forks trials."""
+
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from frontdoors.trials import parent
+
+
+@pytest.fixture(scope="session")
+def process() -> Iterator["subprocess.Popen[str]"]:
+    """A parent with Transformers, for all tests of it."""
+    with parent("frontdoors.transformers_trial", {}) as started:
+        yield started

@@ -1,0 +1,102 @@
+"""A Transformers trial on several slots: the curve of one slot, whatever is killed."""
+
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from frontdoors.fuse import after, before, out
+from frontdoors.trials import assert_same, killed_in_either_rank, needs, trial
+
+pytestmark = [needs("transformers", "accelerate"), pytest.mark.e2e, pytest.mark.timeout(300)]
+FIELDS: dict[str, Any] = {
+    "length": 2,
+    "time_metric": "epochs",
+    "seed": 5,
+    "config": {
+        "searcher": {"metric": "eval_loss", "smaller_is_better": True},
+        "scheduling_unit": 100,
+        "min_checkpoint_period": {"batches": 2},
+        "checkpoint_policy": "none",
+    },
+}
+KILLS = [(0, before(3)), (1, after(6)), (1, before(12))]
+"""Within an epoch, behind an epoch's end, in the last step."""
+AVERAGED: dict[str, Any] = {"accumulate": 2, "logging": 5, "workers": 1}
+
+
+@pytest.mark.parametrize(
+    ("slots", "more"),
+    [(2, {}), (2, {"accumulate": 2}), (4, {"counting": True, "accumulate": 2})],
+)
+def test_any_number_of_slots_gives_the_same_curve(
+    process: "subprocess.Popen[str]", tmp_path: Path, slots: int, more: dict[str, Any]
+) -> None:
+    """Losses, norms of gradients, validations, and measures of all predictions in their order."""
+    outcomes = []
+    for number in (1, slots):
+        with trial(process, tmp_path / str(number), **FIELDS) as runs:
+            assert runs.train(slots=number, plain=True, **more) == 0
+            outcomes.append(runs.outcome())
+    alone, together = outcomes
+    assert_same(together, alone)
+    for other in together["others"]:
+        assert other["model"] == together["result"]["model"]
+        assert other["optimizer"] == together["result"]["optimizer"]
+
+
+@pytest.mark.parametrize(
+    ("kills", "more"), [(KILLS, {}), ([(1, before(4)), (0, before(6))], AVERAGED)]
+)
+def test_no_kill_of_either_rank_shows(
+    process: "subprocess.Popen[str]",
+    tmp_path: Path,
+    kills: list[tuple[int, int]],
+    more: dict[str, Any],
+) -> None:
+    """With dropout and noise the curve, weights and each rank's generators are the same bits."""
+    outcome = killed_in_either_rank(process, tmp_path, FIELDS, kills, **more)
+    (other,) = outcome["others"]
+    assert other["model"] == outcome["result"]["model"]
+    assert other["drawn"] != outcome["result"]["drawn"]
+
+
+@pytest.mark.parametrize(("first", "second"), [(2, 1), (1, 2)])
+def test_a_checkpoint_of_n_slots_resumes_on_m(
+    process: "subprocess.Popen[str]", tmp_path: Path, first: int, second: int
+) -> None:
+    """Killed within an epoch and continued on another number, the curve is that of one slot."""
+    order: dict[str, Any] = {"plain": True, "logging": 2}
+    with trial(process, tmp_path / "unbroken", **FIELDS) as runs:
+        assert runs.train(**order) == 0
+        wanted = runs.outcome()
+    with trial(process, tmp_path / "moved", **FIELDS) as runs:
+        code = runs.train(before(4), slots=first, victim=first - 1, **order)
+        assert code == -signal.SIGKILL
+        assert runs.train(slots=second, **order) == 0
+        found = runs.outcome(tolerance=1e-4)
+    assert_same(found, wanted)
+
+
+def test_a_kill_on_the_way_out_shows_nowhere(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """A run that is complete trains nothing again, on all of its ranks."""
+    with trial(process, tmp_path / "killed", **FIELDS) as runs:
+        assert runs.train(out(2), slots=2, victim=1) == -signal.SIGKILL
+        assert runs.train(slots=2) == 0
+        outcome = runs.outcome()
+    (other,) = outcome["others"]
+    assert other["model"] == outcome["result"]["model"]
+    assert list(outcome["validation"]) == [6, 12]
+
+
+def test_a_batch_too_small_for_the_slots_is_refused(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """The message names the argument to raise."""
+    with trial(process, tmp_path, **FIELDS) as runs:
+        assert runs.train(slots=2, batch=1) == 1
+        assert "per_device_train_batch_size: a batch of 1 cannot be shared" in runs.refusal()
