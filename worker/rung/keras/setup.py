@@ -1,32 +1,22 @@
 """The start of a Keras script."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from typing import Unpack
 
 import keras
 
 from rung import core
-from rung.loop.seeding import deterministic, started
+from rung.loop.seeding import Arguments, deterministic, started
 
 
 @contextlib.contextmanager
-def init(
-    *,
-    hparams: Mapping[str, Any] | None = None,
-    config: Mapping[str, Any] | Path | str | None = None,
-    seed: int | None = None,
-    restore: str | None = None,
-    storage: Path | str | None = None,
-) -> Iterator[core.Context]:
+def init(**arguments: Unpack[Arguments]) -> Iterator[core.Context]:
     """Yield the run that this process is; every generator is seeded, Keras' own included.
 
     Make the model inside. The arguments are those of `rung.core.init`.
     """
-    with started(
-        hparams=hparams, config=config, seed=seed, restore=restore, storage=storage
-    ) as run:
+    with started(**arguments) as run:
         keras.utils.set_random_seed(run.seed & 0xFFFFFFFF)
         if deterministic(run):
             _refuse_nondeterminism()

@@ -13,6 +13,6 @@ The callback reports, checkpoints, resumes (within an epoch, too) and leaves whe
 
 from rung.lightning.callback import Callback
 from rung.lightning.loader import CannotFollow
-from rung.lightning.setup import init
+from rung.loop.setup import init
 
 __all__ = ["Callback", "CannotFollow", "init"]

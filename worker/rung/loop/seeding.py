@@ -4,7 +4,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 
 from rung import core
 from rung.events import RungError
@@ -18,25 +18,34 @@ class OneProcessOnly(RungError):
     """A run of several processes in a front door that trains in one."""
 
 
+class Arguments(TypedDict, total=False):
+    """What `init` of every front door takes: the arguments of `rung.core.init`.
+
+    They count where the script is started by hand.
+    """
+
+    hparams: Mapping[str, Any] | None
+    config: Mapping[str, Any] | Path | str | None
+    seed: int | None
+    restore: str | None
+    storage: Path | str | None
+
+
 @contextlib.contextmanager
-def started(
-    *,
-    hparams: Mapping[str, Any] | None,
-    config: Mapping[str, Any] | Path | str | None,
-    seed: int | None,
-    restore: str | None,
-    storage: Path | str | None,
-) -> Iterator[core.Context]:
+def started(*, several: bool = False, **arguments: Unpack[Arguments]) -> Iterator[core.Context]:
     """Yield the run that this process is, with Python's, NumPy's and torch's generators seeded.
 
-    The arguments are those of `rung.core.init`, and count where the script is started by hand.
+    Args:
+        several: whether this front door trains in several processes. They are all seeded alike,
+            so that they make the same model.
+        arguments: those of `rung.core.init`.
 
     Raises:
         OneProcessOnly: the run has several processes, which would train the same model apart.
     """
-    refuse_several()
-    run = core.init(hparams=hparams, config=config, seed=seed, restore=restore, storage=storage)
-    with run:
+    if not several:
+        refuse_several()
+    with core.init(**arguments) as run:
         rng.seed_everything(run.seed)
         yield run
 

@@ -11,7 +11,7 @@
 The callback reports, checkpoints, resumes (within an epoch, too) and leaves when asked to.
 """
 
+from rung.loop.setup import init
 from rung.transformers.callback import Callback, CannotFollow
-from rung.transformers.setup import init
 
 __all__ = ["Callback", "CannotFollow", "init"]

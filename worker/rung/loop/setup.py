@@ -1,0 +1,22 @@
+"""The start of a script whose framework trains with torch: Lightning, Transformers."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Unpack
+
+import torch
+
+from rung import core
+from rung.loop.seeding import Arguments, deterministic, started
+
+
+@contextlib.contextmanager
+def init(**arguments: Unpack[Arguments]) -> Iterator[core.Context]:
+    """Yield the run that this process is; every generator is seeded.
+
+    Make the model inside. The arguments are those of `rung.core.init`.
+    """
+    with started(**arguments) as run:
+        if deterministic(run):
+            torch.use_deterministic_algorithms(mode=True)
+        yield run
