@@ -1,9 +1,9 @@
-"""A Keras trial for any number of ranks: 22 records in batches of 8, so the last one is uneven.
+"""A Keras trial for any number of ranks: 17 records in batches of 8, so the last one holds one.
 
 noise      dropout, batch normalisation and noise in the data, so that ranks draw
-source     `arrays`, `dataset` (tf.data, shuffled), `loader` (torch), `noisy` (a PyDataset),
-           `apart` (arrays in an order that differs from rank to rank)
-loss       the loss
+source     arrays, or `dataset` (tf.data, shuffled), `noisy` (a PyDataset), `apart` (arrays in an
+           order that differs from rank to rank)
+loss       how the loss is reduced
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from frontdoors.fuse import Fuse
 from frontdoors.keras_trial import Burning
 from rung import keras as rk
 
-INPUTS = np.linspace(-1, 1, 22 * 3, dtype="float32").reshape(22, 3) ** np.array([1, 2, 3], "f4")
+INPUTS = np.linspace(-1, 1, 17 * 3, dtype="float32").reshape(17, 3) ** np.array([1, 2, 3], "f4")
 TARGETS = np.sin(INPUTS.sum(1, keepdims=True)).astype("float32")
 
 
@@ -42,20 +42,13 @@ def source(name: str) -> dict[str, Any]:
         case "dataset":
             import tensorflow as tf  # noqa: PLC0415 - where it is asked for
 
-            data = tf.data.Dataset.from_tensor_slices((INPUTS, TARGETS)).shuffle(22).batch(8)
+            data = tf.data.Dataset.from_tensor_slices((INPUTS, TARGETS)).shuffle(17).batch(8)
             return {"x": data}
-        case "loader":
-            from torch.utils.data import DataLoader  # noqa: PLC0415 - as above
-
-            pairs = list(zip(INPUTS, TARGETS, strict=True))
-            return {"x": DataLoader(pairs, batch_size=8, shuffle=True)}  # type: ignore[arg-type]
         case "noisy":
             return {"x": Noisy()}
         case "apart":
-            order = np.roll(np.arange(22), int(os.environ["RUNG_RANK"]))
+            order = np.roll(np.arange(17), int(os.environ["RUNG_RANK"]))
             return {"x": INPUTS[order], "y": TARGETS[order], "batch_size": 8, "shuffle": False}
-        case "few":  # a last batch of one record
-            return {"x": INPUTS[:17], "y": TARGETS[:17], "batch_size": 8}
         case _:
             return {"x": INPUTS, "y": TARGETS, "batch_size": 8}
 

@@ -15,7 +15,7 @@ def evaluated(
     """Return a validation's metrics, the same on all ranks, each batch counted once.
 
     A model with a `test_step` of its own is evaluated whole by each rank, and what the chief
-    found counts; so is one whose test function takes several batches at a time.
+    found counts.
 
     Args:
         model: the model, compiled.
@@ -23,7 +23,7 @@ def evaluated(
         exchange: how they add up.
         evaluate: evaluates what it is given of all batches, and returns metrics by name.
     """
-    if model.steps_per_execution > 1 or type(model).test_step is not keras.Model.test_step:
+    if type(model).test_step is not keras.Model.test_step:
         found: dict[str, float] = ranks.broadcast(_numbers(evaluate()))
         return found
     model.make_test_function()

@@ -43,9 +43,9 @@ class Together:
         """Change a model so that it trains with the other ranks, until `leave`.
 
         Raises:
-            CannotFollow: its loss is none that can be put together of parts.
+            CannotFollow: it was compiled in a way that does not go in parts.
         """
-        _refuse_loss(model)
+        _refuse(model)
         self._ranks: Final = ranks
         self._exchange: Final = exchange
         self._model: Final = model
@@ -144,17 +144,21 @@ class Together:
         variables = list(model.metrics_variables)
         nothing = ops.equal(span.share, 0.0)
         own = [ops.where(nothing, ops.zeros_like(each), each) for each in variables]
-        more = _without_metric(model, logs)
-        parts = [ops.cast(value, "float32") * span.share for value in more.values()]
+        words = _own_words(model, logs)
+        chiefs = [flag * self._mine[0] for _, flag in words.values()]
+        parts = [ops.cast(value, "float32") * span.share for value, _ in words.values()]
         prints = fingerprint * ops.convert_to_tensor(self._mine, "float32")
-        sums = self._exchange.sum([*own, *parts, prints])
+        sums = self._exchange.sum([*own, *parts, *chiefs, prints])
         self._hold_against(sums[-1])
         for variable, value in zip(variables, sums, strict=False):
             variable.assign(value)
         if not isinstance(logs, Mapping):
             return logs
-        found = dict(zip(more, sums[len(variables) :], strict=False))
-        found = model.get_metrics_result() | found
+        found = model.get_metrics_result()
+        means = sums[len(variables) :]
+        for index, name in enumerate(words):
+            mean, of_metric = means[index], means[index + len(words)]
+            found[name] = ops.where(of_metric > 0, found[name], mean) if name in found else mean
         return {name: found[name] for name in logs}
 
     def _hold_against(self, prints: Any) -> None:
@@ -194,7 +198,13 @@ def without_writers(callbacks: list[Any]) -> list[Any]:
     return [callback for callback in callbacks if type(callback) not in _WRITERS]
 
 
-def _refuse_loss(model: Any) -> None:
+def _refuse(model: Any) -> None:
+    if model.steps_per_execution > 1:
+        raise CannotFollow(
+            f"compile(steps_per_execution={model.steps_per_execution}): what several slots say to "
+            "each other does not go into TensorFlow's loops; leave it out, or set "
+            "slots_per_trial: 1"
+        )
     for loss in keras.tree.flatten(model.loss):
         reduction = getattr(loss, "reduction", "mean")
         if reduction not in {"mean", "sum_over_batch_size"}:
@@ -226,12 +236,24 @@ def _optimizers(model: Any) -> Iterator[Any]:
             yield each
 
 
-def _without_metric(model: Any, logs: Any) -> dict[str, Any]:
-    """Return what a step says besides the model's metrics; it is a mean over its part."""
+def _own_words(model: Any, logs: Any) -> dict[str, tuple[Any, Any]]:
+    """Return what a step of the script's own says, and whether that is a metric's result.
+
+    What is none is a mean over this rank's part.
+    """
     if type(model).train_step is keras.Model.train_step or not isinstance(logs, Mapping):
         return {}
     known = model.get_metrics_result()
-    return {name: value for name, value in logs.items() if name not in known}
+    never = keras.ops.zeros((), "float32")
+    return {
+        name: (value, _same(value, known[name]) if name in known else never)
+        for name, value in logs.items()
+    }
+
+
+def _same(value: Any, other: Any) -> Any:
+    ops = keras.ops
+    return ops.cast(ops.equal(ops.cast(value, "float32"), ops.cast(other, "float32")), "float32")
 
 
 def _leaves(data: Any) -> list[Any]:
