@@ -20,6 +20,7 @@ from typing import Any, Final
 import keras
 
 from rung import core
+from rung.keras import batches
 from rung.keras.dealing import evaluated
 from rung.keras.exchange import DIFFERENT_BATCHES, Exchange, Span
 from rung.keras.feed import CannotFollow
@@ -117,16 +118,16 @@ class Together:
     def _step(self, data: Any) -> Any:
         """Train with this rank's part of a batch; return the logs of all parts."""
         self._build(data)
-        span = self._exchange.span(_leaves(data)[0])
+        span = self._exchange.span(batches.leaves(data)[0])
         if not self._ranks.is_chief:
             for variable in self._model.metrics_variables:
                 variable.assign(keras.ops.zeros_like(variable))
         self._share = span.share
         try:
-            logs = self._inner_step(keras.tree.map_structure(lambda leaf: _cut(leaf, span), data))
+            logs = self._inner_step(batches.cut(data, span))
         finally:
             self._share = None
-        return self._together(logs, span, _print(data))
+        return self._together(logs, span, batches.told(data))
 
     def _build(self, data: Any) -> None:
         """Make what Keras makes at the first batch, so that all metrics are known before it."""
@@ -254,37 +255,6 @@ def _own_words(model: Any, logs: Any) -> dict[str, tuple[Any, Any]]:
 def _same(value: Any, other: Any) -> Any:
     ops = keras.ops
     return ops.cast(ops.equal(ops.cast(value, "float32"), ops.cast(other, "float32")), "float32")
-
-
-def _leaves(data: Any) -> list[Any]:
-    return [leaf for leaf in keras.tree.flatten(data) if leaf is not None]
-
-
-def _cut(leaf: Any, span: Span) -> Any:
-    if leaf is None:
-        return None
-    if type(leaf).__name__ in {"SparseTensor", "RaggedTensor"}:
-        raise CannotFollow(
-            f"a batch holds a {type(leaf).__name__}, which several slots cannot share: make it "
-            "dense before it comes to fit(), or set slots_per_trial: 1"
-        )
-    return leaf[span.start : span.stop]
-
-
-def _print(data: Any) -> Any:
-    """Return a number that tells a batch from another: of its targets, if it has some."""
-    ops = keras.ops
-    targets = _leaves(data[1]) if isinstance(data, tuple | list) and len(data) > 1 else []
-    total = ops.zeros((), "float32")
-    for leaf in targets or _leaves(data):
-        if keras.backend.standardize_dtype(leaf.dtype) == "string":
-            continue
-        rows = ops.cast(leaf, "float32")
-        if len(rows.shape) > 1:
-            rows = ops.sum(rows, axis=tuple(range(1, len(rows.shape))))
-        places = ops.cumsum(ops.ones_like(rows))
-        total += ops.sum(ops.where(ops.isfinite(rows), rows, 0.0) * places)
-    return total
 
 
 def _learned(model: Any) -> Iterator[Any]:
