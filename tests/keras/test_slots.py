@@ -59,7 +59,7 @@ async def test_ranks_that_are_asked_to_leave_go_on_from_there(rig: Rig) -> None:
     await rig.until(MetricsReported, lambda it: it.trial_id == trial_id)
     await rig.signal(allocation, "preempt")
     first = await rig.end_of(allocation)
-    assert first.exit.outcome == "yielded", first.printed("stderr")
+    assert first.exit.outcome == "preempted", first.printed("stderr")
     stored = [each.checkpoint_id for each in first.of(CheckpointStored)][::-1]
     second = await rig.end_of(
         await rig.grant(code=code, restore=stored, **options("torch", 2, data={"noise": True}))

@@ -1,4 +1,4 @@
-"""A Keras trial as a user writes it, for any number of slots; it rests in each step if asked to."""
+"""A Keras trial as a user writes it, for any number of slots; rests in each step if asked to."""
 
 import time
 from typing import Any
