@@ -1,8 +1,8 @@
 """A Keras trial for any number of ranks: 17 records in batches of 8, so the last one holds one.
 
 noise      dropout, batch normalisation and noise in the data, so that ranks draw
-source     arrays, or `dataset` (tf.data, shuffled), `noisy` (a PyDataset), `apart` (arrays in an
-           order that differs from rank to rank)
+source     arrays, or `dataset` (tf.data, shuffled), `sudden` (the same, which does not tell its
+           length), `noisy` (a PyDataset), `apart` (arrays in an order that differs by rank)
 loss       how the loss is reduced
 """
 
@@ -39,11 +39,11 @@ class Noisy(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no types
 def source(name: str) -> dict[str, Any]:
     """Return what to give `fit`."""
     match name:
-        case "dataset":
+        case "dataset" | "sudden":
             import tensorflow as tf  # noqa: PLC0415 - where it is asked for
 
             data = tf.data.Dataset.from_tensor_slices((INPUTS, TARGETS)).shuffle(17).batch(8)
-            return {"x": data}
+            return {"x": data.filter(lambda *_: True) if name == "sudden" else data}
         case "noisy":
             return {"x": Noisy()}
         case "apart":

@@ -97,6 +97,16 @@ def test_no_kill_of_a_rank_shows(backend: Backend, tmp_path: Path) -> None:
             assert trial.result(rank)["weights"] == wanted.result(0)["weights"]
 
 
+def test_data_that_end_without_notice_end_alike(backend: Backend, tmp_path: Path) -> None:
+    """All ranks have the epoch's logs, also where the step behind its last batch finds no data."""
+    if backend.name == "torch":
+        pytest.skip("tf.data is TensorFlow's")
+    trial = trained(backend.parent, tmp_path, 2, source="sudden")
+    assert list(trial.curves()["training"]) == list(range(1, STEPS + 1))
+    assert trial.result(1) == trial.result(0)
+    assert min(trial.result(0)["logs"]["loss"]) > 0
+
+
 def test_a_checkpoint_of_n_slots_resumes_on_m(backend: Backend, tmp_path: Path) -> None:
     """On two slots, then on one, then on two again: the curve is that of one slot."""
     with ranks(backend.parent, tmp_path, 2, **FIELDS) as trial:

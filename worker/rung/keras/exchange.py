@@ -6,6 +6,7 @@ inside the compiled step; Keras on torch over torch's process group (gloo, NCCL)
 
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
@@ -42,6 +43,9 @@ class Exchange(Protocol):
 
     def span(self, leaf: Any) -> Span:
         """Return this rank's part of a batch that one of its tensors tells the length of."""
+
+    def behind(self, tensors: Sequence[Any]) -> AbstractContextManager[Any]:
+        """Do what is done in this block only once these tensors are there."""
 
     def insist(self, equal: Any) -> None:
         """Fail the step where this is not true."""

@@ -71,6 +71,14 @@ class TensorFlowExchange:
         share = tf.cast(count, tf.float32) / tf.cast(length, tf.float32)
         return Span(start, start + tf.maximum(count, 1), share)
 
+    def behind(self, tensors: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
+        """Do what is done in this block only once these tensors are there.
+
+        Otherwise a compiled step may do it although the data have ended.
+        """
+        found: contextlib.AbstractContextManager[Any] = tf.control_dependencies(list(tensors))
+        return found
+
     def insist(self, equal: Any) -> None:
         """Fail the step where this is not true."""
         tf.debugging.Assert(equal, [_REFUSED])

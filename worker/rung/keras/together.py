@@ -118,10 +118,12 @@ class Together:
     def _step(self, data: Any) -> Any:
         """Train with this rank's part of a batch; return the logs of all parts."""
         self._build(data)
-        span = self._exchange.span(batches.leaves(data)[0])
+        leaves = batches.leaves(data)
+        span = self._exchange.span(leaves[0])
         if not self._ranks.is_chief:
-            for variable in self._model.metrics_variables:
-                variable.assign(keras.ops.zeros_like(variable))
+            with self._exchange.behind(leaves):
+                for variable in self._model.metrics_variables:
+                    variable.assign(keras.ops.zeros_like(variable))
         self._share = span.share
         try:
             logs = self._inner_step(batches.cut(data, span))

@@ -1,6 +1,7 @@
 """The other ranks of Keras on torch: torch's own process group."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import torch
@@ -50,6 +51,10 @@ class TorchExchange:
     def span(self, leaf: Any) -> Span:
         """Return this rank's part of a batch."""
         return span_of(self._part, int(leaf.shape[0]))
+
+    def behind(self, tensors: Sequence[Any]) -> AbstractContextManager[Any]:  # noqa: ARG002 - TensorFlow's needs them
+        """Do nothing special: torch does one thing after the other."""
+        return nullcontext()
 
     def insist(self, equal: Any) -> None:
         """Raise what `refused` knows, where this is not true.
