@@ -102,7 +102,7 @@ def test_data_that_end_without_notice_end_alike(backend: Backend, tmp_path: Path
     if backend.name == "torch":
         pytest.skip("tf.data is TensorFlow's")
     trial = trained(backend.parent, tmp_path, 2, source="sudden")
-    assert list(trial.curves()["training"]) == list(range(1, STEPS + 1))
+    assert list(trial.last_curves()["training"]) == list(range(1, STEPS + 1))
     assert trial.result(1) == trial.result(0)
     assert min(trial.result(0)["logs"]["loss"]) > 0
 
