@@ -139,11 +139,13 @@ def environments(slots: int) -> list[dict[str, str]]:
 
 
 @contextlib.contextmanager
-def parent(module: str, environment: Mapping[str, str]) -> Iterator["subprocess.Popen[str]"]:
+def parent(
+    module: str, environment: Mapping[str, str], runner: str = "frontdoors.runner"
+) -> Iterator["subprocess.Popen[str]"]:
     """Yield a process that has a framework imported and forks trials."""
     path = [str(Path(__file__).parents[1]), *sys.path]
     with subprocess.Popen(
-        [sys.executable, "-m", "frontdoors.runner", module],
+        [sys.executable, "-m", runner, module],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -9,7 +9,7 @@
         model.fit(x, y, epochs=10, validation_data=..., callbacks=[rk.Callback(run)])
 
 The callback reports, checkpoints, resumes (within an epoch, too) and leaves when asked to. It
-works with the TensorFlow and torch backends.
+works with the TensorFlow and torch backends, on one slot or on several.
 """
 
 from rung.keras.callback import Callback

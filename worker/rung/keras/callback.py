@@ -15,7 +15,9 @@ import keras
 
 from rung import core
 from rung.keras import state
+from rung.keras.exchange import exchange_of
 from rung.keras.feed import CannotFollow, Feed, TensorFlowFeed
+from rung.keras.together import Together, without_writers
 from rung.loop import Course
 from rung.torch import rng
 
@@ -50,6 +52,8 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         if backend not in {"tensorflow", "torch"}:
             raise CannotFollow(f"KERAS_BACKEND={backend}: set it to tensorflow or torch")
         self._tensorflow = backend == "tensorflow"
+        self._run = run
+        self._together: Together | None = None
         self._course = Course(run, f"keras-{keras.__version__}-{backend}")
         self._validation_data = validation_data
         self._batch_size = batch_size or int(run.hparams.get("global_batch_size") or 0)
@@ -82,10 +86,15 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
                     f"callbacks=[…]: put Rung's callback last, behind {', '.join(late)}; what "
                     "they do at the end of an epoch is part of the checkpoint that it makes there"
                 )
+            if not self._run.distributed.is_chief:
+                listed.callbacks = without_writers(listed.callbacks)
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Go on from the trial's newest checkpoint, if there is one."""
         self._left = False
+        exchange = exchange_of(self._run)
+        if exchange is not None:
+            self._together = Together(self._run.distributed, exchange, self.model)
         self._feed = self._stand_before(self.model.train_function)
         with self._course.found() as found:
             if found is not None:
@@ -95,6 +104,10 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
                     self._resumed = state.Resumed(folder)
                     within = self._course.progress.batch_in_epoch > 0
                     self._feed.load(folder, within=within)
+        if self._together is not None:
+            self._together.share_weights()
+        if self._resumed is None:
+            state.new_seeds(self._run, self.model, self._course.progress.batches)
         if self._course.complete:
             self._course.validated_again()
             if self._resumed is not None:
@@ -111,17 +124,23 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         self._resumed = None
         self._epoch_open = True
         if resumed is None:
-            self._begun = rng.capture()
+            self._begun = state.same_generators(self._run.distributed)
             feed.begin(epoch, 0, _nothing, dict)
             return
         state.set_callbacks(self._keep, resumed)
         skip = self._course.progress.batch_in_epoch
         self._begun = resumed.begun if skip else resumed.now
+        own = resumed.of_rank(self._run.distributed)
+        now = own.now if skip else resumed.now
         state.set_generators(self._begun)
 
         def arrive() -> None:
             state.set_moment(self.model, resumed, within=skip > 0)
-            state.set_generators(None if feed.ahead else resumed.now, resumed.tensorflow)
+            state.set_generators(None if feed.ahead else now, own.tensorflow)
+            if own.seeds is None:
+                state.new_seeds(self._run, self.model, self._course.progress.batches)
+            else:
+                state.set_seeds(self.model, own.seeds)
             feed.ahead = False
 
         feed.begin(epoch, skip, arrive, self.model.get_metrics_result)
@@ -131,6 +150,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         assert self._feed is not None
         if self._feed.skipping or self._left:
             return
+        self._agree()
         course = self._course
         count = batch + 1 - course.progress.batch_in_epoch
         course.batch_done(count, count * self._batch_size)
@@ -148,6 +168,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         self._epoch_open = False
         if self._left:
             return
+        self._agree()
         course.epoch_done()
         validation = {k: v for k, v in (logs or {}).items() if k.startswith("val_")}
         if validation:
@@ -162,6 +183,9 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
             self._store()
         if self._feed is not None:
             self.model.train_function = self._feed.inner
+        if self._together is not None:
+            self._together.leave()
+            self._together = None
         self.model._initial_epoch = 0
         self.model.__dict__.pop("_should_eval", None)
 
@@ -184,9 +208,13 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         if feed is None or begun is None:
             return
 
+        ranks = self._run.distributed
+
         def write(folder: Any) -> None:
-            state.write(folder, self.model, begun, self._keep)
-            feed.save(folder)
+            together = state.of_ranks(ranks, self.model)
+            if ranks.is_chief:
+                state.write(folder, self.model, begun, self._keep, together)
+                feed.save(folder)
 
         self._course.store(write)
 
@@ -204,17 +232,26 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         running = state.metric_values(model)
         data = self._validation_data
         pair = data if isinstance(data, tuple) else (data,)
-        found = model.evaluate(*pair, verbose=0, return_dict=True)
+        if self._together is not None:
+            found = self._together.validated(*pair, verbose=0)
+        else:
+            found = model.evaluate(*pair, verbose=0, return_dict=True)
         if not self._tensorflow:
             model.train()
         state.set_metric_values(model, running)
         self._course.validated(_numbers({f"val_{name}": value for name, value in found.items()}))
+
+    def _agree(self) -> None:
+        if self._together is not None:
+            self._together.agree()
 
     def _build(self, batch: Any) -> None:
         self.model._symbolic_build(data_batch=batch)
 
     def _stand_before(self, function: Any) -> Feed:
         inner = function.inner if isinstance(function, Feed) else function
+        if self._together is not None:
+            inner = self._together.guarded(inner)
         if self._tensorflow:
             steps = self.params.get("steps")
             per_call = self.model.steps_per_execution

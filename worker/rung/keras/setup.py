@@ -7,6 +7,7 @@ from typing import Unpack
 import keras
 
 from rung import core
+from rung.keras.exchange import exchange_of, part_with
 from rung.loop.seeding import Arguments, deterministic, started
 
 
@@ -14,13 +15,17 @@ from rung.loop.seeding import Arguments, deterministic, started
 def init(**arguments: Unpack[Arguments]) -> Iterator[core.Context]:
     """Yield the run that this process is; every generator is seeded, Keras' own included.
 
+    Where the run has several slots, this is one of its ranks, and they are together.
+
     Make the model inside. The arguments are those of `rung.core.init`.
     """
-    with started(**arguments) as run:
+    with started(several=True, **arguments) as run:
+        exchange_of(run)  # before TensorFlow works
         keras.utils.set_random_seed(run.seed & 0xFFFFFFFF)
         if deterministic(run):
             _refuse_nondeterminism()
         yield run
+        part_with(run)
 
 
 def _refuse_nondeterminism() -> None:

@@ -2,7 +2,8 @@
 
     model.weights.h5   weights, layers' states, the optimizer: what `model.load_weights` reads
     training.npz       running sums of metrics, states of seed generators, arrays of callbacks
-    keras.json         generators at the moment and at the epoch's beginning, callbacks' numbers
+    keras.json         generators at the moment and at the epoch's beginning, callbacks' numbers;
+                       where several ranks train, what each of them draws from
     iterator.*         the state of a tf.data iterator, where there is one
 
 Nothing of it is unpickled.
@@ -11,11 +12,12 @@ Nothing of it is unpickled.
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import keras
 import numpy as np
 
+from rung import core
 from rung.loop.course import generators_from_json, generators_to_json
 from rung.torch import rng
 
@@ -23,6 +25,7 @@ WEIGHTS: Final = "model.weights.h5"
 _ARRAYS: Final = "training.npz"
 _NUMBERS: Final = "keras.json"
 _METRIC: Final = "metric-"
+_RANK: Final = 4
 _PLAIN: Final = (str, int, float, bool, type(None))
 _FOREIGN: Final = frozenset({"_model", "params", "validation_data", "monitor_op", "min_delta"})
 """Attributes of callbacks that are no state: what `fit` gives them, and a direction with its sign,
@@ -39,10 +42,38 @@ class Resumed:
         self.now: Final = generators_from_json(numbers["now"])
         self.begun: Final = generators_from_json(numbers["begun"])
         self.callbacks: Final[dict[str, dict[str, Any]]] = numbers["callbacks"]
-        self.tensorflow: Final[list[int] | None] = numbers["tensorflow"]
+        self._chief: Final = Drawing(self.now, numbers["tensorflow"], None)
+        self._ranks: Final[list[dict[str, Any]]] = numbers.get("ranks") or []
+
+    @property
+    def tensorflow(self) -> list[int] | None:
+        """The state of TensorFlow's generator."""
+        return self._chief.tensorflow
+
+    def of_rank(self, ranks: core.DistributedContext) -> "Drawing":
+        """Return what this rank draws from; the chief's, where there were not as many ranks."""
+        if ranks.is_chief or len(self._ranks) != ranks.size:
+            return self._chief
+        own = self._ranks[ranks.rank]
+        return Drawing(generators_from_json(own["now"]), own["tensorflow"], own["seeds"])
 
 
-def write(folder: Path, model: Any, begun: rng.Generators, kept: Mapping[str, Any]) -> None:
+class Drawing(NamedTuple):
+    """What one rank draws from."""
+
+    now: rng.Generators
+    tensorflow: list[int] | None
+    seeds: list[list[int]] | None
+    """States of the model's seed generators; None: they are among the model's variables."""
+
+
+def write(
+    folder: Path,
+    model: Any,
+    begun: rng.Generators,
+    kept: Mapping[str, Any],
+    ranks: list[dict[str, Any]],
+) -> None:
     """Write the state of this moment.
 
     Args:
@@ -50,6 +81,7 @@ def write(folder: Path, model: Any, begun: rng.Generators, kept: Mapping[str, An
         model: the model, compiled and built.
         begun: the generators when the epoch began.
         kept: callbacks whose state to keep, by name.
+        ranks: what each rank draws from, where there are several.
     """
     model.save_weights(str(folder / WEIGHTS))
     arrays = {name: _numpy(variable) for name, variable in _variables(model)}
@@ -65,13 +97,54 @@ def write(folder: Path, model: Any, begun: rng.Generators, kept: Mapping[str, An
             else:
                 callbacks[name][field] = value
     np.savez(folder / _ARRAYS, **arrays)
-    numbers = {
+    numbers: dict[str, Any] = {
         "now": generators_to_json(rng.capture()),
         "begun": generators_to_json(begun),
         "callbacks": callbacks,
         "tensorflow": _tensorflow_generator(),
     }
+    if ranks:
+        numbers["ranks"] = ranks
     (folder / _NUMBERS).write_text(json.dumps(numbers), encoding="utf-8")
+
+
+def of_ranks(ranks: core.DistributedContext, model: Any) -> list[dict[str, Any]]:
+    """Return on the chief what each of several ranks draws from; all ranks must call this."""
+    if ranks.size == 1:
+        return []
+    own = {
+        "now": generators_to_json(rng.capture()),
+        "tensorflow": _tensorflow_generator(),
+        "seeds": [[int(word) for word in _numpy(each)] for each in _seeds(model)],
+    }
+    return ranks.gather(own) or []
+
+
+def same_generators(ranks: core.DistributedContext) -> rng.Generators:
+    """Give every rank the chief's generators and return them: ranks read the same data."""
+    own = rng.capture()
+    if ranks.size > 1:
+        own = generators_from_json(ranks.broadcast(generators_to_json(own)))
+        rng.restore(own._replace(cuda=[]))
+    return own
+
+
+def new_seeds(run: core.Context, model: Any, batches: int) -> None:
+    """Have what the model draws differ from rank to rank; the chief draws as one process does."""
+    ranks = run.distributed
+    if ranks.is_chief:
+        return
+    words = [
+        rng.derive(run.seed, _RANK, ranks.rank, batches, index) & 0xFFFFFFFF
+        for index, _ in enumerate(_seeds(model))
+    ]
+    set_seeds(model, [[word, 0] for word in words])
+
+
+def set_seeds(model: Any, states: list[list[int]]) -> None:
+    """Set the states of the model's seed generators."""
+    for variable, words in zip(_seeds(model), states, strict=True):
+        variable.assign(np.array(words, variable.dtype))
 
 
 def load_weights(folder: Path, model: Any) -> None:
@@ -141,6 +214,14 @@ def _variables(model: Any) -> Iterator[tuple[str, Any]]:
     seeds = keras.src.backend.common.global_state.get_global_attribute("global_seed_generator")
     if seeds is not None:
         yield "seeds", seeds.state
+
+
+def _seeds(model: Any) -> list[Any]:
+    """Return the states of the seed generators that the model's layers draw from."""
+    layers = model._flatten_layers()
+    found = [each.state for layer in layers for each in layer._seed_generators]
+    shared = keras.src.backend.common.global_state.get_global_attribute("global_seed_generator")
+    return found if shared is None else [*found, shared.state]
 
 
 def _numpy(variable: Any) -> Any:

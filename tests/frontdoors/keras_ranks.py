@@ -1,0 +1,106 @@
+"""A Keras trial for any number of ranks: 17 records in batches of 8, so the last one holds one.
+
+noise      dropout, batch normalisation and noise in the data, so that ranks draw
+source     arrays, or `dataset` (tf.data, shuffled), `sudden` (the same, which does not tell its
+           length), `noisy` (a PyDataset), `apart` (arrays in an order that differs by rank)
+loss       how the loss is reduced
+"""
+
+import hashlib
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from frontdoors.fuse import Fuse
+from frontdoors.keras_trial import Burning
+from rung import keras as rk
+
+INPUTS = np.linspace(-1, 1, 17 * 3, dtype="float32").reshape(17, 3) ** np.array([1, 2, 3], "f4")
+TARGETS = np.sin(INPUTS.sum(1, keepdims=True)).astype("float32")
+
+
+class Noisy(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no types
+    """Batches with noise from Python's and NumPy's generators."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> Any:
+        """Return a batch with fresh noise."""
+        part = slice(8 * index, 8 * index + 8)
+        noise = 0.1 * random.random() + 0.1 * float(np.random.rand())  # noqa: NPY002, S311
+        return INPUTS[part] + noise, TARGETS[part]
+
+
+def source(name: str) -> dict[str, Any]:
+    """Return what to give `fit`."""
+    match name:
+        case "dataset" | "sudden":
+            import tensorflow as tf  # noqa: PLC0415 - where it is asked for
+
+            data = tf.data.Dataset.from_tensor_slices((INPUTS, TARGETS)).shuffle(17).batch(8)
+            return {"x": data.filter(lambda *_: True) if name == "sudden" else data}
+        case "noisy":
+            return {"x": Noisy()}
+        case "apart":
+            order = np.roll(np.arange(17), int(os.environ["RUNG_RANK"]))
+            return {"x": INPUTS[order], "y": TARGETS[order], "batch_size": 8, "shuffle": False}
+        case _:
+            return {"x": INPUTS, "y": TARGETS, "batch_size": 8}
+
+
+def network(*, noise: bool, loss: str) -> Any:
+    """Return a compiled model."""
+    layers = [keras.layers.Input((3,)), keras.layers.Dense(8, activation="tanh")]
+    if noise:
+        layers += [keras.layers.BatchNormalization(), keras.layers.Dropout(0.4)]
+    model = keras.Sequential([*layers, keras.layers.Dense(1)])
+    optimizer = keras.optimizers.AdamW(0.05, clipnorm=0.5)
+    chosen = keras.losses.MeanSquaredError(reduction=loss)
+    model.compile(optimizer, chosen, metrics=["mae"], jit_compile=False)
+    return model
+
+
+def warm_up() -> None:
+    """Pay once for what is imported at first use; TensorFlow itself must not run before a fork."""
+    if keras.backend.backend() == "torch":
+        keras.utils.set_random_seed(0)
+        model = network(noise=True, loss="mean")
+        model.fit(INPUTS, TARGETS, validation_data=(INPUTS, TARGETS), verbose=0)
+
+
+def train(order: dict[str, Any]) -> dict[str, Any]:
+    """Train as a rank; keep the words of a refusal."""
+    try:
+        return trained(order)
+    except rk.CannotFollow as error:
+        Path("refused.txt").write_text(str(error), encoding="utf-8")
+        raise
+
+
+def trained(order: dict[str, Any]) -> dict[str, Any]:
+    """Train as a rank."""
+    with rk.init() as run:
+        model = network(
+            noise=order.get("noise", False), loss=order.get("loss", "sum_over_batch_size")
+        )
+        patience = keras.callbacks.ReduceLROnPlateau(patience=1, min_delta=10.0)
+        ours = Burning(
+            run, validation_data=(INPUTS, TARGETS), batch_size=8, keep={"patience": patience}
+        )
+        ours.fuse = Fuse(order["moment"])
+        history = model.fit(
+            **source(order.get("source", "arrays")),
+            epochs=3,
+            validation_data=(INPUTS, TARGETS),
+            validation_batch_size=5,
+            callbacks=[patience, ours],
+            verbose=0,
+        )
+        kept = [*model.get_weights(), *(v.numpy() for v in model.optimizer.variables)]
+        digest = hashlib.sha256(b"".join(np.asarray(k).tobytes() for k in kept)).hexdigest()
+        return {"weights": digest, "logs": history.history}

@@ -1,0 +1,106 @@
+"""The other ranks of a run, as the training step of Keras needs them.
+
+Keras on TensorFlow speaks with them over TensorFlow's collectives (gRPC on CPUs, NCCL on GPUs),
+inside the compiled step; Keras on torch over torch's process group (gloo, NCCL).
+"""
+
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
+
+import keras
+
+from rung import core
+from rung.keras.feed import CannotFollow
+
+LAUNCHERS: Final = {"tensorflow": ("torch", "tensorflow"), "torch": ("torch",)}
+"""By backend: the launchers whose ranks it can join."""
+DIFFERENT_BATCHES: Final = (
+    "the ranks read different batches, so their parts of them are not disjoint. Every rank reads "
+    "the training data as one process would, and trains with its part of each batch: give data "
+    "whose order follows from the seeds alone (arrays, a torch DataLoader, a tf.data pipeline "
+    "without options.deterministic = False, a PyDataset that draws from Python's or NumPy's "
+    "generators), or set slots_per_trial: 1"
+)
+
+
+class Span(NamedTuple):
+    """Which part of a batch is this rank's: Python numbers, or tensors where it is compiled."""
+
+    start: Any
+    stop: Any
+    share: Any
+    """How large a part it is; nothing, where the span is a record that only stands in."""
+
+
+class Exchange(Protocol):
+    """What ranks say to each other in a step."""
+
+    def sum(self, tensors: Sequence[Any]) -> list[Any]:
+        """Return the sums over all ranks, the same bits on each of them."""
+
+    def span(self, leaf: Any) -> Span:
+        """Return this rank's part of a batch that one of its tensors tells the length of."""
+
+    def behind(self, tensors: Sequence[Any]) -> AbstractContextManager[Any]:
+        """Do what is done in this block only once these tensors are there."""
+
+    def insist(self, equal: Any) -> None:
+        """Fail the step where this is not true."""
+
+    def refused(self, error: Exception) -> bool:
+        """Return whether this is what `insist` makes of it."""
+
+    def close(self) -> None:
+        """Let go of the others."""
+
+
+_joined: "WeakKeyDictionary[core.Context, Exchange]" = WeakKeyDictionary()
+
+
+def exchange_of(run: core.Context) -> Exchange | None:
+    """Return the exchange with the other ranks of a run, joined at the first call; None: alone.
+
+    Raises:
+        CannotFollow: the experiment file asks for ranks that Keras cannot join.
+    """
+    if run.distributed.size == 1:
+        return None
+    if run not in _joined:
+        _joined[run] = _join(run)
+    return _joined[run]
+
+
+def part_with(run: core.Context) -> None:
+    """Let go of the other ranks, in good order."""
+    exchange = _joined.pop(run, None)
+    if exchange is not None:
+        exchange.close()
+
+
+def _join(run: core.Context) -> Exchange:
+    section = run.info.trial.config.get("distributed") or {}
+    backend = keras.backend.backend()
+    launcher = section.get("launcher") or "torch"
+    if launcher not in LAUNCHERS.get(backend, ()):
+        right = " or ".join(LAUNCHERS.get(backend, ()))
+        raise CannotFollow(
+            f"distributed.launcher is {launcher!r}: Keras on {backend} joins ranks that were "
+            f"launched by {right}; set it to that, or leave it out"
+        )
+    if section.get("strategy") == "fsdp":
+        raise CannotFollow(
+            "distributed.strategy: fsdp is for rung.torch; in Keras each rank holds the whole "
+            "model: leave it out"
+        )
+    if backend == "tensorflow":
+        from rung.keras.tensorflow_exchange import (  # noqa: PLC0415 - imports TensorFlow
+            TensorFlowExchange,
+        )
+
+        return TensorFlowExchange(run.distributed, dict(os.environ))
+    from rung.keras.torch_exchange import TorchExchange  # noqa: PLC0415 - for several ranks only
+
+    return TorchExchange(run.distributed, section.get("backend"))
