@@ -19,22 +19,25 @@ class OneProcessOnly(RungError):
 
 
 @contextlib.contextmanager
-def started(
+def started(  # noqa: PLR0913 - the arguments of `core.init`
     *,
     hparams: Mapping[str, Any] | None,
     config: Mapping[str, Any] | Path | str | None,
     seed: int | None,
     restore: str | None,
     storage: Path | str | None,
+    several: bool = False,
 ) -> Iterator[core.Context]:
     """Yield the run that this process is, with Python's, NumPy's and torch's generators seeded.
 
     The arguments are those of `rung.core.init`, and count where the script is started by hand.
+    `several` says that the front door knows what to do in one of several processes.
 
     Raises:
         OneProcessOnly: the run has several processes, which would train the same model apart.
     """
-    refuse_several()
+    if not several:
+        refuse_several()
     run = core.init(hparams=hparams, config=config, seed=seed, restore=restore, storage=storage)
     with run:
         rng.seed_everything(run.seed)

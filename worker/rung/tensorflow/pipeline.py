@@ -1,0 +1,147 @@
+"""A tf.data pipeline and the position in it.
+
+The position is the state of the iterator, shuffle buffers included. A shuffle draws new seeds for
+every iterator that is made, so each epoch trains from the iterator of its number, whichever
+process it is trained in. A pipeline that cannot tell its state (it calls Python, or operators with
+a state of their own) is read again up to the position, with Python's and NumPy's generators as
+they were when the epoch began; TensorFlow reads it in threads, ahead of training, so that is exact
+only where nothing else draws from them. The log says so.
+"""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+import tensorflow as tf
+
+from rung.loop.course import generators_from_json, generators_to_json
+from rung.tensorflow.errors import CannotFollow
+from rung.torch import rng
+
+_ITERATOR: Final = "iterator"
+_POSITION: Final = "position.json"
+
+_log = structlog.get_logger(__name__)
+
+
+class Pipeline:
+    """The batches of a tf.data.Dataset."""
+
+    def __init__(self, data: Any, per_epoch: int | None) -> None:
+        """Take a data set, of so many batches an epoch where it has no end."""
+        length = int(data.cardinality())
+        self._endless: Final = length == tf.data.INFINITE_CARDINALITY
+        if per_epoch is not None and not self._endless:
+            raise CannotFollow(
+                f"batches_per_epoch={per_epoch} reads a data set piece by piece: end it with "
+                ".repeat(), or leave batches_per_epoch out"
+            )
+        if data.options().deterministic is False:
+            _log.warning(
+                "the data set has Options.deterministic = False: its order depends on how fast "
+                "threads are, so no two runs train on the same batches"
+            )
+        self._data = data
+        self._length = per_epoch if self._endless else length if length >= 0 else None
+        self._made = 0
+        self._read = 0
+        self._iterator: Any = None
+        self._begun: rng.Generators | None = None
+        self._looked: list[Any] = []
+        self._behind: tempfile.TemporaryDirectory[str] | None = None
+        self._named = False
+
+    def open(self, epoch: int, batch: int, total: int, folder: Path | None) -> None:
+        """Go to a batch of an epoch."""
+        self._forget()
+        self._read = batch
+        if folder is None and self._endless and self._iterator is not None:
+            return
+        self._begun = rng.capture()
+        wanted = 1 if self._endless else epoch + 1
+        while self._made < wanted:
+            self._iterator = iter(self._data)
+            self._made += 1
+        if folder is not None and (batch or self._endless):
+            self._go_on(folder, total if self._endless else batch)
+
+    def next(self) -> Any:
+        """Return the next batch."""
+        if self._looked:
+            self._forget()
+            found = self._looked.pop()
+        elif self._length is not None and self._read == self._length:
+            raise StopIteration
+        else:
+            found = next(self._iterator)
+        self._read += 1
+        return found
+
+    def over(self, *, look: bool) -> bool:
+        """Return whether the epoch is over."""
+        if self._length is not None:
+            return self._read == self._length
+        if not look or self._endless:
+            return False
+        if not self._looked:
+            self._behind = tempfile.TemporaryDirectory(prefix="rung-data-")
+            self._write(Path(self._behind.name))
+            found = next(self._iterator, None)
+            if found is None:
+                return True
+            self._looked.append(found)
+        return False
+
+    def save(self, folder: Path, *, within: bool) -> None:
+        """Write the position."""
+        if not within and not self._endless:
+            return
+        if self._behind is None:
+            self._write(folder)
+        else:
+            for file in Path(self._behind.name).iterdir():
+                (folder / file.name).write_bytes(file.read_bytes())
+
+    def _forget(self) -> None:
+        """The state from before the look ahead is no longer of use."""
+        if self._behind is not None:
+            self._behind.cleanup()
+            self._behind = None
+
+    def _go_on(self, folder: Path, batches: int) -> None:
+        """Go to a position within the iterator that was made."""
+        if (folder / f"{_ITERATOR}.index").exists():
+            kept = tf.train.Checkpoint(iterator=self._iterator)
+            kept.read(str(folder / _ITERATOR)).assert_consumed()
+            return
+        position = json.loads((folder / _POSITION).read_text(encoding="utf-8"))
+        rng.restore(generators_from_json(position))
+        self._begun = rng.capture()
+        for _ in range(batches):
+            next(self._iterator)
+
+    def _write(self, folder: Path) -> None:
+        """Write the iterator's state, or what it takes to read the data again."""
+        try:
+            tf.train.Checkpoint(iterator=self._iterator).write(str(folder / _ITERATOR))
+        except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError) as error:
+            for file in folder.glob(f"{_ITERATOR}.*"):
+                file.unlink()
+            self._name(str(error.message))
+            assert self._begun is not None
+            text = json.dumps(generators_to_json(self._begun))
+            (folder / _POSITION).write_text(text, encoding="utf-8")
+
+    def _name(self, reason: str) -> None:
+        """Say, once, what cannot be exact."""
+        if not self._named:
+            self._named = True
+            _log.warning(
+                "the tf.data pipeline cannot tell its position; a run that goes on reads it again "
+                "up to there. That is exact only if it is in a fixed order, has no tf.random.* "
+                "operators (use tf.random.stateless_*), and nothing besides it draws from "
+                "Python's and NumPy's generators",
+                reason=reason.partition("}} ")[2].partition(" [Op")[0] or reason,
+            )
