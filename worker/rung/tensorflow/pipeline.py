@@ -2,7 +2,11 @@
 
 The position is the state of the iterator, shuffle buffers included. A shuffle draws new seeds for
 every iterator that is made, so each epoch trains from the iterator of its number, whichever
-process it is trained in. A pipeline that cannot tell its state (it calls Python, or operators with
+process it is trained in. Reading the state of one may draw, too, or may not; therefore that of a
+fresh iterator is put back behind it. What a `.repeat()` draws from a shuffle behind it cannot be
+put back, so that is refused.
+
+A pipeline that cannot tell its state (it calls Python, or operators with
 a state of their own) is read again up to the position, with Python's and NumPy's generators as
 they were when the epoch began; TensorFlow reads it in threads, ahead of training, so that is exact
 only where nothing else draws from them. The log says so.
@@ -30,13 +34,23 @@ class Pipeline:
     """The batches of a tf.data.Dataset."""
 
     def __init__(self, data: Any, per_epoch: int | None) -> None:
-        """Take a data set, of so many batches an epoch where it has no end."""
+        """Take a data set, of so many batches an epoch where it has no end.
+
+        Raises:
+            CannotFollow: its position could not be set again.
+        """
+        if _repeats_a_shuffle(data):
+            raise CannotFollow(
+                "the data set repeats a shuffle, and TensorFlow cannot set the position in that "
+                "exactly: leave .repeat() out, for every epoch reads the data set anew, in "
+                "another order"
+            )
         length = int(data.cardinality())
         self._endless: Final = length == tf.data.INFINITE_CARDINALITY
         if per_epoch is not None and not self._endless:
             raise CannotFollow(
-                f"batches_per_epoch={per_epoch} reads a data set piece by piece: end it with "
-                ".repeat(), or leave batches_per_epoch out"
+                f"batches_per_epoch={per_epoch} would read a data set with an end piece by "
+                "piece: leave it out, or shorten the data set by .take(…)"
             )
         if data.options().deterministic is False:
             _log.warning(
@@ -113,8 +127,11 @@ class Pipeline:
     def _go_on(self, folder: Path, batches: int) -> None:
         """Go to a position within the iterator that was made."""
         if (folder / f"{_ITERATOR}.index").exists():
-            kept = tf.train.Checkpoint(iterator=self._iterator)
-            kept.read(str(folder / _ITERATOR)).assert_consumed()
+            with tempfile.TemporaryDirectory(prefix="rung-data-") as behind:
+                fresh = f"{behind}/{_ITERATOR}"
+                tf.train.Checkpoint(iterator=self._iterator).write(fresh)
+                _read(self._iterator, str(folder / _ITERATOR))
+                _read(iter(self._data), fresh)
             return
         position = json.loads((folder / _POSITION).read_text(encoding="utf-8"))
         rng.restore(generators_from_json(position))
@@ -145,3 +162,16 @@ class Pipeline:
                 "Python's and NumPy's generators",
                 reason=reason.partition("}} ")[2].partition(" [Op")[0] or reason,
             )
+
+
+def _read(iterator: Any, prefix: str) -> None:
+    tf.train.Checkpoint(iterator=iterator).read(prefix).assert_consumed()
+
+
+def _repeats_a_shuffle(data: Any, *, repeated: bool = False) -> bool:
+    """Return whether a data set has a shuffle that is begun anew within an epoch."""
+    kind = type(data).__name__
+    if repeated and "Shuffle" in kind:
+        return True
+    repeated = repeated or "Repeat" in kind
+    return any(_repeats_a_shuffle(each, repeated=repeated) for each in data._inputs())

@@ -52,7 +52,7 @@ def source_of(data: Any, seed: int, per_epoch: int | None) -> Source:
     if isinstance(data, tf.data.Dataset):
         return Pipeline(data, per_epoch)
     if per_epoch is not None:
-        raise CannotFollow("batches_per_epoch is for a tf.data pipeline that ends with .repeat()")
+        raise CannotFollow("batches_per_epoch is for a tf.data.Dataset without an end")
     if callable(data):
         return Batches(data, seed)
     numbered = isinstance(data, Sized) and hasattr(data, "__getitem__")

@@ -41,8 +41,7 @@ class Training:
             whatever has `state_dict()` and `load_state_dict(state)`. Models must be built.
         validate: returns the validation metrics; called when a validation is due and at the
             run's length. `mean` makes them of a data set.
-        batches_per_epoch: how many batches make an epoch of a data set that ends with
-            `.repeat()`.
+        batches_per_epoch: how many batches make an epoch of a data set without an end.
     """
 
     def __init__(
