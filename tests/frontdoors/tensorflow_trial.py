@@ -177,7 +177,7 @@ class Trial:
         """Train."""
         still = self.still
 
-        @tf.function
+        @tf.function  # type: ignore[untyped-decorator]  # TensorFlow has no types
         def step(inputs: Any, targets: Any) -> Any:
             with tf.GradientTape() as tape:
                 loss = square(self.network(inputs, training=True), targets)

@@ -83,15 +83,13 @@ class Collective:
         found = [None if each is None else tf.convert_to_tensor(each) for each in gradients]
         together = list(found)
         for dtype in _types(found):
-            places = [
-                i for i, each in enumerate(found) if each is not None and each.dtype == dtype
-            ]
-            tensors = [found[place] for place in places]
+            chosen = {i: e for i, e in enumerate(found) if e is not None and e.dtype == dtype}
+            tensors = list(chosen.values())
             weight = tf.cast(share, dtype)
             flat = tf.concat([tf.reshape(each, [-1]) for each in tensors], 0)
             summed = self._sum(tf.math.multiply_no_nan(flat, weight))
             sizes = [_size(each) for each in tensors]
-            for place, part, each in zip(places, tf.split(summed, sizes), tensors, strict=True):
+            for place, part, each in zip(chosen, tf.split(summed, sizes), tensors, strict=True):
                 together[place] = tf.reshape(part, each.shape)
         return together
 

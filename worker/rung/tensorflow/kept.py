@@ -29,7 +29,7 @@ class Kept:
         Raises:
             CannotFollow: something cannot be kept, or has no variables yet; the message names it.
         """
-        self._tracked: Final = {}
+        self._tracked: Final[dict[str, Any]] = {}
         self.pairs: Final[dict[str, Any]] = {}
         """What has the two methods."""
         self.generators: Final[dict[str, Any]] = {}
@@ -76,8 +76,8 @@ class Kept:
             if isinstance(generator, random.Random):
                 generator.seed(seed + number)
             else:
-                kind = type(generator.bit_generator)
-                generator.bit_generator.state = kind(seed + number).state
+                fresh_bits = type(generator.bit_generator)(seed + number)
+                generator.bit_generator.state = fresh_bits.state
 
     def _sort(self, name: str, value: Any) -> None:
         if isinstance(value, keras.layers.Layer) and not value.built:

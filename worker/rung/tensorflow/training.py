@@ -9,7 +9,7 @@ Several ranks run the same loop in step. What it decides by is the same on all o
 rank's part of a batch weighs as much as it holds.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +121,7 @@ class Training:
             leaving = yield from self._epoch(kept)
         self._store(kept)
 
-    def _epoch(self, kept: Kept) -> Iterator[Any]:
+    def _epoch(self, kept: Kept) -> Generator[Any, None, bool]:
         """Yield the rest of an epoch; return whether to leave."""
         source, course = self._source, self._course
         read = course.progress.batch_in_epoch
