@@ -1,4 +1,4 @@
-"""One TensorFlow training over several slots: the same curve, and checkpoints that fit any number."""
+"""One TensorFlow training over several slots: one curve, checkpoints that fit any number."""
 
 import subprocess
 from collections.abc import Iterator
@@ -39,9 +39,7 @@ Curve = dict[tuple[str, int], dict[str, Any]]
 def parents() -> Iterator["list[subprocess.Popen[str]]"]:
     """Two parents with TensorFlow."""
     with ExitStack() as stack:
-        yield [
-            stack.enter_context(parent("frontdoors.tensorflow_trial", {})) for _ in range(2)
-        ]
+        yield [stack.enter_context(parent("frontdoors.tensorflow_trial", {})) for _ in range(2)]
 
 
 @pytest.fixture(scope="module")

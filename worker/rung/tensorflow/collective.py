@@ -1,10 +1,9 @@
 """What the ranks of a run do together in TensorFlow: averages of gradients, copies of variables.
 
-`MultiWorkerMirroredStrategy` connects the processes and watches over them; the sums are made by
-TensorFlow's collective operators themselves, over gRPC on CPUs and NCCL on GPUs. The strategy
-would also number each collective when a function is traced, and so wait for ever where one rank
-traces once more than another, as it does for a last batch that is uneven. Here the number follows
-from what is summed. See docs/decisions/0016-averages-over-tensorflows-collectives.md.
+`MultiWorkerMirroredStrategy` connects the processes. The sums are made by TensorFlow's collective
+operators themselves, over gRPC on CPUs and NCCL on GPUs: a script then needs no `strategy.scope`
+and no `strategy.run`, and is on one slot what it always was. Why, and what was tried, is in
+docs/decisions/0016-averages-over-tensorflows-collectives.md.
 """
 
 import contextlib
@@ -14,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import tensorflow as tf
+from tensorflow.python.eager import context as eager
 
 from rung import core
 from rung.events import RungError
@@ -22,6 +22,9 @@ _VARIABLE: Final = "TF_CONFIG"
 _GROUP: Final = 77_000_000
 """Far from the numbers that TensorFlow gives to groups of its own."""
 _LARGEST: Final = 1 << 31
+_PATIENCE_MS: Final = 600_000
+"""How long a process may be silent. That one died is for the agent to see, which kills the others;
+TensorFlow's own ten seconds are too short for a machine that is busy."""
 
 
 class NotJoined(RungError):
@@ -43,6 +46,7 @@ def joined(ranks: core.DistributedContext) -> Iterator[None]:
             f"the run has {ranks.size} processes, and TensorFlow is not told where they are: add "
             "distributed: {launcher: tensorflow} to the experiment file"
         )
+    _be_patient(ranks.size)
     try:
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
     except RuntimeError as error:
@@ -101,6 +105,7 @@ class Collective:
             if variable.dtype == tf.string:
                 continue
             value = tf.convert_to_tensor(variable)
+            value = tf.cast(value, _travels_as(value.dtype))
             key = _key(f"copy {number}", value)
             size, group = self._ranks.size, _GROUP
             if self._ranks.is_chief:
@@ -115,7 +120,7 @@ class Collective:
                     shape=value.shape,
                     T=value.dtype,
                 )
-                variable.assign(got)
+                variable.assign(tf.cast(got, variable.dtype))
 
     def _sum(self, flat: Any) -> Any:
         return tf.raw_ops.CollectiveReduceV2(
@@ -129,9 +134,28 @@ class Collective:
         )
 
 
+def _be_patient(size: int) -> None:
+    """Have the processes wait for each other; the strategy leaves alone what is set before it."""
+    jobs = [eager.coordination_config_pb2.CoordinatedJob(name="worker", num_tasks=size)]
+    eager.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader="/job:worker/replica:0/task:0",
+        cluster_register_timeout_in_ms=_PATIENCE_MS,
+        heartbeat_timeout_in_ms=_PATIENCE_MS,
+        coordinated_jobs=jobs,
+    )
+
+
 def _key(what: str, tensor: Any) -> int:
     """Return the number of a collective: the same on all ranks, and for each shape another."""
     return zlib.crc32(f"{what} {tensor.dtype.name} {tensor.shape}".encode()) % _LARGEST
+
+
+def _travels_as(dtype: Any) -> Any:
+    """Return the type in which a copy travels: its own, or one that holds all its values."""
+    if dtype in {tf.bool, tf.float16, tf.float32, tf.float64, tf.int32, tf.int64}:
+        return dtype
+    return tf.float32 if dtype.is_floating else tf.int64
 
 
 def _types(tensors: Iterable[Any]) -> list[Any]:

@@ -81,6 +81,7 @@ class Training:
         """Checkpoint and leave after this batch; on several slots, all processes must say so."""
         self._stopping = True
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]  # has no types
     def averaged(self, gradients: Sequence[Any]) -> list[Any]:
         """Return the gradients of the whole batch, from those of the mean over this part of it.
 
