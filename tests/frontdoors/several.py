@@ -6,7 +6,7 @@ import secrets
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -18,7 +18,7 @@ from rung.core import protocol
 from rung.core.distributed import Place
 from rung.core.protocol import Stored
 
-LAUNCHER = "tensorflow"
+LAUNCHER: Final = "tensorflow"
 
 
 class Ranks:

@@ -25,9 +25,9 @@ FIELDS: dict[str, Any] = {
         "checkpoint_policy": "none",
     },
 }
-CALM = {"source": "shuffled", "noise": 0.0}
+CALM: dict[str, Any] = {"source": "shuffled", "noise": 0.0}
 """Without dropout and batch normalisation, which see the records of their own rank."""
-NOISY = {"source": "shuffled", "noise": 0.4}
+NOISY: dict[str, Any] = {"source": "shuffled", "noise": 0.4}
 KILLED = -9
 OWN = {"best", "drawn", "total"}
 """Metrics of what each rank has of its own."""

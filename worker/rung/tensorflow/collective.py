@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import tensorflow as tf
-from tensorflow.python.eager import context as eager
 
 from rung import core
 from rung.events import RungError
@@ -135,7 +134,14 @@ class Collective:
 
 
 def _be_patient(size: int) -> None:
-    """Have the processes wait for each other; the strategy leaves alone what is set before it."""
+    """Have the processes wait for each other; the strategy leaves alone what is set before it.
+
+    There is no public way to say so.
+    """
+    try:
+        from tensorflow.python.eager import context as eager  # noqa: PLC0415 - not public, so it may go
+    except ImportError:
+        return
     jobs = [eager.coordination_config_pb2.CoordinatedJob(name="worker", num_tasks=size)]
     eager.context().configure_coordination_service(
         service_type="standalone",
