@@ -64,7 +64,7 @@ class Kept:
         """Give a rank states of its own that follow from a seed."""
         for number, (kind, variable) in enumerate(self._owned()):
             if kind == "metric":
-                variable.assign(tf.zeros_like(variable))
+                variable.assign(tf.zeros(variable.shape, variable.dtype))
             elif kind == "seed":
                 variable.assign([(seed + number) % _SEEDS_MAX, 0])
             else:

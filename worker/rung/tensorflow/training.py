@@ -22,7 +22,7 @@ from rung.tensorflow.collective import Collective
 from rung.tensorflow.errors import CannotFollow
 from rung.tensorflow.figures import Means, evaluated, numbers
 from rung.tensorflow.kept import Kept
-from rung.tensorflow.shares import part_of
+from rung.tensorflow.shares import Part, part_of
 from rung.tensorflow.source import source_of
 from rung.torch import rng
 from rung.torch.waiting import GROUP, DataWait
@@ -65,6 +65,7 @@ class Training:
         self._share: Any = None
         if self._collective.several:
             self._share = tf.Variable(1.0, trainable=False, dtype=tf.float64)
+        self._part = Part(None, 0, 0)
         self._stopping = False
 
     @property
