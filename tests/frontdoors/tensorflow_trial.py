@@ -21,16 +21,16 @@ _CHANCE = np.random.default_rng
 
 
 class Patience:
-    """Keeps the best loss, and how long ago that was: state by two methods."""
+    """Keeps numbers that are the same on all slots: state by two methods."""
 
     def __init__(self) -> None:
         self.seen: list[float] = []
         self.best = np.full(2, np.inf)
 
-    def note(self, loss: float) -> None:
-        """Take a loss."""
-        self.seen.append(loss)
-        self.best = np.minimum(self.best, [loss, abs(loss)])
+    def note(self, number: float) -> None:
+        """Take one."""
+        self.seen.append(number)
+        self.best = np.minimum(self.best, [number, abs(number)])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state."""
@@ -188,7 +188,7 @@ class Trial:
         for inputs, targets in self.training:
             self.fuse.reach(before(self.training.step + 1))
             loss = step(inputs, targets)
-            self.patience.note(float(loss))
+            self.patience.note(float(tf.reduce_sum(self.network.weights[0])))
             self.total.update_state(loss)
             self.training.report(
                 {

@@ -4,7 +4,8 @@ The position is the state of the iterator, shuffle buffers included. A shuffle d
 every iterator that is made, so each epoch trains from the iterator of its number, whichever
 process it is trained in. Reading the state of one may draw, too, or may not; therefore that of a
 fresh iterator is put back behind it. What a `.repeat()` draws from a shuffle behind it cannot be
-put back, so that is refused.
+put back, so that is refused. A shuffle of a shuffle draws only when it is read, so such a pipeline
+is read again from its first epoch on.
 
 A pipeline that cannot tell its state (it calls Python, or operators with
 a state of their own) is read again up to the position, with Python's and NumPy's generators as
@@ -12,6 +13,7 @@ they were when the epoch began; TensorFlow reads it in threads, ahead of trainin
 only where nothing else draws from them. The log says so.
 """
 
+import collections
 import json
 import tempfile
 from pathlib import Path
@@ -64,8 +66,11 @@ class Pipeline:
         self._iterator: Any = None
         self._begun: rng.Generators | None = None
         self._looked: list[Any] = []
-        self._behind: tempfile.TemporaryDirectory[str] | None = None
+        self._behind: dict[str, bytes] | None = None
         self._named = False
+        self._again = _draws_late(data)
+        if self._again:
+            self._name("a reshuffling .shuffle() lies beneath another, or joins other data")
 
     def open(self, epoch: int, batch: int, total: int, folder: Path | None) -> None:
         """Go to a batch of an epoch."""
@@ -78,6 +83,10 @@ class Pipeline:
         while self._made < wanted:
             self._iterator = iter(self._data)
             self._made += 1
+            if self._made == 1 and not self._again:
+                self._try()
+            if self._made < wanted and self._again:
+                collections.deque(self._iterator, maxlen=0)
         if folder is not None and (batch or self._endless):
             self._go_on(folder, total if self._endless else batch)
 
@@ -100,8 +109,7 @@ class Pipeline:
         if not look or self._endless:
             return False
         if not self._looked:
-            self._behind = tempfile.TemporaryDirectory(prefix="rung-data-")
-            self._write(Path(self._behind.name))
+            self._behind = self._state()
             found = next(self._iterator, None)
             if found is None:
                 return True
@@ -112,17 +120,12 @@ class Pipeline:
         """Write the position."""
         if not within and not self._endless:
             return
-        if self._behind is None:
-            self._write(folder)
-        else:
-            for file in Path(self._behind.name).iterdir():
-                (folder / file.name).write_bytes(file.read_bytes())
+        for name, content in (self._behind or self._state()).items():
+            (folder / name).write_bytes(content)
 
     def _forget(self) -> None:
         """The state from before the look ahead is no longer of use."""
-        if self._behind is not None:
-            self._behind.cleanup()
-            self._behind = None
+        self._behind = None
 
     def _go_on(self, folder: Path, batches: int) -> None:
         """Go to a position within the iterator that was made."""
@@ -139,17 +142,28 @@ class Pipeline:
         for _ in range(batches):
             next(self._iterator)
 
-    def _write(self, folder: Path) -> None:
-        """Write the iterator's state, or what it takes to read the data again."""
-        try:
-            tf.train.Checkpoint(iterator=self._iterator).write(str(folder / _ITERATOR))
-        except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError) as error:
-            for file in folder.glob(f"{_ITERATOR}.*"):
-                file.unlink()
-            self._name(str(error.message))
+    def _state(self) -> dict[str, bytes]:
+        """Return the files of the iterator's state, or of what it takes to read the data again."""
+        found = {} if self._again else self._written()
+        if not found:
             assert self._begun is not None
-            text = json.dumps(generators_to_json(self._begun))
-            (folder / _POSITION).write_text(text, encoding="utf-8")
+            found[_POSITION] = json.dumps(generators_to_json(self._begun)).encode()
+        return found
+
+    def _try(self) -> None:
+        """Find out whether the pipeline can tell its state."""
+        self._again = not self._written()
+
+    def _written(self) -> dict[str, bytes]:
+        """Return the files of the iterator's state; none where it cannot tell that."""
+        with tempfile.TemporaryDirectory(prefix="rung-data-") as folder:
+            try:
+                tf.train.Checkpoint(iterator=self._iterator).write(f"{folder}/{_ITERATOR}")
+            except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError) as error:
+                message = str(error.message)
+                self._name(message.partition("}} ")[2].partition(" [Op")[0] or message)
+                return {}
+            return {file.name: file.read_bytes() for file in Path(folder).iterdir()}
 
     def _name(self, reason: str) -> None:
         """Say, once, what cannot be exact."""
@@ -157,10 +171,10 @@ class Pipeline:
             self._named = True
             _log.warning(
                 "the tf.data pipeline cannot tell its position; a run that goes on reads it again "
-                "up to there. That is exact only if it is in a fixed order, has no tf.random.* "
-                "operators (use tf.random.stateless_*), and nothing besides it draws from "
-                "Python's and NumPy's generators",
-                reason=reason.partition("}} ")[2].partition(" [Op")[0] or reason,
+                "up to there. That takes time, and is exact only if it is in a fixed order, has "
+                "no tf.random.* operators (use tf.random.stateless_*), and nothing besides it "
+                "draws from Python's and NumPy's generators",
+                reason=reason,
             )
 
 
@@ -175,3 +189,15 @@ def _repeats_a_shuffle(data: Any, *, repeated: bool = False) -> bool:
         return True
     repeated = repeated or "Repeat" in kind
     return any(_repeats_a_shuffle(each, repeated=repeated) for each in data._inputs())
+
+
+def _draws_late(data: Any, *, late: bool = False) -> bool:
+    """Return whether a shuffle that draws for each epoch may draw only when it is read.
+
+    TensorFlow opens what a shuffle reads late, and some of what joins several data sets.
+    """
+    if late and getattr(data, "_reshuffle_each_iteration", False):
+        return True
+    parts, kind = data._inputs(), type(data).__name__
+    late = late or "Shuffle" in kind or (len(parts) > 1 and "Zip" not in kind)
+    return any(_draws_late(each, late=late) for each in parts)

@@ -58,7 +58,6 @@ class Training:
         self._course = Course(run, f"tensorflow-{tf.__version__}")
         self._source = source_of(data, run.seed, batches_per_epoch)
         self._keep = keep
-        self._kept: Kept | None = None
         self._validate = validate
         self._means = Means()
         self._wait = DataWait()
@@ -110,7 +109,7 @@ class Training:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield batch after batch, epoch after epoch, from wherever the trial is."""
-        kept = self._kept = Kept(self._keep)
+        kept = Kept(self._keep)
         found = self._resume(kept)
         course = self._course
         if course.complete:
