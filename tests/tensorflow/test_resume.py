@@ -26,6 +26,8 @@ FIELDS: dict[str, Any] = {
 STEPS = 9
 """Three epochs of three."""
 ALL = [before(step) for step in range(1, STEPS + 1)]
+EVERYWHERE = [before(1), before(4), before(5), before(9)]
+"""In the first step, behind an epoch's end, within an epoch, in the last step."""
 TWICE = [before(5), before(7)]
 """Within an epoch, and behind one."""
 
@@ -41,7 +43,7 @@ def process() -> Iterator["subprocess.Popen[str]"]:
     ("source", "moments", "plain"),
     [
         ("shuffled", ALL, False),
-        ("function", ALL, True),
+        ("function", EVERYWHERE, True),
         ("endless", TWICE, True),
         ("unknown", TWICE, True),
         ("python", TWICE, True),
