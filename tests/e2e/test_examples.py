@@ -47,6 +47,7 @@ ALL = [
     _example("shell", 3, script="train.sh"),
     _example("sklearn", 2, "sklearn"),
     _example("keras", 1, "keras", "tensorflow", "sklearn"),
+    _example("tensorflow", 1, "tensorflow", "keras", "sklearn"),
     _example("lightning", 1, "lightning", "sklearn"),
     _example("transformers", 1, "transformers", "accelerate", "sklearn"),
 ]

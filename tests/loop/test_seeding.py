@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rung.events import RungError
-from rung.loop import OneProcessOnly, started
+from rung.loop import started
 
 
 @pytest.fixture(autouse=True)
@@ -24,19 +23,5 @@ def _drawn() -> float:
 
 
 def test_generators_are_seeded() -> None:
-    """The same seed draws the same numbers; a run of one process says so or nothing."""
+    """The same seed draws the same numbers."""
     assert _drawn() == _drawn()
-
-
-def test_one_process_is_no_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`RUNG_SIZE=1` is what a run of one slot gets."""
-    monkeypatch.setenv("RUNG_SIZE", "1")
-    assert _drawn() == _drawn()
-
-
-def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each would train the whole model; the field to change is named."""
-    monkeypatch.setenv("RUNG_SIZE", "2")
-    with pytest.raises(OneProcessOnly, match=r"resources\.slots_per_trial: 2") as refused:
-        _drawn()
-    assert isinstance(refused.value, RungError)

@@ -19,7 +19,7 @@ def init(**arguments: Unpack[Arguments]) -> Iterator[core.Context]:
 
     Make the model inside. The arguments are those of `rung.core.init`.
     """
-    with started(several=True, **arguments) as run:
+    with started(**arguments) as run:
         exchange_of(run)  # before TensorFlow works
         keras.utils.set_random_seed(run.seed & 0xFFFFFFFF)
         if deterministic(run):

@@ -5,6 +5,6 @@ knows how far the trial is, what is due, and keeps both in checkpoints.
 """
 
 from rung.loop.course import Course
-from rung.loop.seeding import OneProcessOnly, started
+from rung.loop.seeding import started
 
-__all__ = ["Course", "OneProcessOnly", "started"]
+__all__ = ["Course", "started"]

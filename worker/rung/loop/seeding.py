@@ -1,21 +1,12 @@
 """The start of a run in a framework's script."""
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from rung import core
-from rung.events import RungError
 from rung.torch import rng
-
-_SIZE_VARIABLE: Final = "RUNG_SIZE"
-"""Environment variable with the number of processes that the run has."""
-
-
-class OneProcessOnly(RungError):
-    """A run of several processes in a front door that trains in one."""
 
 
 class Arguments(TypedDict, total=False):
@@ -32,37 +23,17 @@ class Arguments(TypedDict, total=False):
 
 
 @contextlib.contextmanager
-def started(*, several: bool = False, **arguments: Unpack[Arguments]) -> Iterator[core.Context]:
+def started(**arguments: Unpack[Arguments]) -> Iterator[core.Context]:
     """Yield the run that this process is, with Python's, NumPy's and torch's generators seeded.
 
-    Args:
-        several: whether this front door trains in several processes. They are all seeded alike,
-            so that they make the same model.
-        arguments: those of `rung.core.init`.
+    The ranks of a run are all seeded alike, so that they make the same model.
 
-    Raises:
-        OneProcessOnly: the run has several processes, which would train the same model apart.
+    Args:
+        arguments: those of `rung.core.init`.
     """
-    if not several:
-        refuse_several()
     with core.init(**arguments) as run:
         rng.seed_everything(run.seed)
         yield run
-
-
-def refuse_several() -> None:
-    """Refuse to be one of several processes of a run.
-
-    Raises:
-        OneProcessOnly: this is one of several.
-    """
-    size = os.environ.get(_SIZE_VARIABLE) or "1"
-    if size != "1":
-        raise OneProcessOnly(
-            f"resources.slots_per_trial: {size} makes {size} processes, and this front door "
-            "trains in one: each would train the whole model by itself and all would report. Set "
-            "slots_per_trial: 1, or train with rung.torch or rung.core, which know of ranks"
-        )
 
 
 def deterministic(run: core.Context) -> bool:

@@ -19,7 +19,7 @@ def init(**arguments: Unpack[Arguments]) -> Iterator[core.Context]:
 
     Make the model inside. The arguments are those of `rung.core.init`.
     """
-    with started(several=True, **arguments) as run:
+    with started(**arguments) as run:
         if deterministic(run):
             torch.use_deterministic_algorithms(mode=True)
         with together(run):

@@ -1,0 +1,32 @@
+"""TensorFlow and the modules that need it, imported when a test that runs asks for them."""
+
+import importlib
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from frontdoors.trials import QUIET
+
+
+@pytest.fixture(scope="session")
+def tf() -> Any:
+    """TensorFlow, on the CPU."""
+    os.environ.update(QUIET)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what it imports
+        return importlib.import_module("tensorflow")
+
+
+@pytest.fixture(scope="session")
+def part(tf: Any) -> Callable[[str], Any]:
+    """Return the module of `rung.tensorflow` that has a name."""
+
+    def module(name: str) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return importlib.import_module(f"rung.tensorflow.{name}")
+
+    return module

@@ -1,0 +1,60 @@
+"""A run of two slots as an agent starts it."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from agent.rig import Rig
+from frontdoors.trials import QUIET, needs
+from rung.events.checkpoint import CheckpointStored
+
+TESTS = Path(__file__).parents[1]
+SCRIPT = f"""
+import os, sys
+os.environ.update({QUIET!r})
+sys.path.insert(0, {str(TESTS)!r})
+from frontdoors.tensorflow_trial import train
+print("weights", train({{"source": "shuffled", "noise": 0.0}})["weights"])
+"""
+
+pytestmark = [needs("tensorflow", "keras"), pytest.mark.e2e, pytest.mark.timeout(300)]
+
+
+@pytest_asyncio.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    """Give an agent with four slots."""
+    item = Rig(tmp_path)
+    item.start()
+    try:
+        yield item
+    finally:
+        await item.close()
+
+
+async def test_the_launcher_brings_the_ranks_together(rig: Rig) -> None:
+    """They find each other by what the agent says, train one model, and the chief reports."""
+    ended = await rig.end_of(
+        await rig.grant(
+            code=rig.code(train=SCRIPT),
+            slots=[0, 1],
+            searcher={"metric": "loss"},
+            distributed={"launcher": "tensorflow"},
+            scheduling_unit=1,
+        )
+    )
+    assert ended.exit.outcome == "finished", ended.printed("stderr")
+    said = [text for text in ended.printed() if text.startswith("weights")]
+    assert len(said) == 2
+    assert len(set(said)) == 1
+    steps = [step for kind, step, _ in ended.rows if kind == "training"]
+    assert steps == list(range(1, 11))
+    assert [each.steps_completed for each in ended.of(CheckpointStored)] == [10]
+
+
+async def test_without_the_launcher_the_run_says_what_to_write(rig: Rig) -> None:
+    """The default is torch's, which tells TensorFlow nothing."""
+    ended = await rig.end_of(await rig.grant(code=rig.code(train=SCRIPT), slots=[0, 1]))
+    assert ended.exit.outcome == "failed"
+    assert "distributed: {launcher: tensorflow}" in ended.exit.message

@@ -1,0 +1,79 @@
+"""A trial with a TensorFlow loop of its own, killed at every step, is the one never killed."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from frontdoors.fuse import before
+from frontdoors.trials import killed_again_and_again, needs, parent, trial
+
+pytestmark = [needs("tensorflow", "keras"), pytest.mark.e2e, pytest.mark.timeout(300)]
+CONFIG: dict[str, Any] = {
+    "searcher": {"metric": "loss", "smaller_is_better": True},
+    "scheduling_unit": 1,
+    "min_checkpoint_period": {"batches": 2},
+    "checkpoint_policy": "none",
+}
+FIELDS: dict[str, Any] = {
+    "length": 3,
+    "time_metric": "epochs",
+    "seed": 5,
+    "config": CONFIG,
+}
+STEPS = 9
+"""Three epochs of three."""
+ALL = [before(step) for step in range(1, STEPS + 1)]
+EVERYWHERE = [before(1), before(4), before(5), before(9)]
+"""In the first step, behind an epoch's end, within an epoch, in the last step."""
+TWICE = [before(5), before(7)]
+"""Within an epoch, and behind one."""
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator["subprocess.Popen[str]"]:
+    """A parent with TensorFlow."""
+    with parent("frontdoors.tensorflow_trial", {}) as started:
+        yield started
+
+
+@pytest.mark.parametrize(
+    ("source", "moments", "plain"),
+    [
+        ("shuffled", ALL, False),
+        ("function", EVERYWHERE, True),
+        ("endless", TWICE, True),
+        ("unknown", TWICE, True),
+        ("python", TWICE, True),
+        ("listed", TWICE, True),
+    ],
+)
+def test_no_kill_shows(
+    process: "subprocess.Popen[str]",
+    tmp_path: Path,
+    source: str,
+    moments: list[int],
+    plain: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    """Curves, weights, optimizer, generators, what two methods keep: the same bits."""
+    order = {"source": source, "plain": plain}
+    outcome = killed_again_and_again(process, tmp_path, FIELDS, moments, **order)
+    assert list(outcome["training"]) == list(range(1, STEPS + 1))
+    assert list(outcome["validation"]) == [STEPS]
+    assert outcome["result"]["steps"] == STEPS
+
+
+def test_a_longer_length_goes_on(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
+    """A run ends at its length in batches, within an epoch; the next one goes on from there."""
+    fields = FIELDS | {"time_metric": "batches", "length": 7}
+    with trial(process, tmp_path / "unbroken", **fields) as runs:
+        assert runs.train(source="unknown", plain=True) == 0
+        expected = runs.outcome()["training"]
+    with trial(process, tmp_path / "promoted", **fields) as runs:
+        assert runs.train(source="unknown", plain=True, length=4) == 0
+        assert list(runs.curve("validation")) == [4]
+        assert runs.train(source="unknown", plain=True, length=7) == 0
+        assert runs.curve("training") == expected
+        assert list(runs.curve("validation")) == [4, 7]

@@ -1,0 +1,175 @@
+"""What the ranks of a run do together in TensorFlow: averages of gradients, copies of variables.
+
+`MultiWorkerMirroredStrategy` connects the processes. The sums are made by TensorFlow's collective
+operators themselves, over gRPC on CPUs and NCCL on GPUs: a script then needs no `strategy.scope`
+and no `strategy.run`, and is on one slot what it always was. Why, and what was tried, is in
+docs/decisions/0016-averages-over-tensorflows-collectives.md.
+"""
+
+import contextlib
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import tensorflow as tf
+
+from rung import core
+from rung.events import RungError
+
+_VARIABLE: Final = "TF_CONFIG"
+_GROUP: Final = 77_000_000
+"""Far from the numbers that TensorFlow gives to groups of its own."""
+_LARGEST: Final = 1 << 31
+_PATIENCE_MS: Final = 600_000
+"""How long a process may be silent. That one died is for the agent to see, which kills the others;
+TensorFlow's own ten seconds are too short for a machine that is busy."""
+
+
+class NotJoined(RungError):
+    """The processes of a run cannot find each other in TensorFlow; the message says what to do."""
+
+
+@contextlib.contextmanager
+def joined(ranks: core.DistributedContext) -> Iterator[None]:
+    """Connect TensorFlow's runtimes of all ranks for the length of a block.
+
+    Raises:
+        NotJoined: TensorFlow was not told of the others, or has begun to work already.
+    """
+    if ranks.size == 1:
+        yield
+        return
+    if _VARIABLE not in os.environ:
+        raise NotJoined(
+            f"the run has {ranks.size} processes, and TensorFlow is not told where they are: add "
+            "distributed: {launcher: tensorflow} to the experiment file"
+        )
+    _be_patient(ranks.size)
+    try:
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    except RuntimeError as error:
+        raise NotJoined(
+            "TensorFlow has begun to work before its processes were connected: call "
+            f"rung.tensorflow.init() before anything that computes ({error})"
+        ) from error
+    yield
+    ranks.barrier()  # a process that ends is missed by the others
+    del strategy
+
+
+class Collective:
+    """What one rank does with the others; in a run of one process nothing."""
+
+    def __init__(self, ranks: core.DistributedContext) -> None:
+        """Take a rank that has joined the others."""
+        self._ranks: Final = ranks
+
+    @property
+    def several(self) -> bool:
+        """Whether there are other ranks."""
+        return self._ranks.size > 1
+
+    def averaged(self, gradients: Sequence[Any], share: Any) -> list[Any]:
+        """Return the sums over the ranks of gradients times each rank's share, on every rank.
+
+        What is None stays None, and must be so on all ranks; sparse gradients become dense.
+        All of one type travel together.
+
+        Args:
+            gradients: tensors, of the same shapes on all ranks.
+            share: a scalar tensor, this rank's part of the whole; gradients of no share are not
+                looked at, so they may be anything.
+        """
+        if not self.several:
+            return list(gradients)
+        found = [None if each is None else tf.convert_to_tensor(each) for each in gradients]
+        together = list(found)
+        for dtype in _types(found):
+            chosen = {i: e for i, e in enumerate(found) if e is not None and e.dtype == dtype}
+            tensors = list(chosen.values())
+            weight = tf.cast(share, dtype)
+            flat = tf.concat([tf.reshape(each, [-1]) for each in tensors], 0)
+            summed = self._sum(tf.math.multiply_no_nan(flat, weight))
+            sizes = [_size(each) for each in tensors]
+            for place, part, each in zip(chosen, tf.split(summed, sizes), tensors, strict=True):
+                together[place] = tf.reshape(part, each.shape)
+        return together
+
+    def share(self, variables: Iterable[Any]) -> None:
+        """Give all ranks the chief's values of variables, which are the same ones on each."""
+        if not self.several:
+            return
+        for number, variable in enumerate(variables):
+            if variable.dtype == tf.string:
+                continue
+            value = tf.convert_to_tensor(variable)
+            value = tf.cast(value, _travels_as(value.dtype))
+            key = _key(f"copy {number}", value)
+            size, group = self._ranks.size, _GROUP
+            if self._ranks.is_chief:
+                tf.raw_ops.CollectiveBcastSendV2(
+                    input=value, group_size=size, group_key=group, instance_key=key
+                )
+            else:
+                got = tf.raw_ops.CollectiveBcastRecvV2(
+                    group_size=size,
+                    group_key=group,
+                    instance_key=key,
+                    shape=value.shape,
+                    T=value.dtype,
+                )
+                variable.assign(tf.cast(got, variable.dtype))
+
+    def _sum(self, flat: Any) -> Any:
+        return tf.raw_ops.CollectiveReduceV2(
+            input=flat,
+            group_size=self._ranks.size,
+            group_key=_GROUP,
+            instance_key=_key("sum", flat),
+            ordering_token=[],
+            merge_op="Add",
+            final_op="Id",
+        )
+
+
+def _be_patient(size: int) -> None:
+    """Have the processes wait for each other; the strategy leaves alone what is set before it.
+
+    There is no public way to say so.
+    """
+    try:
+        from tensorflow.python.eager import context as eager  # noqa: PLC0415 - not public, so it may go
+    except ImportError:
+        return
+    jobs = [eager.coordination_config_pb2.CoordinatedJob(name="worker", num_tasks=size)]
+    eager.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader="/job:worker/replica:0/task:0",
+        cluster_register_timeout_in_ms=_PATIENCE_MS,
+        heartbeat_timeout_in_ms=_PATIENCE_MS,
+        coordinated_jobs=jobs,
+    )
+
+
+def _key(what: str, tensor: Any) -> int:
+    """Return the number of a collective: the same on all ranks, and for each shape another."""
+    return zlib.crc32(f"{what} {tensor.dtype.name} {tensor.shape}".encode()) % _LARGEST
+
+
+def _travels_as(dtype: Any) -> Any:
+    """Return the type in which a copy travels: its own, or one that holds all its values."""
+    if dtype in {tf.bool, tf.float16, tf.float32, tf.float64, tf.int32, tf.int64}:
+        return dtype
+    return tf.float32 if dtype.is_floating else tf.int64
+
+
+def _types(tensors: Iterable[Any]) -> list[Any]:
+    """Return the types of tensors, each once, in their order."""
+    return list(dict.fromkeys(each.dtype for each in tensors if each is not None))
+
+
+def _size(tensor: Any) -> int:
+    size = tensor.shape.num_elements()
+    assert size is not None, "a gradient has its variable's shape"
+    return int(size)

@@ -1,0 +1,38 @@
+"""The start of a TensorFlow script."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Final, Unpack
+
+import keras
+import structlog
+import tensorflow as tf
+
+from rung import core
+from rung.loop.seeding import Arguments, deterministic, started
+from rung.tensorflow import collective
+
+_WORD: Final = 0xFFFFFFFF
+
+_log = structlog.get_logger(__name__)
+
+
+@contextlib.contextmanager
+def init(**arguments: Unpack[Arguments]) -> Iterator[core.Context]:
+    """Yield the run that this process is; every generator is seeded, TensorFlow's included.
+
+    Make models and data inside, for the run's processes are connected here and TensorFlow must
+    not have worked before. The arguments are those of `rung.core.init`.
+    """
+    with started(**arguments) as run, collective.joined(run.distributed):
+        keras.utils.set_random_seed(run.seed & _WORD)
+        tf.random.set_seed(run.seed & _WORD)
+        if deterministic(run):
+            tf.config.experimental.enable_op_determinism()
+        elif tf.config.list_physical_devices("GPU"):
+            _log.warning(
+                "operators on GPUs may add in another order each time; for the same bits set "
+                "reproducibility: {deterministic: true}"
+            )
+        tf.random.set_global_generator(tf.random.Generator.from_seed(run.seed & _WORD))
+        yield run

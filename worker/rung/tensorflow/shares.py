@@ -1,0 +1,60 @@
+"""A rank's part of a batch of all ranks: parts are disjoint, and may be uneven."""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from rung.tensorflow.errors import CannotFollow
+
+
+class Part(NamedTuple):
+    """What a rank gets of a batch."""
+
+    batch: Any
+    own: int
+    """How many of its records count. A rank without any gets one all the same, for it must
+    compute as the others do."""
+    whole: int
+    """How many records the batch of all ranks holds."""
+
+    @property
+    def share(self) -> float:
+        """How much of the batch this is."""
+        return self.own / self.whole if self.whole else 0.0
+
+
+def part_of(batch: Any, rank: int, size: int) -> Part:
+    """Return a rank's part of a batch."""
+    whole = records_of(batch)
+    if size == 1:
+        return Part(batch, whole, whole)
+    own = count(whole, rank, size)
+    start = sum(count(whole, each, size) for each in range(rank)) if own else 0
+    stop = start + max(own, 1)
+    return Part(tf.nest.map_structure(lambda each: each[start:stop], batch), own, whole)
+
+
+def count(records: int, rank: int, size: int) -> int:
+    """Return how many of a batch's records a rank gets: the first ones get the odd ones."""
+    return records // size + (rank < records % size)
+
+
+def records_of(batch: Any) -> int:
+    """Return how many records a batch holds: the first dimension of its tensors.
+
+    Raises:
+        CannotFollow: they do not agree, or one has none.
+    """
+    found = {_length(each) for each in tf.nest.flatten(batch)}
+    if len(found) != 1 or None in found:
+        said = ", ".join(str(each) for each in tf.nest.flatten(batch, expand_composites=False))
+        raise CannotFollow(
+            "a batch is a tensor, an array, or a tuple or dict of them, and their first dimension "
+            f"counts its records; this one's cannot be counted: {said[:200]}"
+        )
+    return int(found.pop() or 0)
+
+
+def _length(value: Any) -> int | None:
+    shape = getattr(value, "shape", None)
+    return None if shape is None or len(shape) == 0 else int(shape[0])

@@ -1,0 +1,243 @@
+"""A training: the batches of a loop that is not ours, and what happens between two of them.
+
+A moment's order is: the script trains on the batch; then report, validate, checkpoint, leave. A
+checkpoint is made after everything else of its moment, so a run that goes on begins with the next
+batch. A run that finds itself at its length was killed on its way out: it reports its last
+validation once more and trains nothing.
+
+Several ranks run the same loop in step. What it decides by is the same on all of them, and each
+rank's part of a batch weighs as much as it holds.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from rung import core
+from rung.loop import Course
+from rung.tensorflow import exactness, state
+from rung.tensorflow.collective import Collective
+from rung.tensorflow.errors import CannotFollow
+from rung.tensorflow.figures import Means, evaluated, numbers
+from rung.tensorflow.kept import Kept
+from rung.tensorflow.shares import Part, part_of
+from rung.tensorflow.source import source_of
+from rung.torch import rng
+from rung.torch.waiting import GROUP, DataWait
+
+
+class Training:
+    """Yields the batches to train on, and does between them what is due.
+
+    Args:
+        run: what `init` returned.
+        data: a tf.data.Dataset of batches; or a function that gets the number of the epoch, from
+            0, and returns its batches; or a list of batches. A batch is that of all slots
+            together.
+        keep: what is to survive, by names of your choice: models, optimizers, modules,
+            variables, `tf.random.Generator`s, Keras metrics, generators of Python and NumPy, and
+            whatever has `state_dict()` and `load_state_dict(state)`. Models must be built.
+        validate: returns the validation metrics; called when a validation is due and at the
+            run's length. `mean` makes them of a data set.
+        batches_per_epoch: how many batches make an epoch of a data set without an end.
+    """
+
+    def __init__(
+        self,
+        run: core.Context,
+        data: Any,
+        *,
+        keep: Mapping[str, Any],
+        validate: Callable[[], Mapping[str, Any]] | None = None,
+        batches_per_epoch: int | None = None,
+    ) -> None:
+        self._ranks = run.distributed
+        self._collective = Collective(self._ranks)
+        self._course = Course(run, f"tensorflow-{tf.__version__}")
+        self._source = source_of(data, run.seed, batches_per_epoch)
+        self._keep = keep
+        self._validate = validate
+        self._means = Means()
+        self._wait = DataWait()
+        self._share: Any = None
+        if self._collective.several:
+            self._share = tf.Variable(1.0, trainable=False, dtype=tf.float64)
+        self._part = Part(None, 0, 0)
+        self._stopping = False
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch, from 0."""
+        return self._course.progress.epochs
+
+    @property
+    def step(self) -> int:
+        """How many batches were trained before the one at hand."""
+        return self._course.progress.batches
+
+    def stop(self) -> None:
+        """Checkpoint and leave after this batch; on several slots, all processes must say so."""
+        self._stopping = True
+
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]  # has no types
+    def averaged(self, gradients: Sequence[Any]) -> list[Any]:
+        """Return the gradients of the whole batch, from those of the mean over this part of it.
+
+        On one slot they are what was given. On several, all processes must call this in the same
+        order; sparse gradients become dense.
+        """
+        exactness.tell()
+        return self._collective.averaged(gradients, self._share)
+
+    def report(self, metrics: Mapping[str, Any]) -> None:
+        """Take the metrics of the batch at hand: means over this process's part of it.
+
+        They are averaged, over all slots too, and reported when that is due.
+        """
+        self._means.add(metrics, self._part.share)
+
+    def mean(self, data: Iterable[Any], evaluate: Callable[..., Mapping[str, Any]]) -> Any:
+        """Return means over the records of a data set, each slot evaluating some of its batches.
+
+        Args:
+            data: batches, the same on all slots.
+            evaluate: gets the parts of a batch, returns means over it by name.
+        """
+        return evaluated(data, evaluate, self._ranks)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield batch after batch, epoch after epoch, from wherever the trial is."""
+        kept = Kept(self._keep)
+        found = self._resume(kept)
+        course = self._course
+        if course.complete:
+            course.validated_again()
+            return
+        if not found and course.plan.initial_validation:
+            self._validated(kept)
+        leaving = course.leaving
+        while not leaving:
+            leaving = yield from self._epoch(kept)
+        self._store(kept)
+
+    def _epoch(self, kept: Kept) -> Generator[Any, None, bool]:
+        """Yield the rest of an epoch; return whether to leave."""
+        source, course = self._source, self._course
+        read = course.progress.batch_in_epoch
+        while True:
+            try:
+                batch = self._wait.batch(source.next)
+            except StopIteration:
+                if not read:
+                    raise CannotFollow("the training data have no batches") from None
+                break
+            yield self._given(batch)
+            self._wait.trained()
+            read += 1
+            course.batch_done(1, self._part.whole)
+            course.run.train.heartbeat()
+            if course.report_due:
+                self._report()
+            due = course.validation_due or course.checkpoint_due or self._leaving
+            if source.over(look=due):
+                break
+            if due and self._moment(kept):
+                return True
+        course.epoch_done()
+        if course.report_due:
+            self._report()
+        if self._moment(kept):
+            return True
+        source.open(course.progress.epochs, 0, course.progress.batches, None)
+        return False
+
+    @property
+    def _leaving(self) -> bool:
+        return self._course.leaving or self._stopping
+
+    def _given(self, batch: Any) -> Any:
+        """Return this rank's part of a batch."""
+        self._part = part_of(batch, self._ranks.rank, self._ranks.size)
+        if self._share is not None:
+            self._share.assign(self._part.share)
+        return self._part.batch
+
+    def _moment(self, kept: Kept) -> bool:
+        """Validate and checkpoint what is due; return whether to leave."""
+        course = self._course
+        if course.validation_due:
+            self._report()
+            self._validated(kept)
+        leaving = self._leaving
+        if leaving or course.checkpoint_due:
+            self._store(kept)
+        return leaving
+
+    def _report(self) -> None:
+        course = self._course
+        course.report(self._means.take(self._ranks))
+        if waited := self._wait.take():
+            course.run.train.report_metrics(GROUP, course.progress.batches, waited)
+
+    def _validated(self, kept: Kept) -> None:
+        if self._validate is None:
+            if self._course.complete:
+                raise CannotFollow(
+                    "the run is at its length, and nothing says how to validate it: give "
+                    "Training(…, validate=…)"
+                )
+            return
+        self._collective.share(kept.untrained)
+        metrics = numbers(self._validate())
+        self._course.validated(self._ranks.broadcast(metrics))
+
+    def _store(self, kept: Kept) -> None:
+        within = self._course.progress.batch_in_epoch > 0
+        chief = self._ranks.is_chief
+
+        def write(folder: Path) -> None:
+            self._collective.share(kept.untrained)
+            generators = rng.capture()
+            state.write(folder, kept, self._ranks, self._means.state(), generators)
+            if chief:
+                self._source.save(folder, within=within)
+
+        self._course.store(write)
+
+    def _resume(self, kept: Kept) -> bool:
+        """Go on from the trial's newest checkpoint; return whether there is one of its own."""
+        ranks, source, course = self._ranks, self._source, self._course
+        fresh = None if ranks.is_chief else state.seed_of(ranks, course.run.seed, 0)
+        with course.found() as found:
+            if found is None:
+                self._collective.share(kept.shared)
+                self._begin_anew(kept, fresh)
+                source.open(0, 0, 0, None)
+                return False
+            folder, own = found
+            state.load_variables(folder, kept, exactly=own)
+            if not own:
+                self._begin_anew(kept, fresh)
+                source.open(0, 0, 0, None)
+                return False
+            progress = course.progress
+            resumed = state.Resumed(folder, ranks)
+            resumed.set_pairs(kept)
+            self._means.load(resumed.averages)
+            if not resumed.set_own(kept):
+                self._begin_anew(kept, state.seed_of(ranks, course.run.seed, progress.batches))
+            if resumed.generators is not None:
+                rng.restore(resumed.generators)
+            if not course.complete:
+                batches = progress.batches
+                source.open(progress.epochs, progress.batch_in_epoch, batches, folder)
+            return True
+
+    @staticmethod
+    def _begin_anew(kept: Kept, seed: int | None) -> None:
+        """Give a rank generators of its own, where it is not the chief."""
+        if seed is not None:
+            rng.seed_everything(seed)
+            kept.begin_anew(seed)
