@@ -1,14 +1,13 @@
 """A trial with a TensorFlow loop of its own, killed at every step, is the one never killed."""
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from frontdoors.fuse import before
-from frontdoors.trials import killed_again_and_again, needs, parent, trial
+from frontdoors.trials import killed_again_and_again, needs, trial
 
 pytestmark = [needs("tensorflow", "keras"), pytest.mark.e2e, pytest.mark.timeout(300)]
 CONFIG: dict[str, Any] = {
@@ -30,13 +29,6 @@ EVERYWHERE = [before(1), before(4), before(5), before(9)]
 """In the first step, behind an epoch's end, within an epoch, in the last step."""
 TWICE = [before(5), before(7)]
 """Within an epoch, and behind one."""
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator["subprocess.Popen[str]"]:
-    """A parent with TensorFlow."""
-    with parent("frontdoors.tensorflow_trial", {}) as started:
-        yield started
 
 
 @pytest.mark.parametrize(
