@@ -50,7 +50,7 @@ def test_no_kill_shows(
     plain: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
     """Curves, weights, optimizer, generators, what two methods keep: the same bits."""
-    order = {"source": source, "plain": plain}
+    order: dict[str, Any] = {"source": source, "plain": plain}
     outcome = killed_again_and_again(process, tmp_path, FIELDS, moments, **order)
     assert list(outcome["training"]) == list(range(1, STEPS + 1))
     assert list(outcome["validation"]) == [STEPS]
