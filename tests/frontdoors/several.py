@@ -45,17 +45,18 @@ class Ranks:
         stored = [message.checkpoint_id for message in self.chief.of(Stored)]
         number = len(self.chief.hellos) + 1
         ends = [len(agent.hellos) + 1 for agent in self.agents[:slots]]
-        ports = [ReservedPort(LOOPBACK) for _ in range(1 + slots)]
-        meeting = Meeting([Part(LOOPBACK, [p.number for p in ports])], secrets.token_hex(8))
-        for rank in range(slots):
-            agent = self.agents[rank]
-            agent.spec = msgspec.structs.replace(agent.spec, run=number, restore=stored[::-1])
-            self._send(rank, _environment(agent, rank, slots, meeting), moment, order)
-        codes = [self._code(rank) for rank in range(slots)]
+        with contextlib.ExitStack() as stack:
+            ports = [ReservedPort(LOOPBACK) for _ in range(1 + slots)]
+            for port in ports:
+                stack.callback(port.close)
+            meeting = Meeting([Part(LOOPBACK, [p.number for p in ports])], secrets.token_hex(8))
+            for rank in range(slots):
+                agent = self.agents[rank]
+                agent.spec = msgspec.structs.replace(agent.spec, run=number, restore=stored[::-1])
+                self._send(rank, _environment(agent, rank, slots, meeting), moment, order)
+            codes = [self._code(rank) for rank in range(slots)]
         for agent, end in zip(self.agents, ends, strict=False):
             agent.wait_for_end(end)
-        for port in ports:
-            port.close()
         return codes
 
     def curve(self) -> dict[tuple[str, int], dict[str, Any]]:
