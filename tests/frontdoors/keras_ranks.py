@@ -4,12 +4,12 @@ noise      dropout, batch normalisation and noise in the data, so that ranks dra
 source     arrays, or `dataset` (tf.data, shuffled), `sudden` (the same, which does not tell its
            length), `noisy` (a PyDataset), `apart` (arrays in an order that differs by rank)
 loss       how the loss is reduced
+logs       whether to tell what `fit` returned, which begins where the run did
 """
 
 import hashlib
 import os
 import random
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -74,15 +74,6 @@ def warm_up() -> None:
 
 
 def train(order: dict[str, Any]) -> dict[str, Any]:
-    """Train as a rank; keep the words of a refusal."""
-    try:
-        return trained(order)
-    except rk.CannotFollow as error:
-        Path("refused.txt").write_text(str(error), encoding="utf-8")
-        raise
-
-
-def trained(order: dict[str, Any]) -> dict[str, Any]:
     """Train as a rank."""
     with rk.init() as run:
         model = network(
@@ -103,4 +94,4 @@ def trained(order: dict[str, Any]) -> dict[str, Any]:
         )
         kept = [*model.get_weights(), *(v.numpy() for v in model.optimizer.variables)]
         digest = hashlib.sha256(b"".join(np.asarray(k).tobytes() for k in kept)).hexdigest()
-        return {"weights": digest, "logs": history.history}
+        return {"weights": digest} | ({"logs": history.history} if order.get("logs") else {})

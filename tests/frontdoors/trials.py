@@ -5,10 +5,9 @@ import importlib.util
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,9 @@ import msgspec
 import pytest
 
 from core.agent_end import AgentEnd, agent_end
-from rung.agent.launcher import Wanted, places
+from rung.agent.launcher import places, wanted
 from rung.agent.launching import network_of
-from rung.agent.meeting import Meeting, Part
-from rung.agent.network import LOOPBACK
+from rung.agent.meeting import Ports, alone
 from rung.core.protocol import Stored
 from rung.events.allocation import Share
 
@@ -77,26 +75,28 @@ class Runs:
         if length is not None:
             changes["length"] = length
         self.agent.spec = msgspec.structs.replace(self.agent.spec, **changes)
-        full = {
-            "environments": [self.agent.environment | own for own in environments(slots)],
-            "victim": victim,
-            "folder": str(self._folder),
-            "moment": moment,
-            **order,
-        }
-        assert self._parent.stdin is not None
-        assert self._parent.stdout is not None
-        self._parent.stdin.write(json.dumps(full) + "\n")
-        self._parent.stdin.flush()
-        code = int(self._parent.stdout.readline())
+        with contextlib.closing(Ports(slots, loopback=True)) as ports:
+            own = environments(self.agent.spec.config, ports, slots)
+            full = {
+                "environments": [self.agent.environment | each for each in own],
+                "victim": victim,
+                "folder": str(self._folder),
+                "moment": moment,
+                **order,
+            }
+            assert self._parent.stdin is not None
+            assert self._parent.stdout is not None
+            self._parent.stdin.write(json.dumps(full) + "\n")
+            self._parent.stdin.flush()
+            code = int(self._parent.stdout.readline())
         self.agent.wait_for_end(min(connections, len(self.agent.hellos)))
         self._slots = slots
         return code
 
     def refusal(self) -> str:
-        """Return why the run failed, in the words of a rank that said so."""
+        """Return why the run failed, in the words of all ranks that said so."""
         said = [json.loads(file.read_text()) for file in self._folder.glob("result-*.json")]
-        return next(str(each["error"]) for each in said if "error" in each)
+        return "\n".join(str(each["error"]) for each in said if "error" in each)
 
     def curve(self, kind: str, tolerance: float = 0.0) -> dict[int, dict[str, Any]]:
         """Return the metrics by step; a step reported twice said the same twice."""
@@ -120,32 +120,29 @@ class Runs:
         }
 
 
-def environments(slots: int) -> list[dict[str, str]]:
-    """Return what the agent sets for each rank, beside what it sets for all."""
-    if slots == 1:
-        return [{}]
-    ports = []
-    with contextlib.ExitStack() as stack:
-        for _ in range(slots + 1):
-            held = stack.enter_context(socket.socket())
-            held.bind((LOOPBACK, 0))
-            ports.append(int(held.getsockname()[1]))
+def environments(config: Mapping[str, Any], ports: Ports, slots: int) -> list[dict[str, str]]:
+    """Return what the agent sets for each rank, beside what it sets for all.
+
+    Args:
+        config: of the experiment, whose section `distributed` names the launcher.
+        ports: where the ranks meet.
+        slots: how many ranks there are.
+    """
+    want = wanted(config)
+    meeting = alone(ports) if slots > 1 or want.explicit else None
     share = Share(agent_id="agent-1", incarnation=1, slots=list(range(slots)))
-    meeting = Meeting([Part(LOOPBACK, ports)], "key")
     return [
-        place.variables() | network_of(Wanted(), place, meeting)
-        for place in places([share], 0, "torch")
+        place.variables() | network_of(want, place, meeting, None)
+        for place in places([share], 0, want.launcher)
     ]
 
 
 @contextlib.contextmanager
-def parent(
-    module: str, environment: Mapping[str, str], runner: str = "frontdoors.runner"
-) -> Iterator["subprocess.Popen[str]"]:
+def parent(module: str, environment: Mapping[str, str]) -> Iterator["subprocess.Popen[str]"]:
     """Yield a process that has a framework imported and forks trials."""
     path = [str(Path(__file__).parents[1]), *sys.path]
     with subprocess.Popen(
-        [sys.executable, "-m", runner, module],
+        [sys.executable, "-m", "frontdoors.runner", module],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -187,29 +184,44 @@ def killed_again_and_again(
     folder: Path,
     fields: Mapping[str, Any],
     moments: Sequence[int],
+    slots: int = 1,
     **order: Any,
 ) -> dict[str, Any]:
     """Kill one trial at each of some moments, and hold it to the one that nobody killed.
 
-    Each run goes on from what the one before it left, so the moments ascend.
+    Each run goes on from what the one before it left, so the moments ascend. Of several ranks each
+    is killed in its turn, rank 1 first.
     """
     with trial(process, folder / "unbroken", **fields) as runs:
-        assert runs.train(**order) == 0
+        assert runs.train(slots=slots, **order) == 0
         expected = runs.outcome()
     with trial(process, folder / "killed", **fields) as runs:
-        for moment in moments:
-            assert runs.train(moment, **order) == -signal.SIGKILL, moment
-        assert runs.train(**order) == 0
+        for number, moment in enumerate(moments, 1):
+            code = runs.train(moment, slots=slots, victim=number % slots, **order)
+            assert code == -signal.SIGKILL, moment
+        assert runs.train(slots=slots, **order) == 0
         assert runs.outcome() == expected
     return expected
 
 
-def assert_same(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Hold the curves of two trials together, to within the error of sums in another order."""
+def assert_same(
+    found: Mapping[str, Any], wanted: Mapping[str, Any], own: Container[str] = ()
+) -> None:
+    """Hold the curves of two trials together, to within the error of sums in another order.
+
+    Args:
+        found: the outcome of one.
+        wanted: that of the other.
+        own: metrics that each rank has of its own, which are not looked at.
+    """
     for kind in ("training", "validation"):
         assert found[kind].keys() == wanted[kind].keys()
         for step, values in wanted[kind].items():
-            assert found[kind][step] == pytest.approx(values, rel=1e-4, abs=1e-5), (kind, step)
+            theirs, ours = (
+                {name: value for name, value in each.items() if name not in own}
+                for each in (found[kind][step], values)
+            )
+            assert theirs == pytest.approx(ours, rel=1e-4, abs=1e-6), (kind, step)
 
 
 def killed_in_either_rank(

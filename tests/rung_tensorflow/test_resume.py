@@ -1,14 +1,13 @@
 """A trial with a TensorFlow loop of its own, killed at every step, is the one never killed."""
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from frontdoors.fuse import before
-from frontdoors.trials import killed_again_and_again, needs, parent, trial
+from frontdoors.trials import killed_again_and_again, needs, trial
 
 pytestmark = [needs("tensorflow", "keras"), pytest.mark.e2e, pytest.mark.timeout(300)]
 CONFIG: dict[str, Any] = {
@@ -32,13 +31,6 @@ TWICE = [before(5), before(7)]
 """Within an epoch, and behind one."""
 
 
-@pytest.fixture(scope="module")
-def process() -> Iterator["subprocess.Popen[str]"]:
-    """A parent with TensorFlow."""
-    with parent("frontdoors.tensorflow_trial", {}) as started:
-        yield started
-
-
 @pytest.mark.parametrize(
     ("source", "moments", "plain"),
     [
@@ -58,7 +50,7 @@ def test_no_kill_shows(
     plain: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
     """Curves, weights, optimizer, generators, what two methods keep: the same bits."""
-    order = {"source": source, "plain": plain}
+    order: dict[str, Any] = {"source": source, "plain": plain}
     outcome = killed_again_and_again(process, tmp_path, FIELDS, moments, **order)
     assert list(outcome["training"]) == list(range(1, STEPS + 1))
     assert list(outcome["validation"]) == [STEPS]

@@ -2,13 +2,14 @@
 
 import importlib
 import os
+import subprocess
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from frontdoors.trials import QUIET
+from frontdoors.trials import QUIET, parent
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +31,10 @@ def part(tf: Any) -> Callable[[str], Any]:
             return importlib.import_module(f"rung.tensorflow.{name}")
 
     return module
+
+
+@pytest.fixture(scope="session")
+def process() -> Iterator["subprocess.Popen[str]"]:
+    """A parent with TensorFlow that forks trials, for all tests of them."""
+    with parent("frontdoors.tensorflow_trial", {}) as started:
+        yield started
