@@ -19,7 +19,11 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
 ]
 SCRIPT = (Path(__file__).parents[1] / "training" / "keras_slots.py").read_text()
-CONFIG: dict[str, Any] = {"searcher": {"metric": "loss"}, "scheduling_unit": 1}
+CONFIG: dict[str, Any] = {
+    "searcher": {"metric": "loss"},
+    "scheduling_unit": 1,
+    "preemption_timeout": 300,
+}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

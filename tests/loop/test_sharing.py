@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from rung.loop.sharing import Dealt, Entries, dealt, is_indexed, with_batches
+from rung.loop.sharing import Dealt, Entries, dealt, is_indexed
 from rung.torch.order import Part
+from rung.torch.sharing import with_batches
 
 DATA = TensorDataset(torch.arange(11))
 

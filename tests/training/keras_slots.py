@@ -26,7 +26,7 @@ def main() -> None:
         )
         model.compile(keras.optimizers.Adam(0.05), "mse", metrics=["mae"], jit_compile=False)
 
-        def rest(_batch: int, _logs: Any) -> None:
+        def rest(batch: int, logs: Any) -> None:
             time.sleep(float(options.get("slow", 0)))
 
         model.fit(

@@ -7,8 +7,9 @@ from lightning.pytorch.utilities.combined_loader import CombinedLoader
 
 from rung.lightning.loader import ExactLoader
 from rung.loop import Course
-from rung.loop.sharing import Dealt, Entries, is_indexed, with_batches
+from rung.loop.sharing import Dealt, Entries, is_indexed
 from rung.torch.order import Part
+from rung.torch.sharing import with_batches
 
 
 class Source:

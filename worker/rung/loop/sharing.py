@@ -77,19 +77,3 @@ def is_indexed(loader: Any) -> bool:
         and not isinstance(loader.dataset, IterableDataset)
         and loader.batch_sampler is not None
     )
-
-
-def with_batches(loader: DataLoader[Any], batches: Sampler[Any]) -> DataLoader[Any]:
-    """Return the loader with other batches."""
-    return DataLoader(
-        loader.dataset,
-        batch_sampler=batches,
-        num_workers=loader.num_workers,
-        collate_fn=loader.collate_fn,
-        pin_memory=loader.pin_memory,
-        timeout=loader.timeout,
-        worker_init_fn=loader.worker_init_fn,
-        multiprocessing_context=loader.multiprocessing_context,
-        prefetch_factor=loader.prefetch_factor,
-        persistent_workers=loader.persistent_workers,
-    )

@@ -68,8 +68,9 @@ class Pipeline:
         self._looked: list[Any] = []
         self._behind: dict[str, bytes] | None = None
         self._named = False
-        self._again = _draws_late(data)
-        if self._again:
+        self._late: Final = _draws_late(data)
+        self._again = self._late
+        if self._late:
             self._name("a reshuffling .shuffle() lies beneath another, or joins other data")
 
     def open(self, epoch: int, batch: int, total: int, folder: Path | None) -> None:
@@ -85,8 +86,9 @@ class Pipeline:
             self._made += 1
             if self._made == 1 and not self._again:
                 self._try()
-            if self._made < wanted and self._again:
+            if self._made < wanted and self._late:
                 collections.deque(self._iterator, maxlen=0)
+                rng.restore(self._begun)
         if folder is not None and (batch or self._endless):
             self._go_on(folder, total if self._endless else batch)
 

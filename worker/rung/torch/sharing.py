@@ -44,7 +44,7 @@ def shared_batches(loader: Any, context: TrialContext) -> Shared:
     if context.parallel.sharded and len(own) < math.ceil(len(entries) / ranks.size):
         own.append(entries[-1])
     numbers = itertools.count(ranks.rank, ranks.size)
-    return Shared(zip(numbers, _rebuilt(loader, own), strict=False), len(entries))
+    return Shared(zip(numbers, with_batches(loader, _Listed(own)), strict=False), len(entries))
 
 
 class _Listed(Sampler[Any]):
@@ -60,10 +60,11 @@ class _Listed(Sampler[Any]):
         return len(self._entries)
 
 
-def _rebuilt(loader: DataLoader[Any], entries: list[Any]) -> DataLoader[Any]:
+def with_batches(loader: DataLoader[Any], batches: Sampler[Any]) -> DataLoader[Any]:
+    """Return the loader with other batches."""
     return DataLoader(
         loader.dataset,
-        batch_sampler=_Listed(entries),
+        batch_sampler=batches,
         num_workers=loader.num_workers,
         collate_fn=loader.collate_fn,
         pin_memory=loader.pin_memory,

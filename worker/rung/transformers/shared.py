@@ -16,8 +16,9 @@ from accelerate.data_loader import prepare_data_loader
 from rung import core
 from rung.events import RungError
 from rung.loop import Course
-from rung.loop.sharing import Entries, is_indexed, with_batches
+from rung.loop.sharing import Entries, is_indexed
 from rung.torch.order import Part
+from rung.torch.sharing import with_batches
 from rung.transformers.evaluation import EvaluationTurns
 from rung.transformers.parts import Parts
 
