@@ -106,15 +106,17 @@ class Runs:
             assert found.setdefault(step, values) == said, step
         return found
 
+    def results(self) -> list[dict[str, Any]]:
+        """Return what each rank of the last run, which finished, made of the trial."""
+        files = [self._folder / f"result-{rank}.json" for rank in range(self._slots)]
+        return [json.loads(file.read_text()) for file in files]
+
     def outcome(self, tolerance: float = 0.0) -> dict[str, Any]:
         """Return what the finished trial is: its curves and what it left."""
-        results = [
-            json.loads((self._folder / f"result-{rank}.json").read_text())
-            for rank in range(self._slots)
-        ]
+        result, *others = self.results()
         return {
-            "result": results[0],
-            "others": results[1:],
+            "result": result,
+            "others": others,
             "training": self.curve("training", tolerance),
             "validation": self.curve("validation", tolerance),
         }

@@ -52,12 +52,10 @@ def backend(
         yield Backend(request.param, process, alone)
 
 
-def trained(
-    process: "subprocess.Popen[str]", folder: Path, slots: int, **order: Any
-) -> dict[str, Any]:
+def trained(process: "subprocess.Popen[str]", folder: Path, slots: int) -> dict[str, Any]:
     """Return what becomes of a trial on so many slots that nobody kills."""
     with trial(process, folder, **FIELDS) as runs:
-        assert runs.train(slots=slots, logs=True, **order) == 0
+        assert runs.train(slots=slots, logs=True) == 0
         return runs.outcome()
 
 
@@ -90,10 +88,12 @@ def test_data_that_end_without_notice_end_alike(backend: Backend, tmp_path: Path
     """All ranks have the epoch's logs, also where the step behind its last batch finds no data."""
     if backend.name == "torch":
         pytest.skip("tf.data is TensorFlow's")
-    found = trained(backend.parent, tmp_path, 2, source="sudden")
-    assert list(found["training"]) == list(range(1, STEPS + 1))
-    assert found["others"] == [found["result"]]
-    assert min(found["result"]["logs"]["loss"]) > 0
+    with trial(backend.parent, tmp_path, **FIELDS) as runs:
+        assert runs.train(slots=2, logs=True, source="sudden") == 0
+        assert list(runs.curve("training")) == list(range(1, STEPS + 1))
+        chief, other = runs.results()
+    assert other == chief
+    assert min(chief["logs"]["loss"]) > 0
 
 
 def test_a_checkpoint_of_n_slots_resumes_on_m(backend: Backend, tmp_path: Path) -> None:
