@@ -28,6 +28,7 @@ class Spread(PlainTrial):
 
     def __init__(self, context: rt.TrialContext) -> None:
         super().__init__(context)
+        self.seen: list[torch.Tensor] = []
         self.spread = context.wrap_reducer(spread, name="spread")
         self.counts = context.wrap_reducer(
             lambda values: {"batches seen": len(values)}, for_validation=False
@@ -35,6 +36,7 @@ class Spread(PlainTrial):
 
     def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
         """Fit a line."""
+        self.seen.append(batch[0])
         self.spread.update(batch[0])
         self.counts.update((batch_idx, {"inputs": batch[0]}))
         return super().train_batch(batch, epoch_idx, batch_idx)
@@ -48,13 +50,15 @@ class Spread(PlainTrial):
 def test_a_metric_is_made_of_all_batches(start: Start) -> None:
     """Of those since the last report, and of a validation; neither sees the other's."""
     agent, context = start(config=CONFIG, length=5)
-    rt.Trainer(Spread(context), context).fit(step_zero_validation=True)
+    trial = Spread(context)
+    rt.Trainer(trial, context).fit(step_zero_validation=True)
     finish(agent, context)
     whole = pytest.approx(float(INPUTS.max() - INPUTS.min()))
     assert [metrics["spread"] for _, metrics in agent.reports("validation")] == [whole, whole]
     told = [metrics for _, metrics in agent.reports("training")]
     assert [metrics["batches seen"] for metrics in told] == [2, 2, 1]
-    assert all(0 < metrics["spread"] <= 2 for metrics in told)
+    parts = [trial.seen[begin : begin + 2] for begin in (0, 2, 4)]
+    assert [metrics["spread"] for metrics in told] == [float(spread(part)) for part in parts]
     assert "batches seen" not in agent.reports("validation")[0][1]
 
 
