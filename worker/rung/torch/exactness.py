@@ -5,6 +5,7 @@ keeps it, where a GPU computes by what is fastest, and where another machine goe
 is told in the trial's log, with what would make it exact.
 """
 
+import inspect
 import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ _GENERATORS: Final = (
     np.random.RandomState,
     torch.Generator,
 )
+_METHODS: Final = ("state_dict", "load_state_dict")
 _DEPTH_MAX: Final = 4
 _PARTS_MAX: Final = 20
 
@@ -52,8 +54,12 @@ class Kept(Protocol):
 
 
 def is_kept(thing: Any) -> bool:
-    """Return whether something has a state that it gives and takes."""
-    return hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
+    """Return whether something has a state that it gives and takes.
+
+    Its `__getattr__` is not asked: one that looks into a dict may raise anything.
+    """
+    found = (inspect.getattr_static(thing, name, None) for name in _METHODS)
+    return all(method is not None for method in found)
 
 
 def demand() -> None:
@@ -184,7 +190,10 @@ def _attributes(thing: Any) -> dict[str, Any]:
     """Return an object's attributes; nothing of what holds numbers or is a class or a module."""
     if isinstance(thing, type | ModuleType | torch.Tensor | np.ndarray | Mapping):
         return {}
-    found = getattr(thing, "__dict__", {})
+    try:
+        found = object.__getattribute__(thing, "__dict__")
+    except AttributeError:
+        return {}
     return found if isinstance(found, dict) else {}
 
 
