@@ -136,7 +136,7 @@ class TrialContext:
 
         Call `scaler.update()` where `is_optimizer_step()`. `use_amp` does it all by itself.
         """
-        self.precision.scaler = scaler
+        self.precision.wrap(scaler)
         return scaler
 
     def use_amp(self, *, dtype: torch.dtype | None = None, scaler: Any = None) -> None:
