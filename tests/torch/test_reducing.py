@@ -160,6 +160,27 @@ def test_values_of_several_ranks() -> None:
     assert other.per_slot_reduce() == []
 
 
+def test_what_does_not_count_is_not_collected(start: Start) -> None:
+    """Neither by a function nor by a reducer of one's own; afterwards all is as before."""
+    _, context = start(config=CONFIG)
+
+    class Own(Largest):
+        def update(self, value: float) -> None:
+            self.largest = value
+
+    total = context.wrap_reducer(sum, name="total")
+    own = context.wrap_reducer(Own(), name="largest", for_training=False)
+    context.wrap_reducer(own, name="again", for_training=False)
+    for counts in (True, False):
+        with context.reducers.paused(when=not counts):
+            total.update(1)
+            own.update(1.0 if counts else 5.0)
+    assert context.reducers.reduced(training=False) == {"total": 1, "largest": 1.0, "again": 1.0}
+    own.update(2.0)
+    assert own.largest == 2.0
+    assert vars(own) == {"largest": 2.0}
+
+
 def test_what_has_no_place_is_refused(start: Start) -> None:
     """A name that is taken; a value without a name."""
     agent, context = start(config=CONFIG, length=1)

@@ -5,12 +5,14 @@
     self.f1.update((predictions, labels))           # in evaluate_batch or train_batch
 
 A function gets all that was given to `update` since the last report, or in this validation. What
-needs more is a `MetricReducer`. What a report has not told yet is part of checkpoints; of a
-`MetricReducer`, if it has `state_dict` and `load_state_dict`.
+needs more is a `MetricReducer`, with an `update` of its own. Where a rank computes a batch only
+because others do, what is given to `update` does not count. What a report has not told yet is part
+of checkpoints; of a `MetricReducer`, if it has `state_dict` and `load_state_dict`.
 """
 
 import abc
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from rung import core
@@ -117,6 +119,21 @@ class Reducers:
         for wrapped in self._of(training=training):
             wrapped.reducer.reset()
 
+    @contextmanager
+    def paused(self, *, when: bool = True) -> Iterator[None]:
+        """Have `update` do nothing in the block, which computes what does not count."""
+        reducers = [vars(it.reducer) for it in self._all] if when else []
+        before = [each.get("update") for each in reducers]
+        for each in reducers:
+            each["update"] = _ignored
+        try:
+            yield
+        finally:
+            for each, update in zip(reducers, before, strict=True):
+                each["update"] = update
+                if update is None:
+                    del each["update"]
+
     def reduced(self, *, training: bool) -> dict[str, Any]:
         """Return the metrics of a report, or of a validation; all ranks must call this."""
         found: dict[str, Any] = {}
@@ -137,6 +154,10 @@ class Reducers:
 
     def _of(self, *, training: bool) -> Iterator[_Wrapped]:
         return (it for it in self._all if (it.for_training if training else it.for_validation))
+
+
+def _ignored(*_given: Any, **_more: Any) -> None:
+    """Take nothing."""
 
 
 def gathered(ranks: core.DistributedContext, value: Any) -> list[Any]:
