@@ -248,6 +248,15 @@ def note_reducer(reducer: Any) -> None:
     )
 
 
+def note_fewer(reducer: Any, before: int, now: int) -> None:
+    """Say in the log that fewer slots take up a reducer's state than there were."""
+    _log.warning(
+        f"{_name(reducer)} was on {before} slots and is on {now} now, each of which takes up its"
+        " own state: the next training report has nothing of the others in that metric, from"
+        " before this run"
+    )
+
+
 _noted: Final[set[int]] = set()
 
 

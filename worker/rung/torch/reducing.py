@@ -13,12 +13,14 @@ of checkpoints; of a `MetricReducer`, if it has `state_dict` and `load_state_dic
 import abc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from rung import core
-from rung.torch.exactness import is_kept, note_reducer
+from rung.torch.exactness import Kept, is_kept, note_fewer, note_reducer
 from rung.torch.nested import mapped
 from rung.torch.unit import InvalidPlan
+
+_EACH: Final = "of each rank"
 
 
 class MetricReducer(abc.ABC):
@@ -75,6 +77,27 @@ class Collected(MetricReducer):
             self._given = [value for values in given for value in values]
 
 
+class OfEachRank:
+    """A reducer's states: each process takes up its own."""
+
+    def __init__(self, reducer: Any, ranks: core.DistributedContext) -> None:
+        self._reducer = reducer
+        self._ranks = ranks
+
+    def state_dict(self) -> Any:
+        """Return the state of each process; all of them must call this."""
+        state = self._reducer.state_dict()
+        return state if self._ranks.size == 1 else {_EACH: gathered(self._ranks, state)}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Take this process's back; what there were more processes then had is lost, and said."""
+        each = state[_EACH] if isinstance(state, Mapping) and [*state] == [_EACH] else [state]
+        if self._ranks.rank < len(each):
+            self._reducer.load_state_dict(each[self._ranks.rank])
+        if self._ranks.is_chief and len(each) > self._ranks.size:
+            note_fewer(self._reducer, len(each), self._ranks.size)
+
+
 class _Wrapped(NamedTuple):
     reducer: MetricReducer
     name: str | None
@@ -113,6 +136,12 @@ class Reducers:
             note_reducer(reducer)
         self._all.append(_Wrapped(reducer, name, training, validation))
         return reducer
+
+    def kept(self, reducer: Any) -> Kept | None:
+        """Return what checkpoints are to hold of a reducer; None where it has no state."""
+        if not is_kept(reducer):
+            return None
+        return reducer if isinstance(reducer, Collected) else OfEachRank(reducer, self._ranks)
 
     def reset(self, *, training: bool) -> None:
         """Begin a report, or a validation."""
