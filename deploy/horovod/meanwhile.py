@@ -5,8 +5,9 @@
 
 The build takes only what the command leaves of the processors, and is the first to go where memory
 runs out. When the command is over, a build that has not come to its end is stopped and said to be;
-the exit code is the command's, whatever became of the build. Where a wheel is kept, or the
-variable CI is not set, nothing is built.
+the exit code is the command's, whatever became of the build. A SIGTERM is passed on to the
+command, whose end is waited for. Where a wheel is kept, or the variable CI is not set, nothing is
+built.
 """
 
 import contextlib
@@ -16,21 +17,48 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _WHEEL = Path(__file__).with_name("horovod_wheel.py")
 _STOP_S = 10.0
 _TAIL = 2_000
+_SIGNALED = 128
+_TERMINATED = _SIGNALED + signal.SIGTERM
 
 
 def main(venv: str, *command: str) -> int:
     """Run the command and answer its exit code."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    running = _Command()
+    signal.signal(signal.SIGTERM, running.terminate)
     if not os.environ.get("CI") or _is_kept(venv):
-        return subprocess.run(command, check=False).returncode
+        return running.run(command)
     with _built_meanwhile(venv):
-        return subprocess.run(command, check=False).returncode
+        return running.run(command)
+
+
+class _Command:
+    """The command, which is asked to end where this process is."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._told = False
+
+    def terminate(self, *_: object) -> None:
+        """Ask it to end; one that has not begun does not."""
+        self._told = True
+        if self._process is not None:
+            self._process.terminate()
+
+    def run(self, command: Sequence[str]) -> int:
+        """Run it to its end, and answer its exit code as a shell does."""
+        if self._told:
+            return _TERMINATED
+        self._process = subprocess.Popen(command)
+        if self._told:  # while it began
+            self._process.terminate()
+        code = self._process.wait()
+        return code if code >= 0 else _SIGNALED - code
 
 
 def _is_kept(venv: str) -> bool:

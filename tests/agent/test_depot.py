@@ -239,6 +239,9 @@ async def test_an_agent_that_died_carries_on_in_its_next_life(
     allocation_id = await stage_while_away(rig, server)
     half = rig.folder / "agent" / "staged" / allocation_id / "checkpoints" / "exp00001" / "half"
     half.mkdir()
+    kept = rig.folder / "agent" / "staged" / allocation_id / "kept"
+    kept.mkdir()
+    (kept / "table").write_text("of the checkpoint before")
     await rig.abandon()
     assert len(list(half.parent.iterdir())) == 2
     server.start()
@@ -250,6 +253,7 @@ async def test_an_agent_that_died_carries_on_in_its_next_life(
     assert events.index(told) < events.index(joined[1])
     assert read_manifest(rig.store, "exp00001", f"{allocation_id}.5").digest == told.digest
     await eventually(lambda: not half.parent.exists())
+    assert not kept.exists()
 
 
 async def test_a_checkpoint_does_not_overtake_the_reports_before_it(

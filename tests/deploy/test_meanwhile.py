@@ -51,20 +51,26 @@ class Meanwhile:
         self.folder = folder
         shutil.copy(_SCRIPT, folder)
 
-    def run(
-        self, build: str, command: str, *, ci: bool = True
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a command of Python, and what is built meanwhile."""
+    def start(self, build: str, command: str, *, ci: bool = True) -> subprocess.Popen[str]:
+        """Start a command of Python, and what is built meanwhile."""
         (self.folder / "horovod_wheel.py").write_text(_HEAD + build)
         environment = {name: value for name, value in os.environ.items() if name != "CI"}
-        return subprocess.run(
+        return subprocess.Popen(
             [sys.executable, "meanwhile.py", "venv", sys.executable, "-c", command],
             cwd=self.folder,
             env=environment | ({"CI": "true"} if ci else {}),
-            check=False,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
         )
+
+    def run(
+        self, build: str, command: str, *, ci: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        """Run one to its end."""
+        with self.start(build, command, ci=ci) as process:
+            out, err = process.communicate()
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 @pytest.fixture
@@ -99,6 +105,39 @@ def test_what_is_built_is_told(meanwhile: Meanwhile) -> None:
     done = meanwhile.run("begin()", _UNTIL_ENDED)
     assert done.returncode == 0
     assert "was built meanwhile, and is kept" in done.stdout
+
+
+_TIDY: Final = """
+import signal, sys, time
+def tidy(*_):
+    open("tidied", "w").close()
+    sys.exit(7)
+signal.signal(signal.SIGTERM, tidy)
+open("ready", "w").close()
+while True: time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("ci", [True, False])
+def test_a_command_that_is_to_end_may_clear_up(meanwhile: Meanwhile, *, ci: bool) -> None:
+    """It gets the signal, its end is waited for, its exit code told; the build ends as ever."""
+    with meanwhile.start(_ENDLESS, (_UNTIL_BEGUN if ci else "") + _TIDY, ci=ci) as process:
+        wait_for((meanwhile.folder / "ready").exists, "the command has begun")
+        process.terminate()
+        process.communicate()
+    assert process.returncode == 7
+    assert (meanwhile.folder / "tidied").exists()
+    if ci:
+        build = json.loads((meanwhile.folder / "begun").read_text())["pid"]
+        wait_for(lambda: not alive(build), "the build is gone")
+
+
+def test_a_command_that_dies_of_the_signal_is_told_as_a_shell_does(
+    meanwhile: Meanwhile,
+) -> None:
+    """With 128 and the signal's number."""
+    command = "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)"
+    assert meanwhile.run("begin()", command, ci=False).returncode == 143
 
 
 @pytest.mark.parametrize(("ci", "kept"), [(False, False), (True, True)])

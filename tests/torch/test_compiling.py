@@ -57,6 +57,17 @@ def test_a_state_finds_the_names_of_a_compiled_part() -> None:
     assert compiling.with_own_names(object(), state) is state
 
 
+def test_a_state_of_a_compiled_model_fits_too() -> None:
+    """One that was stored with a compiled model's names, on a model compiled elsewhere."""
+    stored = Wrapped(nn.Sequential(*parts())).state_dict()
+    plain = nn.Sequential(*parts())
+    plain.load_state_dict(compiling.with_own_names(plain, stored))
+    model = nn.Sequential(nn.Linear(2, 2), Wrapped(nn.BatchNorm1d(2)))
+    model.load_state_dict(compiling.with_own_names(model, stored))
+    for found in (plain, model):
+        assert torch.equal(found.state_dict()["0.weight"], stored["_orig_mod.0.weight"])
+
+
 class Compiled(PlainTrial):
     """Compiled after it was wrapped, before, in a part, or not at all."""
 

@@ -9,6 +9,7 @@ import torch
 
 from rung import core
 from rung import torch as rt
+from rung.torch import evaluate, sharing
 from training.plain import INPUTS, PlainTrial
 from training.story import CONFIG, finish
 
@@ -57,6 +58,52 @@ def test_validation_metrics_weigh_batches_by_their_size(start: Start) -> None:
     assert metrics["loss"] == pytest.approx(float(INPUTS.mean()), abs=1e-6)
     assert metrics["most"] == 1.0
     assert metrics["sum"] == pytest.approx(float(INPUTS.sum()), abs=1e-5)
+
+
+def test_what_only_fills_up_counts_nowhere(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that a rank evaluates because others do is in no mean, reducer or output."""
+
+    class Counting(PlainTrial):
+        def __init__(self, context: rt.TrialContext) -> None:
+            super().__init__(context)
+            self.counted = context.wrap_reducer(sum, name="counted", for_training=False)
+
+        def build_callbacks(self) -> Mapping[str, rt.Callback]:
+            return {"outputs": Outputs()}
+
+        def evaluate_batch(self, batch: Any) -> Mapping[str, Any]:
+            self.counted.update(len(batch[0]))
+            return {"loss": float(len(batch[0]))}
+
+    class Outputs(rt.Callback):
+        def on_validation_epoch_end(self, outputs: list[Any]) -> None:
+            assert outputs == [{"loss": 7.0}] * 3
+
+    agent, context = start(config=CONFIG, length=1)
+    trial = Counting(context)
+    monkeypatch.setattr(
+        evaluate, "shared_batches", lambda loader, _: sharing.Shared(enumerate(loader), 3)
+    )
+    monkeypatch.setattr(context, "parallel", Several(context.parallel))
+    rt.Trainer(trial, context).fit()
+    finish(agent, context)
+    [(_, metrics)] = agent.reports("validation")
+    assert (metrics["loss"], metrics["counted"]) == (7.0, 21)
+
+
+class Several:
+    """Says of one process that it is several."""
+
+    several = True
+
+    def __init__(self, parallel: Any) -> None:
+        self._parallel = parallel
+
+    def share_buffers(self, models: Any) -> None:
+        """Nobody has others."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._parallel, name)
 
 
 def test_a_missing_search_metric_is_named(start: Start) -> None:

@@ -84,6 +84,30 @@ def test_generators_are_found_in_what_a_data_set_is_made_of() -> None:
     assert exactness.caveats(object(), CPU, [[1, 2], sampler]) == []
 
 
+class Settings(dict[str, Any]):
+    """Has its keys as attributes, and raises KeyError for all others."""
+
+    __getattr__ = dict.__getitem__
+
+
+class Slotted:
+    """Has no `__dict__`, and raises what it likes."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        raise KeyError(name)
+
+
+def test_what_raises_on_any_attribute_is_no_obstacle() -> None:
+    """A data set may hold such a thing: it is not asked for attributes that it has not."""
+    data = SimpleNamespace(settings=Settings(rate=1), odd=Slotted(), rng=random.Random(3))  # noqa: S311 - that is the point
+    [text] = exactness.caveats(object(), CPU, [data])
+    assert text.startswith("SimpleNamespace.rng is a generator")
+    assert not exactness.is_kept(Settings(state_dict=1))
+    assert exactness.is_kept(SimpleNamespace(state_dict=dict, load_state_dict=dict))
+
+
 def test_a_gpu_is_named_unless_it_is_deterministic() -> None:
     """With the line of the experiment file that makes results equal."""
     [text] = exactness.caveats(object(), GPU, [])

@@ -153,6 +153,10 @@ def test_what_does_not_go_together_is_refused() -> None:
     wrapped.scaler = torch.amp.GradScaler("cpu")
     with pytest.raises(rt.InvalidPlan, match="wrapped already"):
         wrapped.use(None)
+    automatic = Precision(processor)
+    automatic.use(torch.float16)
+    with pytest.raises(rt.InvalidPlan, match="use_amp is on already"):
+        automatic.wrap(torch.amp.GradScaler("cpu"))
     with pytest.raises(rt.InvalidPlan, match=r"torch\.float64"):
         Precision(processor).use(torch.float64)
     with pytest.raises(rt.InvalidPlan, match=r"dtype=torch\.bfloat16"):

@@ -1,6 +1,7 @@
 """Metrics that are no mean of batches."""
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ import torch
 
 from rung import torch as rt
 from rung.core.protocol import Stored
-from rung.torch.reducing import Collected
+from rung.torch.reducing import Collected, OfEachRank
 from training.plain import INPUTS, PlainTrial
 from training.story import CONFIG, finish
 
@@ -28,6 +29,7 @@ class Spread(PlainTrial):
 
     def __init__(self, context: rt.TrialContext) -> None:
         super().__init__(context)
+        self.seen: list[torch.Tensor] = []
         self.spread = context.wrap_reducer(spread, name="spread")
         self.counts = context.wrap_reducer(
             lambda values: {"batches seen": len(values)}, for_validation=False
@@ -35,6 +37,7 @@ class Spread(PlainTrial):
 
     def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
         """Fit a line."""
+        self.seen.append(batch[0])
         self.spread.update(batch[0])
         self.counts.update((batch_idx, {"inputs": batch[0]}))
         return super().train_batch(batch, epoch_idx, batch_idx)
@@ -48,13 +51,15 @@ class Spread(PlainTrial):
 def test_a_metric_is_made_of_all_batches(start: Start) -> None:
     """Of those since the last report, and of a validation; neither sees the other's."""
     agent, context = start(config=CONFIG, length=5)
-    rt.Trainer(Spread(context), context).fit(step_zero_validation=True)
+    trial = Spread(context)
+    rt.Trainer(trial, context).fit(step_zero_validation=True)
     finish(agent, context)
     whole = pytest.approx(float(INPUTS.max() - INPUTS.min()))
     assert [metrics["spread"] for _, metrics in agent.reports("validation")] == [whole, whole]
     told = [metrics for _, metrics in agent.reports("training")]
     assert [metrics["batches seen"] for metrics in told] == [2, 2, 1]
-    assert all(0 < metrics["spread"] <= 2 for metrics in told)
+    parts = [trial.seen[begin : begin + 2] for begin in (0, 2, 4)]
+    assert [metrics["spread"] for metrics in told] == [float(spread(part)) for part in parts]
     assert "batches seen" not in agent.reports("validation")[0][1]
 
 
@@ -154,6 +159,86 @@ def test_values_of_several_ranks() -> None:
     other = Collected(sum, fewer)
     other.load_state_dict(state)
     assert other.per_slot_reduce() == []
+
+
+class Counter(Largest):
+    """The same with a state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return it."""
+        return {"largest": self.largest}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take it back."""
+        self.largest = state["largest"]
+
+
+def of_rank(rank: int, size: int, states: list[Any] | None = None) -> tuple[Counter, OfEachRank]:
+    """Return a reducer of a rank, which the others answer with their states, and what is kept."""
+
+    def allgather(_own: Any) -> list[Any]:
+        assert states is not None
+        return states
+
+    reducer = Counter()
+    reducer.largest = float(rank)
+    ranks: Any = SimpleNamespace(rank=rank, size=size, is_chief=rank == 0, allgather=allgather)
+    return reducer, OfEachRank(reducer, ranks)
+
+
+def test_each_rank_takes_up_its_own_state() -> None:
+    """Of fewer ranks now, nobody has what the others had, which is told; of more, the new begin.
+
+    What one process stored is its own state as it is.
+    """
+    states: list[Any] = [{"largest": 7.0}, {"largest": 8.0}]
+    stored = of_rank(1, 2, states)[1].state_dict()
+    alone = of_rank(0, 1)[1].state_dict()
+    assert alone == {"largest": 0.0}
+    found = []
+    with structlog.testing.capture_logs() as logs:
+        for state, size in ((stored, 2), (stored, 3), (alone, 2)):
+            for rank in range(size):
+                reducer, kept = of_rank(rank, size)
+                kept.load_state_dict(state)
+                found.append(reducer.largest)
+        assert logs == []
+        reducer, kept = of_rank(0, 1)
+        kept.load_state_dict(stored)
+    assert found == [7.0, 8.0, 7.0, 8.0, 2.0, 0.0, 1.0]
+    assert reducer.largest == 7.0
+    assert "Counter was on 2 slots and is on 1 now" in logs[0]["event"]
+
+
+def test_a_reducer_of_ones_own_with_a_state_is_kept(start: Start) -> None:
+    """A checkpoint holds it; one without a state is in none."""
+    _, context = start(config=CONFIG)
+    counter = context.wrap_reducer(Counter(), name="largest")
+    context.wrap_reducer(Largest(), name="other", for_training=False)
+    assert list(context.kept) == ["reducer 1"]
+    context.kept["reducer 1"].load_state_dict({"largest": 3.0})
+    assert counter.largest == 3.0
+
+
+def test_what_does_not_count_is_not_collected(start: Start) -> None:
+    """Neither by a function nor by a reducer of one's own; afterwards all is as before."""
+    _, context = start(config=CONFIG)
+
+    class Own(Largest):
+        def update(self, value: float) -> None:
+            self.largest = value
+
+    total = context.wrap_reducer(sum, name="total")
+    own = context.wrap_reducer(Own(), name="largest", for_training=False)
+    context.wrap_reducer(own, name="again", for_training=False)
+    for counts in (True, False):
+        with context.reducers.paused(when=not counts):
+            total.update(1)
+            own.update(1.0 if counts else 5.0)
+    assert context.reducers.reduced(training=False) == {"total": 1, "largest": 1.0, "again": 1.0}
+    own.update(2.0)
+    assert own.largest == 2.0
+    assert vars(own) == {"largest": 2.0}
 
 
 def test_what_has_no_place_is_refused(start: Start) -> None:

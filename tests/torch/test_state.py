@@ -76,6 +76,36 @@ def test_by_hand_it_trains_and_goes_on(tmp_path: Path, monkeypatch: pytest.Monke
     assert weights[0] == weights[1]
 
 
+class Tracked:
+    """Has a state of which nobody knows what its names mean."""
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+
+    def state_dict(self) -> Any:
+        """Return it."""
+        return self.state
+
+    def load_state_dict(self, state: Any) -> None:
+        """Take it back."""
+        self.state = state
+
+
+def test_what_is_no_model_keeps_its_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that a compiled model's parameters have; and a state of None is one."""
+    monkeypatch.chdir(tmp_path)
+    states = [{"_orig_mod.weight": 1, "block._orig_mod.bias": torch.tensor(2)}, None]
+    with rt.init(seed=3) as context:
+        for number, state in enumerate(states):
+            context.keep(f"tracked {number}", Tracked(state))
+        rt.Trainer(PlainTrial(context), context).fit(max_length=rt.Batch(1))
+        trial_id = context.core.info.trial.trial_id
+    with rt.init(seed=3, restore=f"{trial_id}.1.1") as context:
+        kept = [context.keep(f"tracked {number}", Tracked("none")) for number in range(2)]
+        rt.Trainer(PlainTrial(context), context).fit(max_length=rt.Batch(2))
+    assert [thing.state for thing in kept] == states
+
+
 def test_generators_survive_json() -> None:
     """All states come back from what a checkpoint holds of them."""
     rng.seed_everything(3)

@@ -16,6 +16,7 @@ from rung.cli.event_file import EventFile, Scalar
 from rung.cli.exit_code import OK
 from rung.cli.link import PATIENCE_FOLLOWING_S, Link, asynchronous, linked
 from rung.cli.output import print_json
+from rung.events import RungError
 
 if TYPE_CHECKING:
     from rung.answer import ExperimentCurves
@@ -106,12 +107,22 @@ class Board:
         await self._own.bring()
 
     async def follow(self) -> None:
-        """Write what comes, until the experiment ended."""
+        """Write what comes, until the experiment ended.
+
+        What goes wrong is told once, and tried again.
+        """
+        told = ""
         while True:
-            shown = await self._client.experiment(self._experiment_id)
-            await self.write()
-            if shown.state in _ENDED:
-                return
+            try:
+                shown = await self._client.experiment(self._experiment_id)
+                await self.write()
+            except RungError as error:
+                if str(error) != told:
+                    told = str(error)
+                    click.echo(f"the newest points are not all here: {told}", err=True)
+            else:
+                if shown.state in _ENDED:
+                    return
             await asyncio.sleep(_AGAIN_S)
 
     async def _curves(self, kind: str, name: str, points: int) -> "ExperimentCurves":

@@ -7,6 +7,7 @@ they lie in S3, each run gets a folder of the agent's to stage its checkpoints i
     staged/<allocation>/announced/…      names of those whose run said so, and what it said before
                                          is safe in the spool
     staged/<allocation>/fetched/…        objects on their way to the run
+    staged/<allocation>/kept/…           what its next checkpoint may have in common with the last
 
 An announced one is carried on, its manifest last; then, and not before, `CheckpointStored` is
 written, and the staged one deleted. So the folder is the queue: what lies there when an agent
@@ -44,6 +45,7 @@ from rung.objects.manifest import MANIFEST
 _SHIPPED_AT_ONCE: Final = 2
 _FETCHED_AT_ONCE: Final = 4
 _ANNOUNCED: Final = "announced"
+_KEPT: Final = "kept"
 _WAIT_S: Final = 1.0
 _WAIT_S_MAX: Final = 30.0
 CREDENTIALS: Final = frozenset(
@@ -202,7 +204,8 @@ class Depot:
             if not whole or not number.isdecimal() or not self.staged:
                 shutil.rmtree(run, ignore_errors=True)
                 continue
-            shutil.rmtree(run / "fetched", ignore_errors=True)
+            for needless in ("fetched", _KEPT):
+                shutil.rmtree(run / needless, ignore_errors=True)
             for found in checkpoints:
                 if found in whole and found.name.startswith(f"{run.name}."):
                     yield Owner(found.parent.name, trial_id, int(number)), found.name
@@ -216,7 +219,8 @@ def _touch(path: Path) -> None:
 
 
 def remove_if_empty(folder: Path) -> None:
-    """Remove a run's folder unless a complete checkpoint is still in it."""
+    """Remove a run's folder; of one with a complete checkpoint in it, what the run kept."""
+    shutil.rmtree(folder / _KEPT, ignore_errors=True)
     with contextlib.suppress(OSError):
         if not any(folder.glob(f"checkpoints/*/*/{MANIFEST}")):
             shutil.rmtree(folder)

@@ -100,7 +100,8 @@ class StagedStore:
     def keep(self, names: Sequence[str]) -> None:
         """Let staged objects be linked when they are carried on, too, and no others any more.
 
-        It costs no space while they are the same from one checkpoint to the next.
+        They take their space once, also when no checkpoint that has them is staged any more;
+        the agent frees it when the run is over.
         """
         before = {info.name for info in self._staged.list(_KEPT)}
         for name in names:

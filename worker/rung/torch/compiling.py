@@ -40,9 +40,13 @@ def with_plain_names(state: Any) -> Any:
 
 
 def with_own_names(owner: Any, state: Any) -> Any:
-    """Return a state with the names that its owner has, parts of which may be compiled."""
+    """Return a state with the names that its owner has, parts of which may be compiled.
+
+    So may have been parts of the model that the state is of.
+    """
     if not isinstance(owner, nn.Module):
         return state
+    state = with_plain_names(state)
     return _renamed(state, {plain_name(name): name for name in _names(owner.state_dict())})
 
 

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from rung import core
 from rung.torch import compiling
 from rung.torch.board import Board
-from rung.torch.exactness import Circumstances, Kept, is_kept
+from rung.torch.exactness import Circumstances, Kept
 from rung.torch.nested import mapped
 from rung.torch.parallel import Parallel
 from rung.torch.precision import Precision
@@ -136,7 +136,7 @@ class TrialContext:
 
         Call `scaler.update()` where `is_optimizer_step()`. `use_amp` does it all by itself.
         """
-        self.precision.scaler = scaler
+        self.precision.wrap(scaler)
         return scaler
 
     def use_amp(self, *, dtype: torch.dtype | None = None, scaler: Any = None) -> None:
@@ -188,8 +188,8 @@ class TrialContext:
             for_validation: whether validations have it.
         """
         made = self.reducers.wrap(reducer, name, training=for_training, validation=for_validation)
-        if is_kept(made):
-            self.keep(f"reducer {len(self.reducers)}", made)
+        if kept := self.reducers.kept(made):
+            self.keep(f"reducer {len(self.reducers)}", kept)
         return made
 
     def keep(self, name: str, thing: KeptT) -> KeptT:

@@ -18,7 +18,7 @@ from rung.torch.callback import Callback, listening
 from rung.torch.compiling import obstacles_named
 from rung.torch.context import TrialContext
 from rung.torch.exactness import operators_named
-from rung.torch.sharing import Numbered, shared_batches
+from rung.torch.sharing import ENDLESS, Shared, shared_batches
 from rung.torch.trial import Trial
 
 
@@ -56,25 +56,32 @@ def _by_batch(
     result = ValidationResult(trial.evaluation_reducer())
     if context.parallel.several:
         return _together(trial, context, loader, result, outputs)
-    for _, metrics, records in _evaluated(trial, context, enumerate(loader), outputs):
+    for _, metrics, records in _evaluated(
+        trial, context, Shared(enumerate(loader), ENDLESS), outputs
+    ):
         result.add(metrics, records)
     return dict(result.reduced())
 
 
 def _evaluated(
-    trial: Trial, context: TrialContext, batches: Numbered, outputs: list[Any] | None
+    trial: Trial, context: TrialContext, shared: Shared, outputs: list[Any] | None
 ) -> Iterator[tuple[int, Mapping[str, Any], int]]:
-    """Yield each batch's number, its metrics, and how many records it holds."""
+    """Yield each batch's number, its metrics, and how many records it holds.
+
+    Those that only fill up are evaluated, too, and count nowhere.
+    """
     evaluate_batch: Callable[..., Mapping[str, Any]] = trial.evaluate_batch
     numbered = len(inspect.signature(evaluate_batch).parameters) > 1
-    for number, batch in batches:
+    for number, batch in shared.batches:
+        counts = number < shared.length
         records = trial.get_batch_length(batch)
         moved = context.to_device(batch)
-        with context.precision.autocast():
+        with context.precision.autocast(), context.reducers.paused(when=not counts):
             metrics = evaluate_batch(moved, number) if numbered else evaluate_batch(moved)
-        if outputs is not None:
+        if counts and outputs is not None:
             outputs.append(metrics)
-        yield number, metrics, records
+        if counts:
+            yield number, metrics, records
         context.core.train.heartbeat()
 
 
@@ -89,13 +96,11 @@ def _together(
     shared = shared_batches(loader, context)
     own = [
         (number, _numbers(metrics), records)
-        for number, metrics, records in _evaluated(trial, context, shared.batches, outputs)
-        if number < shared.length
+        for number, metrics, records in _evaluated(trial, context, shared, outputs)
     ]
     found = [item for part in context.distributed.allgather(own) for item in part]
-    for number, metrics, records in sorted(found, key=lambda item: item[0]):
-        if number < shared.length:
-            result.add(metrics, records)
+    for _, metrics, records in sorted(found, key=lambda item: item[0]):
+        result.add(metrics, records)
     return dict(result.reduced())
 
 
@@ -103,7 +108,8 @@ def _of_full_dataset(trial: Trial, context: TrialContext, loader: Any) -> dict[s
     """Return what the trial itself makes of the whole set: on the chief, if that can be alone."""
     metrics = None
     if context.distributed.is_chief or context.parallel.sharded:
-        metrics = dict(trial.evaluate_full_dataset(loader))
+        with context.reducers.paused(when=not context.distributed.is_chief):
+            metrics = dict(trial.evaluate_full_dataset(loader))
     if context.parallel.several:
         metrics = context.distributed.broadcast(metrics and _numbers(metrics))
     return dict(metrics or {})

@@ -5,6 +5,7 @@ keeps it, where a GPU computes by what is fastest, and where another machine goe
 is told in the trial's log, with what would make it exact.
 """
 
+import inspect
 import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ _GENERATORS: Final = (
     np.random.RandomState,
     torch.Generator,
 )
+_METHODS: Final = ("state_dict", "load_state_dict")
 _DEPTH_MAX: Final = 4
 _PARTS_MAX: Final = 20
 
@@ -52,8 +54,12 @@ class Kept(Protocol):
 
 
 def is_kept(thing: Any) -> bool:
-    """Return whether something has a state that it gives and takes."""
-    return hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
+    """Return whether something has a state that it gives and takes.
+
+    Its `__getattr__` is not asked: one that looks into a dict may raise anything.
+    """
+    found = (inspect.getattr_static(thing, name, None) for name in _METHODS)
+    return all(method is not None for method in found)
 
 
 def demand() -> None:
@@ -184,7 +190,10 @@ def _attributes(thing: Any) -> dict[str, Any]:
     """Return an object's attributes; nothing of what holds numbers or is a class or a module."""
     if isinstance(thing, type | ModuleType | torch.Tensor | np.ndarray | Mapping):
         return {}
-    found = getattr(thing, "__dict__", {})
+    try:
+        found = object.__getattribute__(thing, "__dict__")
+    except AttributeError:
+        return {}
     return found if isinstance(found, dict) else {}
 
 
@@ -236,6 +245,15 @@ def note_reducer(reducer: Any) -> None:
     _log.warning(
         f"{_name(reducer)} has no state_dict and load_state_dict, so a resumed run's next training"
         " report has none of the batches before it in that metric; give it the two methods"
+    )
+
+
+def note_fewer(reducer: Any, before: int, now: int) -> None:
+    """Say in the log that fewer slots take up a reducer's state than there were."""
+    _log.warning(
+        f"{_name(reducer)} was on {before} slots and is on {now} now, each of which takes up its"
+        " own state: the next training report has nothing of the others in that metric, from"
+        " before this run"
     )
 
 

@@ -138,6 +138,7 @@ class Loop:
             exactness.operators_named(),
             compiling.obstacles_named(),
             context.precision.autocast(),
+            context.reducers.paused(when=data.share == 0),
         ):
             metrics = self._trial.train_batch(moved, progress.epochs, progress.batches)
         context.precision.end_batch()

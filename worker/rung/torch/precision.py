@@ -31,6 +31,16 @@ class Precision:
         self._automatic = False
         self._stepped = False
 
+    def wrap(self, scaler: Any) -> None:
+        """Have checkpoints hold a scaler of the trial's own.
+
+        Raises:
+            InvalidPlan: losses are scaled already.
+        """
+        if self._dtype is not None:
+            raise InvalidPlan("wrap_scaler: use_amp is on already; use one or the other")
+        self.scaler = scaler
+
     def use(self, dtype: torch.dtype | None, scaler: Any = None) -> None:
         """Compute in a lower precision from now on.
 

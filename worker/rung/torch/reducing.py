@@ -5,18 +5,22 @@
     self.f1.update((predictions, labels))           # in evaluate_batch or train_batch
 
 A function gets all that was given to `update` since the last report, or in this validation. What
-needs more is a `MetricReducer`. What a report has not told yet is part of checkpoints; of a
-`MetricReducer`, if it has `state_dict` and `load_state_dict`.
+needs more is a `MetricReducer`, with an `update` of its own. Where a rank computes a batch only
+because others do, what is given to `update` does not count. What a report has not told yet is part
+of checkpoints; of a `MetricReducer`, if it has `state_dict` and `load_state_dict`.
 """
 
 import abc
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
 
 from rung import core
-from rung.torch.exactness import is_kept, note_reducer
+from rung.torch.exactness import Kept, is_kept, note_fewer, note_reducer
 from rung.torch.nested import mapped
 from rung.torch.unit import InvalidPlan
+
+_EACH: Final = "of each rank"
 
 
 class MetricReducer(abc.ABC):
@@ -73,6 +77,27 @@ class Collected(MetricReducer):
             self._given = [value for values in given for value in values]
 
 
+class OfEachRank:
+    """A reducer's states: each process takes up its own."""
+
+    def __init__(self, reducer: Any, ranks: core.DistributedContext) -> None:
+        self._reducer = reducer
+        self._ranks = ranks
+
+    def state_dict(self) -> Any:
+        """Return the state of each process; all of them must call this."""
+        state = self._reducer.state_dict()
+        return state if self._ranks.size == 1 else {_EACH: gathered(self._ranks, state)}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Take this process's back; what there were more processes then had is lost, and said."""
+        each = state[_EACH] if isinstance(state, Mapping) and [*state] == [_EACH] else [state]
+        if self._ranks.rank < len(each):
+            self._reducer.load_state_dict(each[self._ranks.rank])
+        if self._ranks.is_chief and len(each) > self._ranks.size:
+            note_fewer(self._reducer, len(each), self._ranks.size)
+
+
 class _Wrapped(NamedTuple):
     reducer: MetricReducer
     name: str | None
@@ -112,10 +137,31 @@ class Reducers:
         self._all.append(_Wrapped(reducer, name, training, validation))
         return reducer
 
+    def kept(self, reducer: Any) -> Kept | None:
+        """Return what checkpoints are to hold of a reducer; None where it has no state."""
+        if not is_kept(reducer):
+            return None
+        return reducer if isinstance(reducer, Collected) else OfEachRank(reducer, self._ranks)
+
     def reset(self, *, training: bool) -> None:
         """Begin a report, or a validation."""
         for wrapped in self._of(training=training):
             wrapped.reducer.reset()
+
+    @contextmanager
+    def paused(self, *, when: bool = True) -> Iterator[None]:
+        """Have `update` do nothing in the block, which computes what does not count."""
+        reducers = [vars(it.reducer) for it in self._all] if when else []
+        before = [each.get("update") for each in reducers]
+        for each in reducers:
+            each["update"] = _ignored
+        try:
+            yield
+        finally:
+            for each, update in zip(reducers, before, strict=True):
+                each["update"] = update
+                if update is None:
+                    del each["update"]
 
     def reduced(self, *, training: bool) -> dict[str, Any]:
         """Return the metrics of a report, or of a validation; all ranks must call this."""
@@ -137,6 +183,10 @@ class Reducers:
 
     def _of(self, *, training: bool) -> Iterator[_Wrapped]:
         return (it for it in self._all if (it.for_training if training else it.for_validation))
+
+
+def _ignored(*_given: Any, **_more: Any) -> None:
+    """Take nothing."""
 
 
 def gathered(ranks: core.DistributedContext, value: Any) -> list[Any]:

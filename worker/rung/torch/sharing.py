@@ -16,7 +16,8 @@ from rung.torch.context import TrialContext
 from rung.torch.order import EpochOrder
 
 Numbered = Iterable[tuple[int, Any]]
-_ENDLESS: Final = 2**62
+ENDLESS: Final = 2**62
+"""Where all numbers count."""
 
 
 class Shared(NamedTuple):
@@ -35,8 +36,8 @@ def shared_batches(loader: Any, context: TrialContext) -> Shared:
         or loader.batch_sampler is None
     ):
         if context.parallel.sharded:
-            return Shared(enumerate(loader), _ENDLESS if ranks.is_chief else 0)
-        return Shared(itertools.islice(enumerate(loader), ranks.rank, None, ranks.size), _ENDLESS)
+            return Shared(enumerate(loader), ENDLESS if ranks.is_chief else 0)
+        return Shared(itertools.islice(enumerate(loader), ranks.rank, None, ranks.size), ENDLESS)
     order = EpochOrder(loader.batch_sampler, context.core.seed, tagged=False)
     order.epoch = context.batches
     entries = list(order)

@@ -33,7 +33,7 @@ from rung.torch.averages import TrainingAverages
 from rung.torch.callback import Callback
 from rung.torch.compiling import plain_name, with_own_names, with_plain_names
 from rung.torch.context import TrialContext
-from rung.torch.exactness import machine
+from rung.torch.exactness import Kept, machine
 from rung.torch.plain import plain
 from rung.torch.plan import Progress
 from rung.torch.snapshot import Snapshot
@@ -101,9 +101,7 @@ def capture(parts: Parts, data: dict[str, Any] | None, *, fetched: bool = True) 
         "generators_cuda": generators.cuda,
         "data": data,
         "averages": parts.averages.state_dict(),
-        "kept": {
-            name: whole(with_plain_names(kept.state_dict())) for name, kept in context.kept.items()
-        },
+        "kept": {name: whole(_state_of_kept(kept)) for name, kept in context.kept.items()},
         "trial": _own_state(parts.trial),
         "callbacks": {name: hook.state_dict() for name, hook in parts.callbacks.items()},
     }
@@ -203,7 +201,8 @@ def apply(parts: Parts, captured: Captured) -> None:
 def apply_moment(parts: Parts, captured: Captured) -> None:
     """Set what belongs to the moment: gradients, averages, own states, the generators."""
     training = captured.training
-    for model, gradients in zip(parts.context.models, training["gradients"], strict=True):
+    for model, stored in zip(parts.context.models, training["gradients"], strict=True):
+        gradients = with_plain_names(stored)
         for named, parameter in model.named_parameters():
             if (name := plain_name(named)) in gradients:
                 gradient = shards.like(gradients[name], parameter)
@@ -257,6 +256,12 @@ def _own_state(trial: Trial) -> dict[str, Any] | None:
         return None
     state: dict[str, Any] = trial.state_dict()
     return state
+
+
+def _state_of_kept(kept: Kept) -> Any:
+    """Return a state as checkpoints have it; names are a model's alone, others keep theirs."""
+    state = kept.state_dict()
+    return with_plain_names(state) if isinstance(kept, torch.nn.Module) else state
 
 
 def _frozen(model: torch.nn.Module) -> frozenset[str]:

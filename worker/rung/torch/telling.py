@@ -63,6 +63,7 @@ class Telling:
         self._context.reducers.reset(training=False)
         metrics = evaluate(self._parts.trial, self._context, self._hooks)
         metrics |= self._context.reducers.reduced(training=False)
+        self._context.reducers.reset(training=False)
         for hook in self._hooks:
             hook.on_validation_end(metrics)
         counted = {
