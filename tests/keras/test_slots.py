@@ -48,8 +48,9 @@ def options(backend: str, slots: int, **config: Any) -> dict[str, Any]:
 
 
 def curve(*runs: Ended) -> dict[tuple[str, int], dict[str, Any]]:
-    """Return what was reported, by kind and step."""
-    return {(kind, step): values for run in runs for kind, step, values in run.rows}
+    """Return what the script reported, by kind and step."""
+    rows = [row for run in runs for row in run.rows]
+    return {(kind, step): values for kind, step, values in rows if kind != "system"}
 
 
 async def test_ranks_that_are_asked_to_leave_go_on_from_there(rig: Rig) -> None:
