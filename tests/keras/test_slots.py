@@ -22,7 +22,6 @@ SCRIPT = (Path(__file__).parents[1] / "training" / "keras_slots.py").read_text()
 CONFIG: dict[str, Any] = {
     "searcher": {"metric": "loss"},
     "scheduling_unit": 1,
-    "preemption_timeout": 300,
 }
 
 
@@ -61,7 +60,12 @@ async def test_ranks_that_are_asked_to_leave_go_on_from_there(rig: Rig) -> None:
     code, slow = rig.code(train=SCRIPT), {"noise": True, "slow": 0.3}
     allocation = await rig.grant(code=code, **options("torch", 2, data=slow))
     trial_id = allocation.rpartition(".")[0]
-    await rig.until(MetricsReported, lambda it: it.trial_id == trial_id)
+
+    def trains(reported: MetricsReported) -> bool:
+        kinds = {row.kind for row in reported.rows}
+        return reported.trial_id == trial_id and "training" in kinds
+
+    await rig.until(MetricsReported, trains)
     await rig.signal(allocation, "preempt")
     first = await rig.end_of(allocation)
     assert first.exit.outcome == "preempted", first.printed("stderr")
