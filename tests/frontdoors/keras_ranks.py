@@ -4,12 +4,14 @@ noise      dropout, batch normalisation and noise in the data, so that ranks dra
 source     arrays, or `dataset` (tf.data, shuffled), `sudden` (the same, which does not tell its
            length), `noisy` (a PyDataset), `apart` (arrays in an order that differs by rank)
 loss       how the loss is reduced
-logs       whether to tell what `fit` returned, which begins where the run did
+logs       whether to tell what `fit` returned, which begins where the run did, and how TensorFlow's
+           processes wait for each other
 """
 
 import hashlib
 import os
 import random
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -94,4 +96,21 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
         )
         kept = [*model.get_weights(), *(v.numpy() for v in model.optimizer.variables)]
         digest = hashlib.sha256(b"".join(np.asarray(k).tobytes() for k in kept)).hexdigest()
-        return {"weights": digest} | ({"logs": history.history} if order.get("logs") else {})
+        found: dict[str, Any] = {"weights": digest}
+        ranks = run.distributed
+        Path(f"trained-{ranks.rank}").touch()
+    if not order.get("logs"):
+        return found
+    waiting = together(ranks.size) if keras.backend.backend() == "tensorflow" else {}
+    return found | {"logs": history.history} | waiting
+
+
+def together(size: int) -> dict[str, Any]:
+    """Return how long a process may be silent, and whether all have trained when one leaves."""
+    from tensorflow.python.eager import context  # noqa: PLC0415 - not public, and TensorFlow's
+
+    service = context.context().coordination_service
+    return {
+        "patience": service and service.heartbeat_timeout_in_ms,
+        "left_together": all(Path(f"trained-{rank}").exists() for rank in range(size)),
+    }
