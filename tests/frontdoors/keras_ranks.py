@@ -1,6 +1,6 @@
 """A Keras trial for any number of ranks: 17 records in batches of 8, so the last one holds one.
 
-noise      dropout, batch normalisation and noise in the data, so that ranks draw
+noise      dropout, batch normalisation, noise in the step and in the data, so that ranks draw
 source     arrays, or `dataset` (tf.data, shuffled), `sudden` (the same, which does not tell its
            length), `noisy` (a PyDataset), `apart` (arrays in an order that differs by rank)
 loss       how the loss is reduced
@@ -18,7 +18,7 @@ import keras
 import numpy as np
 
 from frontdoors.fuse import Fuse
-from frontdoors.keras_trial import Burning
+from frontdoors.keras_trial import Burning, Shaken
 from rung import keras as rk
 
 INPUTS = np.linspace(-1, 1, 17 * 3, dtype="float32").reshape(17, 3) ** np.array([1, 2, 3], "f4")
@@ -60,7 +60,8 @@ def network(*, noise: bool, loss: str) -> Any:
     layers = [keras.layers.Input((3,)), keras.layers.Dense(8, activation="tanh")]
     if noise:
         layers += [keras.layers.BatchNormalization(), keras.layers.Dropout(0.4)]
-    model = keras.Sequential([*layers, keras.layers.Dense(1)])
+    kind = Shaken if noise else keras.Sequential
+    model = kind([*layers, keras.layers.Dense(1)])
     optimizer = keras.optimizers.AdamW(0.05, clipnorm=0.5)
     chosen = keras.losses.MeanSquaredError(reduction=loss)
     model.compile(optimizer, chosen, metrics=["mae"], jit_compile=False)

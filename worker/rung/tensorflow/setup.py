@@ -9,6 +9,7 @@ import structlog
 import tensorflow as tf
 
 from rung import core
+from rung.loop import keras_seeds
 from rung.loop.seeding import Arguments, deterministic, started
 from rung.tensorflow import collective
 
@@ -26,6 +27,7 @@ def init(**arguments: Unpack[Arguments]) -> Iterator[core.Context]:
     """
     with started(**arguments) as run, collective.joined(run.distributed):
         keras.utils.set_random_seed(run.seed & _WORD)
+        keras_seeds.make(run.seed)
         tf.random.set_seed(run.seed & _WORD)
         if deterministic(run):
             tf.config.experimental.enable_op_determinism()
