@@ -4,8 +4,8 @@ noise      dropout, batch normalisation, noise in the step and in the data, so t
 source     arrays, or `dataset` (tf.data, shuffled), `sudden` (the same, which does not tell its
            length), `noisy` (a PyDataset), `apart` (arrays in an order that differs by rank)
 loss       how the loss is reduced
-logs       whether to tell what `fit` returned, which begins where the run did, and how TensorFlow's
-           processes wait for each other
+logs       whether to tell what `fit` returned, which begins where the run did, and how processes
+           of TensorFlow wait for each other
 """
 
 import hashlib
