@@ -4,6 +4,7 @@ noise      dropout, batch normalisation, noise in the step and in the data, so t
 source     arrays, or `dataset` (tf.data, shuffled), `sudden` (the same, which does not tell its
            length), `noisy` (a PyDataset), `apart` (arrays in an order that differs by rank)
 loss       how the loss is reduced
+pair       a step of the model's own with two optimizers: in a `dict` of the model, or `outside`
 logs       whether to tell what `fit` returned, which begins where the run did, and how processes
            of TensorFlow wait for each other
 """
@@ -12,6 +13,7 @@ import hashlib
 import os
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -55,6 +57,53 @@ def source(name: str) -> dict[str, Any]:
             return {"x": INPUTS, "y": TARGETS, "batch_size": 8}
 
 
+class Pair(keras.Sequential):  # type: ignore[misc]  # as above
+    """Trains each of its two layers with an optimizer of its own."""
+
+    def hold(self, *, inside: bool) -> None:
+        """Make the optimizers."""
+        pair = {"low": keras.optimizers.Adam(0.05), "high": keras.optimizers.SGD(0.05)}
+        for optimizer, layer in zip(pair.values(), self.layers, strict=True):
+            optimizer.build(layer.trainable_variables)
+        self.held = pair if inside else SimpleNamespace(pair=pair)
+
+    def train_step(self, data: Any) -> Any:
+        """Train on a batch."""
+        inputs, targets = data
+        variables = self.trainable_variables
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf  # noqa: PLC0415 - where it is asked for
+
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(inputs, targets, self(inputs, training=True))
+            self.descend(tape.gradient(loss, variables))
+        else:
+            import torch  # noqa: PLC0415 - as above
+
+            self.zero_grad()
+            loss = self.compute_loss(inputs, targets, self(inputs, training=True))
+            loss.backward()
+            with torch.no_grad():
+                self.descend([variable.value.grad for variable in variables])
+        return {"loss": loss}
+
+    def descend(self, gradients: list[Any]) -> None:
+        """Take a step with each optimizer."""
+        held, variables = self.held, self.trainable_variables
+        pair = held.pair if isinstance(held, SimpleNamespace) else held
+        pair["low"].apply(gradients[:2], variables[:2])
+        pair["high"].apply(gradients[2:], variables[2:])
+
+
+def paired(*, inside: bool) -> Any:
+    """Return a compiled model with two optimizers."""
+    layers = keras.layers
+    model = Pair([layers.Input((3,)), layers.Dense(8, activation="tanh"), layers.Dense(1)])
+    model.hold(inside=inside)
+    model.compile(keras.optimizers.Adam(), "mse", jit_compile=False)
+    return model
+
+
 def network(*, noise: bool, loss: str) -> Any:
     """Return a compiled model."""
     layers = [keras.layers.Input((3,)), keras.layers.Dense(8, activation="tanh")]
@@ -79,9 +128,12 @@ def warm_up() -> None:
 def train(order: dict[str, Any]) -> dict[str, Any]:
     """Train as a rank."""
     with rk.init() as run:
-        model = network(
-            noise=order.get("noise", False), loss=order.get("loss", "sum_over_batch_size")
-        )
+        if "pair" in order:
+            model = paired(inside=order["pair"] == "dict")
+        else:
+            model = network(
+                noise=order.get("noise", False), loss=order.get("loss", "sum_over_batch_size")
+            )
         patience = keras.callbacks.ReduceLROnPlateau(patience=1, min_delta=10.0)
         ours = Burning(
             run, validation_data=(INPUTS, TARGETS), batch_size=8, keep={"patience": patience}

@@ -89,6 +89,18 @@ def test_no_kill_of_a_rank_shows(backend: Backend, tmp_path: Path) -> None:
     assert found["others"] == [found["result"]]
 
 
+def test_two_optimizers_in_a_dict_are_averaged(backend: Backend, tmp_path: Path) -> None:
+    """Ranks that train with several optimizers stay the same, and are what one slot is."""
+    outcomes = []
+    for slots in (1, 2):
+        with trial(backend.parent, tmp_path / str(slots), **FIELDS) as runs:
+            assert runs.train(slots=slots, pair="dict") == 0
+            outcomes.append(runs.outcome())
+    alone, found = outcomes
+    assert_same(found, alone)
+    assert found["others"] == [found["result"]]
+
+
 def test_data_that_end_without_notice_end_alike(backend: Backend, tmp_path: Path) -> None:
     """All ranks have the epoch's logs, also where the step behind its last batch finds no data."""
     if backend.name == "torch":
@@ -112,7 +124,11 @@ def test_a_checkpoint_of_n_slots_resumes_on_m(backend: Backend, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("order", "words"),
-    [({"source": "apart"}, "read different batches"), ({"loss": "sum"}, "sum_over_batch_size")],
+    [
+        ({"source": "apart"}, "read different batches"),
+        ({"loss": "sum"}, "sum_over_batch_size"),
+        ({"pair": "outside"}, "is not among the model's attributes"),
+    ],
 )
 def test_what_cannot_be_shared_is_refused(
     backend: Backend, tmp_path: Path, order: dict[str, Any], words: str
