@@ -65,7 +65,7 @@ class Pair(keras.Sequential):  # type: ignore[misc]  # as above
         pair = {"low": keras.optimizers.Adam(0.05), "high": keras.optimizers.SGD(0.05)}
         for optimizer, layer in zip(pair.values(), self.layers, strict=True):
             optimizer.build(layer.trainable_variables)
-        self.held = pair if inside else SimpleNamespace(pair=pair)
+        self.held: Any = pair if inside else SimpleNamespace(pair=pair)
 
     def train_step(self, data: Any) -> Any:
         """Train on a batch."""
