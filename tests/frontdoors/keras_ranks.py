@@ -1,22 +1,26 @@
 """A Keras trial for any number of ranks: 17 records in batches of 8, so the last one holds one.
 
-noise      dropout, batch normalisation and noise in the data, so that ranks draw
+noise      dropout, batch normalisation, noise in the step and in the data, so that ranks draw
 source     arrays, or `dataset` (tf.data, shuffled), `sudden` (the same, which does not tell its
            length), `noisy` (a PyDataset), `apart` (arrays in an order that differs by rank)
 loss       how the loss is reduced
-logs       whether to tell what `fit` returned, which begins where the run did
+pair       a step of the model's own with two optimizers: in a `dict` of the model, or `outside`
+logs       whether to tell what `fit` returned, which begins where the run did, and how processes
+           of TensorFlow wait for each other
 """
 
 import hashlib
 import os
 import random
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import keras
 import numpy as np
 
 from frontdoors.fuse import Fuse
-from frontdoors.keras_trial import Burning
+from frontdoors.keras_trial import Burning, Shaken
 from rung import keras as rk
 
 INPUTS = np.linspace(-1, 1, 17 * 3, dtype="float32").reshape(17, 3) ** np.array([1, 2, 3], "f4")
@@ -53,12 +57,60 @@ def source(name: str) -> dict[str, Any]:
             return {"x": INPUTS, "y": TARGETS, "batch_size": 8}
 
 
+class Pair(keras.Sequential):  # type: ignore[misc]  # as above
+    """Trains each of its two layers with an optimizer of its own."""
+
+    def hold(self, *, inside: bool) -> None:
+        """Make the optimizers."""
+        pair = {"low": keras.optimizers.Adam(0.05), "high": keras.optimizers.SGD(0.05)}
+        for optimizer, layer in zip(pair.values(), self.layers, strict=True):
+            optimizer.build(layer.trainable_variables)
+        self.held: Any = pair if inside else SimpleNamespace(pair=pair)
+
+    def train_step(self, data: Any) -> Any:
+        """Train on a batch."""
+        inputs, targets = data
+        variables = self.trainable_variables
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf  # noqa: PLC0415 - where it is asked for
+
+            with tf.GradientTape() as tape:
+                loss = self.compute_loss(inputs, targets, self(inputs, training=True))
+            self.descend(tape.gradient(loss, variables))
+        else:
+            import torch  # noqa: PLC0415 - as above
+
+            self.zero_grad()
+            loss = self.compute_loss(inputs, targets, self(inputs, training=True))
+            loss.backward()
+            with torch.no_grad():
+                self.descend([variable.value.grad for variable in variables])
+        return {"loss": loss}
+
+    def descend(self, gradients: list[Any]) -> None:
+        """Take a step with each optimizer."""
+        held, variables = self.held, self.trainable_variables
+        pair = held.pair if isinstance(held, SimpleNamespace) else held
+        pair["low"].apply(gradients[:2], variables[:2])
+        pair["high"].apply(gradients[2:], variables[2:])
+
+
+def paired(*, inside: bool) -> Any:
+    """Return a compiled model with two optimizers."""
+    layers = keras.layers
+    model = Pair([layers.Input((3,)), layers.Dense(8, activation="tanh"), layers.Dense(1)])
+    model.hold(inside=inside)
+    model.compile(keras.optimizers.Adam(), "mse", jit_compile=False)
+    return model
+
+
 def network(*, noise: bool, loss: str) -> Any:
     """Return a compiled model."""
     layers = [keras.layers.Input((3,)), keras.layers.Dense(8, activation="tanh")]
     if noise:
         layers += [keras.layers.BatchNormalization(), keras.layers.Dropout(0.4)]
-    model = keras.Sequential([*layers, keras.layers.Dense(1)])
+    kind = Shaken if noise else keras.Sequential
+    model = kind([*layers, keras.layers.Dense(1)])
     optimizer = keras.optimizers.AdamW(0.05, clipnorm=0.5)
     chosen = keras.losses.MeanSquaredError(reduction=loss)
     model.compile(optimizer, chosen, metrics=["mae"], jit_compile=False)
@@ -76,9 +128,12 @@ def warm_up() -> None:
 def train(order: dict[str, Any]) -> dict[str, Any]:
     """Train as a rank."""
     with rk.init() as run:
-        model = network(
-            noise=order.get("noise", False), loss=order.get("loss", "sum_over_batch_size")
-        )
+        if "pair" in order:
+            model = paired(inside=order["pair"] == "dict")
+        else:
+            model = network(
+                noise=order.get("noise", False), loss=order.get("loss", "sum_over_batch_size")
+            )
         patience = keras.callbacks.ReduceLROnPlateau(patience=1, min_delta=10.0)
         ours = Burning(
             run, validation_data=(INPUTS, TARGETS), batch_size=8, keep={"patience": patience}
@@ -94,4 +149,21 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
         )
         kept = [*model.get_weights(), *(v.numpy() for v in model.optimizer.variables)]
         digest = hashlib.sha256(b"".join(np.asarray(k).tobytes() for k in kept)).hexdigest()
-        return {"weights": digest} | ({"logs": history.history} if order.get("logs") else {})
+        found: dict[str, Any] = {"weights": digest}
+        ranks = run.distributed
+        Path(f"trained-{ranks.rank}").touch()
+    if not order.get("logs"):
+        return found
+    waiting = together(ranks.size) if keras.backend.backend() == "tensorflow" else {}
+    return found | {"logs": history.history} | waiting
+
+
+def together(size: int) -> dict[str, Any]:
+    """Return how long a process may be silent, and whether all have trained when one leaves."""
+    from tensorflow.python.eager import context  # noqa: PLC0415 - not public, and TensorFlow's
+
+    service = context.context().coordination_service
+    return {
+        "patience": service and service.heartbeat_timeout_in_ms,
+        "left_together": all(Path(f"trained-{rank}").exists() for rank in range(size)),
+    }

@@ -1,4 +1,7 @@
-"""A Keras trial with dropout, batch normalisation, a schedule of patience, and several sources."""
+"""A Keras trial with dropout, batch normalisation, a schedule of patience, and several sources.
+
+Its step draws noise without a seed: Keras makes a generator for that at its first use.
+"""
 
 import hashlib
 import random
@@ -67,9 +70,19 @@ def source(name: str) -> dict[str, Any]:
             return {"x": Noisy()}
 
 
+class Shaken(keras.Sequential):  # type: ignore[misc]  # as above
+    """Trains with noise in the inputs, from the generator that Keras keeps for all."""
+
+    def train_step(self, data: Any) -> Any:
+        """Train on a batch with noise."""
+        inputs, targets = data
+        noise = 0.1 * keras.random.normal(keras.ops.shape(inputs))
+        return super().train_step((inputs + noise, targets))
+
+
 def network() -> Any:
     """Return a compiled model."""
-    model = keras.Sequential(
+    model = Shaken(
         [
             keras.layers.Input((3,)),
             keras.layers.Dense(8),

@@ -114,6 +114,7 @@ class Layered:
     """The same of Keras' layers and optimizer."""
 
     def __init__(self, noise: float) -> None:
+        self.noise = 0.25 * noise
         self.model = keras.Sequential(
             [
                 keras.layers.Input((3,)),
@@ -127,7 +128,9 @@ class Layered:
         self.weights = self.model.trainable_variables
 
     def __call__(self, inputs: Any, *, training: bool) -> Any:
-        """Compute."""
+        """Compute, in training with noise from the generator that Keras keeps for all."""
+        if training:
+            inputs += self.noise * keras.random.normal(tf.shape(inputs))
         return self.model(inputs, training=training)
 
     def apply(self, gradients: list[Any]) -> None:

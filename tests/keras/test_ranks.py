@@ -26,6 +26,8 @@ FIELDS: dict[str, Any] = {
 }
 STEPS = 9
 """Three epochs of three."""
+MINUTES = 300_000
+"""Far more milliseconds than a process on a busy machine is silent."""
 KILLS = {
     "tensorflow": [before(5), after(7), out(3)],
     "torch": [before(2), before(5), after(5), before(9), out(3)],
@@ -68,6 +70,9 @@ def test_any_number_of_slots_gives_the_same_curve(
     found = trained(backend.parent, tmp_path, slots)
     assert_same(found, backend.alone)
     assert found["others"] == [found["result"]] * (slots - 1)
+    if backend.name == "tensorflow":
+        assert found["result"]["patience"] >= MINUTES, "a busy machine is no dead process"
+        assert found["result"]["left_together"], "none is missed by those that still train"
 
 
 def test_no_kill_of_a_rank_shows(backend: Backend, tmp_path: Path) -> None:
@@ -81,6 +86,18 @@ def test_no_kill_of_a_rank_shows(backend: Backend, tmp_path: Path) -> None:
         noise=True,
         source="dataset" if backend.name == "tensorflow" else "noisy",
     )
+    assert found["others"] == [found["result"]]
+
+
+def test_two_optimizers_in_a_dict_are_averaged(backend: Backend, tmp_path: Path) -> None:
+    """Ranks that train with several optimizers stay the same, and are what one slot is."""
+    outcomes = []
+    for slots in (1, 2):
+        with trial(backend.parent, tmp_path / str(slots), **FIELDS) as runs:
+            assert runs.train(slots=slots, pair="dict") == 0
+            outcomes.append(runs.outcome())
+    alone, found = outcomes
+    assert_same(found, alone)
     assert found["others"] == [found["result"]]
 
 
@@ -107,7 +124,11 @@ def test_a_checkpoint_of_n_slots_resumes_on_m(backend: Backend, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("order", "words"),
-    [({"source": "apart"}, "read different batches"), ({"loss": "sum"}, "sum_over_batch_size")],
+    [
+        ({"source": "apart"}, "read different batches"),
+        ({"loss": "sum"}, "sum_over_batch_size"),
+        ({"pair": "outside"}, "is not among the model's attributes"),
+    ],
 )
 def test_what_cannot_be_shared_is_refused(
     backend: Backend, tmp_path: Path, order: dict[str, Any], words: str

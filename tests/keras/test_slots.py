@@ -79,10 +79,14 @@ async def test_ranks_that_are_asked_to_leave_go_on_from_there(rig: Rig) -> None:
 
 async def test_tensorflows_launcher_will_do(rig: Rig) -> None:
     """Ranks that find `TF_CONFIG` train together as those of the default launcher do."""
-    launched = {"distributed": {"launcher": "tensorflow"}}
-    ended = await rig.run_script(SCRIPT, **options("tensorflow", 2, **launched))
-    assert ended.exit.outcome == "finished", ended.printed("stderr")
-    assert [step for kind, step, _ in ended.rows if kind == "training"] == list(range(1, 11))
+    curves = []
+    for launcher in ("tensorflow", "torch"):
+        launched = {"distributed": {"launcher": launcher}}
+        ended = await rig.run_script(SCRIPT, **options("tensorflow", 2, **launched))
+        assert ended.exit.outcome == "finished", ended.printed("stderr")
+        curves.append(curve(ended))
+    assert [step for kind, step in curves[0] if kind == "training"] == list(range(1, 11))
+    assert curves[0] == curves[1]
 
 
 async def test_another_launcher_is_refused(rig: Rig) -> None:

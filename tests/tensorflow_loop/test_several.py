@@ -81,3 +81,12 @@ def test_on_as_many_slots_it_resumes_bit_for_bit(
     (other,) = found["others"]
     assert other["weights"] == found["result"]["weights"]
     assert other["drawn"] != found["result"]["drawn"]
+
+
+def test_a_model_in_parts_is_refused(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
+    """The field to change is named, before TensorFlow waits for anyone."""
+    section = FIELDS["config"]["distributed"] | {"strategy": "fsdp"}
+    config = FIELDS["config"] | {"distributed": section}
+    with trial(process, tmp_path, **FIELDS | {"config": config}) as runs:
+        assert runs.train(slots=2, **CALM) == 1
+        assert "distributed.strategy: fsdp" in runs.refusal()

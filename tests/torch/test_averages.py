@@ -2,9 +2,12 @@
 
 import math
 
+import pytest
 import torch
 
-from rung.torch.averages import TrainingAverages
+from core.test_distributed import on_agents, ranked
+from rung.core.distributed import DistributedContext
+from rung.torch.averages import TrainingAverages, merged
 
 
 def test_means_are_over_the_batches_that_have_the_metric() -> None:
@@ -36,3 +39,41 @@ def test_nan_stays_nan() -> None:
     averages.add({"loss": math.nan})
     averages.add({"loss": 1.0})
     assert math.isnan(averages.take()["loss"])
+
+
+def test_a_metric_of_some_ranks_is_their_mean() -> None:
+    """What one rank alone reports is not watered down; what has no share says nothing."""
+
+    def report(ranks: DistributedContext) -> dict[str, float]:
+        averages = TrainingAverages()
+        for own, whole in ((3, 5), (1, 1)):
+            share = own / whole if ranks.is_chief else 1 - own / whole
+            metrics = {"loss": 1.0 if ranks.is_chief else 2.0}
+            metrics |= {"lr": 0.5} if ranks.is_chief else {"late": 9.0}
+            averages.add(metrics, share)
+        return averages.take(ranks)
+
+    chief, other = ranked(on_agents(2), report)
+    assert chief == pytest.approx({"loss": (0.6 + 2 * 0.4 + 1.0) / 2, "lr": 0.5, "late": 9.0})
+    assert other == {}
+
+
+def test_a_metric_without_any_share_is_left_out() -> None:
+    """Records that only stand in are no mean of anything."""
+    averages = TrainingAverages()
+    averages.add({"loss": math.nan}, 0.0)
+    assert averages.state_dict()["sums"] == {"loss": 0.0}
+    assert averages.take() == {}
+
+
+def test_the_averages_of_ranks_add_up() -> None:
+    """Another number of ranks goes on from their sums, and a batch counts once."""
+    states = []
+    for share, value in ((0.75, 1.0), (0.25, 3.0)):
+        averages = TrainingAverages()
+        averages.add({"loss": value}, share)
+        states.append(averages.state_dict())
+    whole = TrainingAverages()
+    whole.load_state_dict(merged(states))
+    whole.add({"loss": 2.5})
+    assert whole.take() == {"loss": 2.0}

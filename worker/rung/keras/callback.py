@@ -18,7 +18,7 @@ from rung.keras import state
 from rung.keras.exchange import exchange_of
 from rung.keras.feed import CannotFollow, Feed, TensorFlowFeed
 from rung.keras.together import Together, without_writers
-from rung.loop import Course
+from rung.loop import Course, keras_seeds
 from rung.torch import rng
 
 _NEVER = 1 << 40
@@ -92,6 +92,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
     def on_train_begin(self, logs: Any = None) -> None:
         """Go on from the trial's newest checkpoint, if there is one."""
         self._left = False
+        keras_seeds.make(self._run.seed)  # the script may have let go of it
         exchange = exchange_of(self._run)
         if exchange is not None:
             self._together = Together(self._run.distributed, exchange, self.model)

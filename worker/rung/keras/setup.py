@@ -8,6 +8,7 @@ import keras
 
 from rung import core
 from rung.keras.exchange import exchange_of, part_with
+from rung.loop import keras_seeds
 from rung.loop.seeding import Arguments, deterministic, started
 
 
@@ -22,6 +23,7 @@ def init(**arguments: Unpack[Arguments]) -> Iterator[core.Context]:
     with started(**arguments) as run:
         exchange_of(run)  # before TensorFlow works
         keras.utils.set_random_seed(run.seed & 0xFFFFFFFF)
+        keras_seeds.make(run.seed)
         if deterministic(run):
             _refuse_nondeterminism()
         yield run

@@ -18,6 +18,7 @@ import keras
 import numpy as np
 
 from rung import core
+from rung.keras.feed import CannotFollow
 from rung.loop.course import generators_from_json, generators_to_json
 from rung.torch import rng
 
@@ -142,8 +143,18 @@ def new_seeds(run: core.Context, model: Any, batches: int) -> None:
 
 
 def set_seeds(model: Any, states: list[list[int]]) -> None:
-    """Set the states of the model's seed generators."""
-    for variable, words in zip(_seeds(model), states, strict=True):
+    """Set the states of the model's seed generators.
+
+    Raises:
+        CannotFollow: there are not as many.
+    """
+    seeds = _seeds(model)
+    if len(seeds) != len(states):
+        raise CannotFollow(
+            f"the checkpoint holds the states of {len(states)} seed generators for this rank, and "
+            f"the model has {len(seeds)}: make all layers before fit(), as many in every run"
+        )
+    for variable, words in zip(seeds, states, strict=True):
         variable.assign(np.array(words, variable.dtype))
 
 

@@ -18,6 +18,7 @@ from rung.core import protocol
 from rung.keras.exchange import Span
 from rung.keras.feed import CannotFollow
 from rung.keras.torch_exchange import span_of
+from rung.tensorflow.patience import be_patient
 from rung.torch.order import Part
 
 _REFUSED: Final = "rung: the ranks differ"
@@ -38,11 +39,13 @@ class TensorFlowExchange:
         Raises:
             CannotFollow: TensorFlow has begun to work already.
         """
+        self._ranks: Final = ranks
         self._part: Final = Part(ranks.rank, ranks.size)
         with contextlib.ExitStack() as kept:
             resolver = None
             if "TF_CONFIG" not in environment:
                 resolver = _meeting(ranks, environment, kept)
+            be_patient(ranks.size)
             try:
                 _take_device(ranks.local_rank)
                 self._strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
@@ -88,7 +91,11 @@ class TensorFlowExchange:
         return isinstance(error, tf.errors.InvalidArgumentError) and _REFUSED in str(error)
 
     def close(self) -> None:
-        """Nothing is to be done: TensorFlow keeps its cluster until the process ends."""
+        """Wait for the others: TensorFlow keeps its cluster until the process ends.
+
+        One that ends earlier is missed by the others.
+        """
+        self._ranks.barrier()
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]  # has no types
     def _sum(self, tensors: Sequence[Any]) -> list[Any]:

@@ -24,6 +24,7 @@ from rung.keras import batches
 from rung.keras.dealing import evaluated
 from rung.keras.exchange import DIFFERENT_BATCHES, Exchange, Span
 from rung.keras.feed import CannotFollow
+from rung.keras.optimizers import optimizers_of, strangers_refused
 
 _WRITERS: Final = (
     keras.callbacks.CSVLogger,
@@ -56,7 +57,7 @@ class Together:
         self._mine: Final = [float(rank == ranks.rank) for rank in range(ranks.size)]
         self._inner_step: Final = model.train_step
         self._inner_evaluate: Final = model.evaluate
-        self._optimizers: Final = list(_optimizers(model))
+        self._optimizers: Final = optimizers_of(model)
         model.__dict__["train_step"] = self._step
         model.__dict__["evaluate"] = self._evaluate
         for optimizer in self._optimizers:
@@ -126,7 +127,8 @@ class Together:
                     variable.assign(keras.ops.zeros_like(variable))
         self._share = span.share
         try:
-            logs = self._inner_step(batches.cut(data, span))
+            with strangers_refused(lambda: self._share is not None):
+                logs = self._inner_step(batches.cut(data, span))
         finally:
             self._share = None
         return self._together(logs, span, batches.told(data))
@@ -174,18 +176,22 @@ class Together:
         """Return an optimizer's `apply` that is given the mean over all ranks."""
 
         def apply(grads: Any, trainable_variables: Any = None) -> Any:
-            grads = list(grads)
-            if self._share is None:
+            grads, share = list(grads), self._share
+            if share is None:
                 return inner(grads, trainable_variables)
             held = [index for index, gradient in enumerate(grads) if gradient is not None]
             learned = list(_learned(self._model))
-            parts = [_weighted(grads[index], self._share) for index in held]
+            parts = [_weighted(grads[index], share) for index in held]
             sums = self._exchange.sum([*parts, *self._of_chief(learned)])
             for index, value in zip(held, sums, strict=False):
                 grads[index] = value
             for variable, value in zip(learned, sums[len(held) :], strict=True):
                 variable.assign(value)
-            return inner(grads, trainable_variables)
+            self._share = None  # an optimizer within this one gets what is averaged
+            try:
+                return inner(grads, trainable_variables)
+            finally:
+                self._share = share
 
         return apply
 
@@ -228,15 +234,6 @@ def _refuse_metrics(model: Any) -> None:
                     "it is a sum: give add_variable() aggregation='sum', or set "
                     "slots_per_trial: 1"
                 )
-
-
-def _optimizers(model: Any) -> Iterator[Any]:
-    """Yield the model's optimizers; a step of its own may have several."""
-    known = set()
-    for each in [model.optimizer, *vars(model).values()]:
-        if isinstance(each, keras.optimizers.Optimizer) and id(each) not in known:
-            known.add(id(each))
-            yield each
 
 
 def _own_words(model: Any, logs: Any) -> dict[str, tuple[Any, Any]]:

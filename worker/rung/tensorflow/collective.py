@@ -16,14 +16,12 @@ import tensorflow as tf
 
 from rung import core
 from rung.events import RungError
+from rung.tensorflow.patience import be_patient
 
 _VARIABLE: Final = "TF_CONFIG"
 _GROUP: Final = 77_000_000
 """Far from the numbers that TensorFlow gives to groups of its own."""
 _LARGEST: Final = 1 << 31
-_PATIENCE_MS: Final = 600_000
-"""How long a process may be silent. That one died is for the agent to see, which kills the others;
-TensorFlow's own ten seconds are too short for a machine that is busy."""
 
 
 class NotJoined(RungError):
@@ -45,7 +43,7 @@ def joined(ranks: core.DistributedContext) -> Iterator[None]:
             f"the run has {ranks.size} processes, and TensorFlow is not told where they are: add "
             "distributed: {launcher: tensorflow} to the experiment file"
         )
-    _be_patient(ranks.size)
+    be_patient(ranks.size)
     try:
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
     except RuntimeError as error:
@@ -131,25 +129,6 @@ class Collective:
             merge_op="Add",
             final_op="Id",
         )
-
-
-def _be_patient(size: int) -> None:
-    """Have the processes wait for each other; the strategy leaves alone what is set before it.
-
-    There is no public way to say so.
-    """
-    try:
-        from tensorflow.python.eager import context as eager  # noqa: PLC0415 - not public, so it may go
-    except ImportError:
-        return
-    jobs = [eager.coordination_config_pb2.CoordinatedJob(name="worker", num_tasks=size)]
-    eager.context().configure_coordination_service(
-        service_type="standalone",
-        service_leader="/job:worker/replica:0/task:0",
-        cluster_register_timeout_in_ms=_PATIENCE_MS,
-        heartbeat_timeout_in_ms=_PATIENCE_MS,
-        coordinated_jobs=jobs,
-    )
 
 
 def _key(what: str, tensor: Any) -> int:

@@ -53,12 +53,24 @@ class Resumed:
                 each.load_state_dict(unpacked(self._pairs[name], self._arrays))
 
     def set_own(self, kept: Kept) -> bool:
-        """Set what this rank has of its own; return whether the checkpoint had it."""
+        """Set what this rank has of its own; return whether the checkpoint had it.
+
+        Raises:
+            CannotFollow: it had more, or less.
+        """
         mine = self._mine
         if mine is None:
             return False
-        for number, variable in enumerate(kept.own):
-            variable.assign(self._arrays[f"rank-{self._rank}/{number}"])
+        prefix, own = f"rank-{self._rank}/", kept.own
+        held = sum(name.removeprefix(prefix).isdecimal() for name in self._arrays)
+        if held != len(own):
+            raise CannotFollow(
+                f"the checkpoint holds {held} states of generators and Keras metrics for this "
+                f"rank, and the script keeps {len(own)}: make all that is kept before the loop "
+                "begins, the same in every run"
+            )
+        for number, variable in enumerate(own):
+            variable.assign(self._arrays[f"{prefix}{number}"])
         for name, generator in kept.generators.items():
             _set_generator(generator, unpacked(mine["named"][name], self._arrays))
         return True

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from rung import core
-from rung.loop import Course
+from rung.loop import Course, keras_seeds
 from rung.tensorflow import exactness, state
 from rung.tensorflow.collective import Collective
 from rung.tensorflow.errors import CannotFollow
@@ -109,6 +109,7 @@ class Training:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield batch after batch, epoch after epoch, from wherever the trial is."""
+        keras_seeds.make(self._course.run.seed)  # the script may have let go of it
         kept = Kept(self._keep)
         found = self._resume(kept)
         course = self._course

@@ -23,13 +23,14 @@ class Reducer(enum.Enum):
 class TrainingAverages:
     """Means over the batches since the last report.
 
+    A batch counts by the shares of those ranks that reported its metric: all of it, or a part.
     Tensors on a GPU are kept as they are until somebody asks, so that adding one does not wait
     for it; they are added up in the order in which they came, so asking earlier changes nothing.
     """
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}
-        self._counts: dict[str, int] = {}
+        self._counts: dict[str, float] = {}
         self._waiting: list[tuple[str, torch.Tensor, float]] = []
         self.each = False
         """Whether to keep the metrics of each batch, too, for `batches`."""
@@ -56,7 +57,8 @@ class TrainingAverages:
             together = ranks.gather({"sums": self._sums, "counts": self._counts})
             whole = merged(together) if together else {"sums": {}, "counts": {}}
             self._sums, self._counts = whole["sums"], whole["counts"]
-        means = {name: total / self._counts[name] for name, total in self._sums.items()}
+        counts = self._counts
+        means = {name: total / counts[name] for name, total in self._sums.items() if counts[name]}
         self._sums, self._counts = {}, {}
         return means
 
@@ -88,17 +90,17 @@ class TrainingAverages:
         if share != 1.0:
             number = number * share if share else 0.0
         self._sums[name] = self._sums.get(name, 0.0) + number
-        self._counts[name] = self._counts.get(name, 0) + 1
+        self._counts[name] = self._counts.get(name, 0.0) + share
 
 
 def merged(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what the averages of all ranks, in their order, are together."""
     sums: dict[str, float] = {}
-    counts: dict[str, int] = {}
+    counts: dict[str, float] = {}
     for state in states:
         for name, total in state["sums"].items():
             sums[name] = sums.get(name, 0.0) + total
-            counts[name] = max(counts.get(name, 0), state["counts"][name])
+            counts[name] = counts.get(name, 0.0) + state["counts"][name]
     return {"sums": sums, "counts": counts}
 
 
