@@ -80,6 +80,27 @@ def test_a_checkpoint_of_n_slots_resumes_on_m(
     assert found["result"]["mean"] == pytest.approx(wanted["result"]["mean"], rel=1e-4)
 
 
+@pytest.mark.parametrize("before", [2, 1])
+def test_a_run_resumes_right_before_a_batch_smaller_than_the_slots(
+    process: "subprocess.Popen[str]", tmp_path: Path, before: int
+) -> None:
+    """The rank that has no record of the epoch's last batch takes part in the epoch's mean."""
+    with trial(process, tmp_path / "unbroken", **FIELDS) as runs:
+        assert runs.train(plain=True, length=1) == 0
+        wanted = runs.outcome()
+    with trial(process, tmp_path / "killed", **FIELDS) as runs:
+        moment, last = 2 * 5 - 1, before - 1
+        code = runs.train(moment, slots=before, victim=last, plain=True, length=1)
+        assert code == -signal.SIGKILL
+        assert runs.agent.of(Stored)[-1].steps_completed == 4
+        assert runs.train(slots=2, plain=True) == 0
+        found = runs.outcome(tolerance=1e-4)
+    assert_same(found, wanted)
+    mean = pytest.approx(wanted["result"]["mean"], rel=1e-4)
+    for each in (found["result"], *found["others"]):
+        assert each["mean"] == mean
+
+
 def test_all_ranks_leave_at_the_same_step(
     process: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:

@@ -60,13 +60,17 @@ def add_sums(trainer: Any, kept: Mapping[str, Any]) -> None:
 
 
 def not_counting(trainer: Any) -> Callable[[], None]:
-    """Return what undoes what is logged from now on: a record only stands in for none."""
+    """Return what undoes what is logged from now on: a record only stands in for none.
+
+    What is logged for the first time is there after it, empty: the ranks settle it together.
+    """
     before = sums(trainer)
 
     def undo() -> None:
         for name, metric in _of_epoch(trainer):
             if name not in before:
                 metric.reset()
+                metric.has_reset = False
                 continue
             metric.value = before[name]["value"]
             if "size" in before[name]:
