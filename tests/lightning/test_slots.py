@@ -101,6 +101,33 @@ def test_a_run_resumes_right_before_a_batch_smaller_than_the_slots(
         assert each["mean"] == mean
 
 
+def test_a_stream_is_validated_as_on_one_slot(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """An endless one is cut off where the script says, in validations beside `fit`, too.
+
+    Every rank reads it whole, its sums count once; and what is beside `fit` is not reported.
+    """
+    outcomes = []
+    for slots in (1, 2):
+        with trial(process, tmp_path / str(slots), **FIELDS) as runs:
+            order: dict[str, Any] = {"endless": True, "trainer": {"limit_val_batches": 2}}
+            assert runs.train(slots=slots, plain=True, length=1, beside=slots > 1, **order) == 0
+            outcomes.append(runs.outcome())
+    alone, together = outcomes
+    assert list(alone["validation"]) == [5]
+    assert alone["validation"][5]["val_seen"] == 14
+    assert_same(together, alone)
+
+
+def test_a_part_of_a_stream_is_refused(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
+    """The message names the argument to change."""
+    with trial(process, tmp_path, **FIELDS) as runs:
+        order: dict[str, Any] = {"endless": True, "trainer": {"limit_val_batches": 0.5}}
+        assert runs.train(slots=2, plain=True, **order) == 1
+        assert "limit_val_batches=0.5" in runs.refusal()
+
+
 def test_all_ranks_leave_at_the_same_step(
     process: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:
