@@ -78,12 +78,17 @@ class Burning(rl.Callback):
 
     fuse = Fuse(None)
     means: dict[int, float]
+    wait_at: int | None = None
+    """The step at which to wait until somebody asks to leave."""
 
     def on_train_batch_end(self, *args: Any) -> None:
         """One more batch."""
         self.fuse.burn()
         super().on_train_batch_end(*args)
         self.fuse.burn()
+        if self._course.progress.batches == self.wait_at:
+            while not self._course.run.preempt.should_preempt(auto_ack=False):
+                pass
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Remember the mean that Lightning made."""
@@ -105,6 +110,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
         module = Module(plain=plain)
         rung = Burning(run)
         rung.fuse, rung.means = Fuse(order["moment"]), {}
+        rung.wait_at = order.get("wait_at")
         trainer = lightning.Trainer(
             max_epochs=5,
             accelerator="cpu",
