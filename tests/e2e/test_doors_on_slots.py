@@ -1,6 +1,7 @@
 """Scripts of Lightning and Transformers, as they are, on two slots of a real installation."""
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,10 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
 
 
 def _short(folder: Path, name: str, slots: int) -> Path:
-    """Return a copy of an example whose only trial trains for an epoch, without dropout."""
+    """Return a copy of an example whose only trial trains for an epoch, without dropout.
+
+    Each of its processes says which of how many it is.
+    """
     copy = folder / f"{name}-{slots}"
     shutil.copytree(EXAMPLES / name, copy)
     file = copy / "experiment.yaml"
@@ -36,6 +40,10 @@ def _short(folder: Path, name: str, slots: int) -> Path:
     file.write_text(yaml.safe_dump(config))
     script = copy / "train.py"
     text = script.read_text().replace("nn.Dropout(0.2)", "nn.Dropout(0.0)")
+    began = "as run:\n"
+    said = 'print("process", run.distributed.rank, "of", run.distributed.size, flush=True)'
+    assert began in text
+    text = text.replace(began, f"{began}        {said}\n", 1)
     quiet = "num_labels=10, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0"
     script.write_text(text.replace("num_labels=10", quiet))
     return copy
@@ -61,7 +69,12 @@ def test_an_example_on_two_slots(
         answer = installation.rung("submit", file, str(folder), "--json")
         experiment = str(json.loads(answer.stdout)["experiment_id"])
         shown = installation.ended(experiment)
-        assert shown["state"] == "completed", installation.rung("logs", experiment).stdout
+        logs = installation.rung("logs", experiment).stdout
+        assert shown["state"] == "completed", logs
+        for rank in range(slots):
+            of_rank = installation.rung("logs", experiment, "--rank", str(rank)).stdout
+            assert f"process {rank} of {slots}" in of_rank
+        assert len(re.findall(r"process \d+ of", logs)) == slots
         (trial,) = shown["trials"]
         (validation,) = trial["validations"]
         found.append(validation["metrics"] | {"steps": validation["steps"]})

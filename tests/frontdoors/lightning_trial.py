@@ -6,14 +6,16 @@ make uneven batches, the last of a single record.
 
 import hashlib
 import io
+import itertools
 import logging
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import lightning
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from frontdoors.fuse import Fuse
 from rung import lightning as rl
@@ -22,6 +24,13 @@ from training.noisy import NoisyData
 
 INPUTS = torch.linspace(-1, 1, 21 * 4).reshape(21, 4)
 PLAIN = TensorDataset(INPUTS, INPUTS.sum(1, keepdim=True).sin())
+
+
+class Endless(IterableDataset[Any]):
+    """The plain records, again and again."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.cycle(iter(PLAIN))
 
 
 class Module(lightning.LightningModule):  # type: ignore[misc]  # may not be installed
@@ -45,6 +54,7 @@ class Module(lightning.LightningModule):  # type: ignore[misc]  # may not be ins
         inputs, targets = batch
         errors = (self.network(inputs) - targets).square().detach()
         self.log("val_loss", errors.mean())
+        self.log("val_seen", float(len(inputs)), reduce_fx="sum")
         self.validated.append(errors)
 
     def on_validation_epoch_end(self) -> None:
@@ -68,12 +78,17 @@ class Burning(rl.Callback):
 
     fuse = Fuse(None)
     means: dict[int, float]
+    wait_at: int | None = None
+    """The step at which to wait until somebody asks to leave."""
 
     def on_train_batch_end(self, *args: Any) -> None:
         """One more batch."""
         self.fuse.burn()
         super().on_train_batch_end(*args)
         self.fuse.burn()
+        if self._course.progress.batches == self.wait_at:
+            while not self._course.run.preempt.should_preempt(auto_ack=False):
+                pass
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Remember the mean that Lightning made."""
@@ -95,6 +110,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
         module = Module(plain=plain)
         rung = Burning(run)
         rung.fuse, rung.means = Fuse(order["moment"]), {}
+        rung.wait_at = order.get("wait_at")
         trainer = lightning.Trainer(
             max_epochs=5,
             accelerator="cpu",
@@ -109,7 +125,12 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
         )
         data: Any = PLAIN if plain else NoisyData()
         train = DataLoader(data, batch_size=5 if plain else 4, shuffle=True)
-        trainer.fit(module, train, DataLoader(data, batch_size=7), **rung.resume)
+        validation: Any = DataLoader(Endless() if order.get("endless") else data, batch_size=7)
+        if order.get("beside"):
+            trainer.validate(module, validation, verbose=False)
+        trainer.fit(module, train, validation, **rung.resume)
+        if order.get("beside"):
+            trainer.validate(module, validation, verbose=False)
         buffer = io.BytesIO()
         torch.save([module.state_dict(), trainer.optimizers[0].state_dict()], buffer)
         return {

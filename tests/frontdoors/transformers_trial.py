@@ -1,8 +1,9 @@
 """A Transformers trial: a tiny BERT, dropout, noise in the data, masks drawn in the collator.
 
 A plain one draws nothing: what it trains must not depend on the number of slots. Its 21 records
-make uneven batches, the last of a single record. Its model is BERT, whose loss is a mean, or
-Llama, whose loss is a sum over the words that count.
+make uneven batches, the last of a single record. Its model is BERT, whose loss is a mean over
+records; Llama (`counting`), whose loss is a sum over the words that count; or BERT that guesses
+words (`masking`), whose loss is a mean over those that count, of which some records have none.
 """
 
 import hashlib
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, SequentialSampler
 
 from frontdoors.fuse import Fuse, after, before, out
 from rung import transformers as rt
@@ -43,8 +44,9 @@ def collate(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
 class PlainWords(Words):
     """Sentences as they are, of which some words do not count."""
 
-    def __init__(self, *, counting: bool) -> None:
-        self._counting = counting
+    def __init__(self, *, counting: bool, masking: bool) -> None:
+        self._counting = counting or masking
+        self._silent = (3, 4, 5) if masking else ()
 
     def __len__(self) -> int:
         return 21
@@ -54,8 +56,16 @@ class PlainWords(Words):
         words = [(index * (place + 1)) % 20 for place in range(5)]
         if not self._counting:
             return {"input_ids": words, "labels": index % 2}
-        labels = [word if place > index % 4 else -100 for place, word in enumerate(words)]
+        first = 5 if index in self._silent else index % 4 + 1
+        labels = [word if place >= first else -100 for place, word in enumerate(words)]
         return {"input_ids": words, "labels": labels}
+
+
+class InOrder(transformers.Trainer):  # type: ignore[misc]  # may not be installed
+    """Takes the records one after another, so that some parts of batches have no label at all."""
+
+    def _get_train_sampler(self, *_data: Any) -> Any:
+        return SequentialSampler(self.train_dataset)
 
 
 def measures(prediction: Any) -> dict[str, float]:
@@ -89,10 +99,11 @@ def warm_up() -> None:
     runner.warm_up()
     assert transformers.Trainer
     assert transformers.BertForSequenceClassification
+    assert transformers.BertForMaskedLM
     assert transformers.LlamaForCausalLM
 
 
-def network(*, plain: bool, counting: bool) -> Any:
+def network(*, plain: bool, counting: bool, masking: bool) -> Any:
     """Return a tiny model."""
     if counting:
         return transformers.LlamaForCausalLM(
@@ -106,7 +117,10 @@ def network(*, plain: bool, counting: bool) -> Any:
             )
         )
     dropout = 0.0 if plain else 0.1
-    return transformers.BertForSequenceClassification(
+    kind = transformers.BertForSequenceClassification
+    if masking:
+        kind = transformers.BertForMaskedLM
+    return kind(
         transformers.BertConfig(
             vocab_size=22,
             hidden_size=8,
@@ -127,7 +141,8 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(1)
     with rt.init() as run:
         plain, counting = order.get("plain", False), order.get("counting", False)
-        model = network(plain=plain, counting=counting)
+        masking = order.get("masking", False)
+        model = network(plain=plain, counting=counting, masking=masking)
         rung = Burning(run)
         rung.fuse = Fuse(order["moment"])
         arguments = transformers.TrainingArguments(
@@ -143,12 +158,13 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
             report_to=[],
             disable_tqdm=True,
         )
-        trainer = transformers.Trainer(
+        words: Words = PlainWords(counting=counting, masking=masking) if plain else Words()
+        trainer = (InOrder if masking else transformers.Trainer)(
             model,
             arguments,
             data_collator=transformers.default_data_collator if plain else collate,
-            train_dataset=PlainWords(counting=counting) if plain else Words(),
-            eval_dataset=PlainWords(counting=counting) if plain else Words(),
+            train_dataset=words,
+            eval_dataset=words,
             compute_metrics=measures if plain else None,
             callbacks=[rung],
         )

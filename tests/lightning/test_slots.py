@@ -80,6 +80,54 @@ def test_a_checkpoint_of_n_slots_resumes_on_m(
     assert found["result"]["mean"] == pytest.approx(wanted["result"]["mean"], rel=1e-4)
 
 
+@pytest.mark.parametrize("before", [2, 1])
+def test_a_run_resumes_right_before_a_batch_smaller_than_the_slots(
+    process: "subprocess.Popen[str]", tmp_path: Path, before: int
+) -> None:
+    """The rank that has no record of the epoch's last batch takes part in the epoch's mean."""
+    with trial(process, tmp_path / "unbroken", **FIELDS) as runs:
+        assert runs.train(plain=True, length=1) == 0
+        wanted = runs.outcome()
+    with trial(process, tmp_path / "killed", **FIELDS) as runs:
+        moment, last = 2 * 5 - 1, before - 1
+        code = runs.train(moment, slots=before, victim=last, plain=True, length=1)
+        assert code == -signal.SIGKILL
+        assert runs.agent.of(Stored)[-1].steps_completed == 4
+        assert runs.train(slots=2, plain=True) == 0
+        found = runs.outcome(tolerance=1e-4)
+    assert_same(found, wanted)
+    mean = pytest.approx(wanted["result"]["mean"], rel=1e-4)
+    for each in (found["result"], *found["others"]):
+        assert each["mean"] == mean
+
+
+def test_a_stream_is_validated_as_on_one_slot(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """An endless one is cut off where the script says, in validations beside `fit`, too.
+
+    Every rank reads it whole, its sums count once; and what is beside `fit` is not reported.
+    """
+    outcomes = []
+    for slots in (1, 2):
+        with trial(process, tmp_path / str(slots), **FIELDS) as runs:
+            order: dict[str, Any] = {"endless": True, "trainer": {"limit_val_batches": 2}}
+            assert runs.train(slots=slots, plain=True, length=1, beside=slots > 1, **order) == 0
+            outcomes.append(runs.outcome())
+    alone, together = outcomes
+    assert list(alone["validation"]) == [5]
+    assert alone["validation"][5]["val_seen"] == 14
+    assert_same(together, alone)
+
+
+def test_a_part_of_a_stream_is_refused(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
+    """The message names the argument to change."""
+    with trial(process, tmp_path, **FIELDS) as runs:
+        order: dict[str, Any] = {"endless": True, "trainer": {"limit_val_batches": 0.5}}
+        assert runs.train(slots=2, plain=True, **order) == 1
+        assert "limit_val_batches=0.5" in runs.refusal()
+
+
 def test_all_ranks_leave_at_the_same_step(
     process: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:
@@ -94,9 +142,10 @@ def test_all_ranks_leave_at_the_same_step(
                 runs.agent.preempt()
 
         runs.agent.on_message = ask
-        assert runs.train(slots=2) == 0
+        assert runs.train(slots=2, wait_at=3) == 0
         assert runs.agent.of(Acknowledged)
         left_at = runs.agent.of(Stored)[-1].steps_completed
+        assert left_at in {3, 4}
         assert list(runs.curve("training")) == list(range(1, left_at + 1))
         assert runs.train(slots=2) == 0
         assert runs.outcome() == expected

@@ -1,5 +1,6 @@
 """A Transformers trial on several slots: the curve of one slot, whatever is killed."""
 
+import math
 import signal
 import subprocess
 from pathlib import Path
@@ -29,18 +30,28 @@ AVERAGED: dict[str, Any] = {"accumulate": 2, "logging": 5, "workers": 1}
 
 @pytest.mark.parametrize(
     ("slots", "more"),
-    [(2, {}), (2, {"accumulate": 2}), (4, {"counting": True, "accumulate": 2})],
+    [
+        (2, {}),
+        (2, {"accumulate": 2}),
+        (4, {"counting": True, "accumulate": 2}),
+        (2, {"masking": True}),
+        (4, {"masking": True, "accumulate": 2}),
+    ],
 )
 def test_any_number_of_slots_gives_the_same_curve(
     process: "subprocess.Popen[str]", tmp_path: Path, slots: int, more: dict[str, Any]
 ) -> None:
-    """Losses, norms of gradients, validations, and measures of all predictions in their order."""
+    """Losses, norms of gradients, validations, and measures of all predictions in their order.
+
+    Where labels count unevenly, parts of batches without any change nothing and stay numbers.
+    """
     outcomes = []
     for number in (1, slots):
         with trial(process, tmp_path / str(number), **FIELDS) as runs:
             assert runs.train(slots=number, plain=True, **more) == 0
             outcomes.append(runs.outcome())
     alone, together = outcomes
+    assert all(math.isfinite(step["loss"]) for step in alone["training"].values())
     assert_same(together, alone)
     for other in together["others"]:
         assert other["model"] == together["result"]["model"]

@@ -48,6 +48,7 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         self._several = run.distributed.size > 1
         self._loader: ExactLoader | None = None
         self._results: list[logged.SharedResults] = []
+        self._validation: Validation | None = None
         self._undo: Callable[[], None] | None = None
         self._path: Path | None = None
         self._weights: Path | None = None
@@ -134,7 +135,7 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Validate what the chief has: running means differ from rank to rank."""
-        if self._several:
+        if self._several and _is_fitting(trainer):
             ranks.share_buffers(pl_module)
             self._results[1].records = 0
 
@@ -142,12 +143,12 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, *_more: Any
     ) -> None:
         """Count records, by which ranks count."""
-        if self._several:
+        if self._several and _is_fitting(trainer):
             self._results[1].records += records_of(batch) or 0
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Report the validation; within an epoch, checkpoint and leave, as is due."""
-        if trainer.sanity_checking or self._left:
+        if trainer.sanity_checking or self._left or not _is_fitting(trainer):
             return
         last = self._is_last(trainer)
         if last:
@@ -166,6 +167,12 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         if course.progress.batch_in_epoch:
             course.epoch_done()
         self._keep_and_leave(trainer)
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Leave the trainer as the script made it."""
+        if self._validation is not None:
+            self._validation.give_back(trainer)
+            self._validation = None
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """A script that ends by itself leaves a checkpoint, too."""
@@ -226,8 +233,9 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         ]
         loop._results, loop.val_loop._results = self._results
         trainer._accelerator_connector.use_distributed_sampler = False
-        validation = Validation(trainer, self._course)
-        loop.val_loop._data_source = Source(loop.val_loop._data_source, validation.shared)
+        self._validation = Validation(trainer, self._course)
+        self._results[1].whole = self._validation.whole
+        loop.val_loop._data_source = Source(loop.val_loop._data_source, self._validation.shared)
         if self._generators is None:
             self._generators = ranks.new_generators(self._course.run, 0)
 
@@ -265,3 +273,8 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         return bool(
             trainer.enable_validation and loop.epoch_loop._should_check_val_fx(loop._data_fetcher)
         )
+
+
+def _is_fitting(trainer: Any) -> bool:
+    """Return whether this is `fit`, not a script's own `validate`, which is its own affair."""
+    return bool(trainer.state.fn == "fit")

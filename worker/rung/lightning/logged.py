@@ -60,13 +60,17 @@ def add_sums(trainer: Any, kept: Mapping[str, Any]) -> None:
 
 
 def not_counting(trainer: Any) -> Callable[[], None]:
-    """Return what undoes what is logged from now on: a record only stands in for none."""
+    """Return what undoes what is logged from now on: a record only stands in for none.
+
+    What is logged for the first time is there after it, empty: the ranks settle it together.
+    """
     before = sums(trainer)
 
     def undo() -> None:
         for name, metric in _of_epoch(trainer):
             if name not in before:
                 metric.reset()
+                metric.has_reset = False
                 continue
             metric.value = before[name]["value"]
             if "size" in before[name]:
@@ -93,6 +97,8 @@ class SharedResults(_ResultCollection):  # type: ignore[misc]  # Lightning may n
         self._ranks = ranks
         self.records = 0
         """How many records this rank has seen; what is logged at an epoch's end counts by it."""
+        self.whole: list[bool] = []
+        """Of each loader, whether every rank reads all of it: the chief's sums are everybody's."""
 
     def metrics(self, on_step: bool) -> Any:  # noqa: FBT001 - Lightning's signature
         """Return the metrics of a step of this rank, or of the epoch of all ranks."""
@@ -117,7 +123,15 @@ class SharedResults(_ResultCollection):  # type: ignore[misc]  # Lightning may n
         everything = self._ranks.allgather(own)
         for name, metric in waiting.items():
             said = [each[name] for each in everything if name in each]
+            if metric.meta.is_sum_reduction and self._is_whole(metric.meta.dataloader_idx):
+                said = said[:1]
             metric._computed = metric.value.new_tensor(_reduced(metric.meta, said))
+
+    def _is_whole(self, loader: int | None) -> bool:
+        """Return whether all ranks read the same of a loader; None: of all that there are."""
+        if loader is not None and loader < len(self.whole):
+            return self.whole[loader]
+        return bool(self.whole) and all(self.whole)
 
     def _counted(self, metric: Any) -> tuple[float, float]:
         """Return a metric's value and how many records it counts for."""

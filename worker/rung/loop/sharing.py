@@ -27,6 +27,11 @@ def dealt(entries: list[list[Any]], part: Part) -> list[list[Any]]:
     return entries
 
 
+def read_whole(entries: list[list[Any]], part: Part) -> bool:
+    """Return whether every rank takes all of the batches, so few and small are they."""
+    return len(entries) < part.size and all(len(entry) < part.size for entry in entries)
+
+
 class Entries:
     """A loader's batches by their records, drawn alike on every rank."""
 

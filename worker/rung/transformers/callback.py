@@ -78,6 +78,7 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         if self._course.complete:
             trainer._load_from_checkpoint(str(folder))
             self._course.validated_again()
+            self._ranks.barrier()  # the chief removes the files when it leaves
             return None
         self._kept = self._share(json.loads((folder / FILE).read_text(encoding="utf-8")))
         original = trainer._load_rng_state

@@ -3,7 +3,8 @@
 The trainer's own way over several processes multiplies the batch by their number, fills up the
 last one with records seen before, and averages losses over processes, not records. Here the batch
 is the one that a single process takes, in the same order, and each rank trains its part of it; a
-loss that is a mean counts by the part, one that is a sum over the batch's items is left as it is.
+loss that is a mean counts by the part's labels, or records where there are no labels to count; one
+that is a sum over the batch's items is left as it is.
 """
 
 from collections.abc import Callable
@@ -19,11 +20,9 @@ from rung.loop import Course
 from rung.loop.sharing import Entries, is_indexed
 from rung.torch.order import Part
 from rung.torch.sharing import with_batches
+from rung.transformers import labels
 from rung.transformers.evaluation import EvaluationTurns
 from rung.transformers.parts import Parts
-
-_IGNORED: Final = -100
-_LABELS: Final = ("labels", "shift_labels")
 
 _log = structlog.get_logger("rung")
 
@@ -71,6 +70,8 @@ class SharedTrainer:
         self._parts: Parts | None = None
         self._next = 0
         self._share = 1.0
+        self._by_labels: dict[int, float] = {}
+        """This rank's part of the labels that count, by the number of a batch that was fetched."""
         self._counts_items: bool | None = None
         self._fetching = False
         _check(trainer, ranks)
@@ -147,8 +148,10 @@ class SharedTrainer:
 
     def _training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         assert self._parts is not None
-        self._share = self._parts.share(self._next)
+        self._share = self._by_labels.pop(self._next, self._parts.share(self._next))
         self._next += 1
+        if not self._share:
+            inputs = labels.with_an_item(inputs)
         trainer = self._trainer
         return type(trainer).training_step(trainer, model, inputs, num_items_in_batch)
 
@@ -179,15 +182,33 @@ class SharedTrainer:
         trainer, parts = self._trainer, self._parts
         if not self._fetching or parts is None:
             return type(trainer)._get_num_items_in_batch(trainer, batch_samples, device)
-        counted = [
-            batch if parts.share(self._next + index) else _without_items(batch)
+        known = [
+            batch if parts.share(self._next + index) else labels.without_items(batch)
             for index, batch in enumerate(batch_samples)
         ]
-        items = type(trainer)._get_num_items_in_batch(trainer, counted, device)
+        items = type(trainer)._get_num_items_in_batch(trainer, known, device)
         if torch.is_tensor(items):
             items = items.clone()
             torch.distributed.all_reduce(items)
+        self._weigh(known, device)
         return items
+
+    def _weigh(self, batches: list[Any], device: Any) -> None:
+        """Find out which part of each batch's labels is this rank's; all ranks call this."""
+        shifted = bool(getattr(self._trainer, "_loss_shifts_labels", False))
+        found = [labels.counted(batch, shifted=shifted) for batch in batches]
+        counts = [count for count in found if count is not None]
+        self._by_labels = {}
+        if not counts or len(counts) < len(found):
+            return
+        own = torch.stack(counts).to(device)
+        every = own.clone()
+        torch.distributed.all_reduce(every)
+        for index, (mine, all_of_them) in enumerate(
+            zip(own.tolist(), every.tolist(), strict=True)
+        ):
+            if all_of_them:
+                self._by_labels[self._next + index] = mine / all_of_them
 
 
 def _check(trainer: Any, ranks: core.DistributedContext) -> None:
@@ -219,11 +240,6 @@ def _whole(trainer: Any, run: core.Context) -> int:
     if run.distributed.is_chief:
         _log.info(f"a batch of {size} records is shared between {slots} slots")
     return size
-
-
-def _without_items(batch: Any) -> Any:
-    """Return the labels of a batch, of which none counts."""
-    return {name: torch.full_like(batch[name], _IGNORED) for name in _LABELS if name in batch}
 
 
 def _as_it_is(loader: Any) -> Any:
