@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import structlog
@@ -24,6 +25,10 @@ settings.load_profile("rung")
 # A shell starts what runs in the background with Ctrl-C ignored, and all that this starts too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# TensorBoard then reads and writes by its own code: where TensorFlow is installed it would import
+# that, whose LLVM and the one that torch compiles with end a process which has both.
+sys.modules.setdefault("tensorboard.compat.notf", ModuleType("tensorboard.compat.notf"))
 
 
 @pytest.fixture(autouse=True)
