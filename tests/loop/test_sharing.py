@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from rung.loop.sharing import Dealt, Entries, dealt, is_indexed
+from rung.loop.sharing import Dealt, Entries, dealt, is_indexed, read_whole
 from rung.torch.order import Part
 from rung.torch.sharing import with_batches
 
@@ -26,6 +26,7 @@ def test_every_rank_has_a_batch(lengths: list[int], found: list[list[list[int]]]
     numbers = iter(range(sum(lengths)))
     entries = [[next(numbers) for _ in range(length)] for length in lengths]
     assert [dealt(entries, Part(rank, 2)) for rank in (0, 1)] == found
+    assert read_whole(entries, Part(0, 2)) == (found[0] == found[1])
 
 
 def test_a_rank_without_a_part_of_a_batch_leaves_it_out() -> None:
