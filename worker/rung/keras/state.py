@@ -26,6 +26,8 @@ WEIGHTS: Final = "model.weights.h5"
 _ARRAYS: Final = "training.npz"
 _NUMBERS: Final = "keras.json"
 _METRIC: Final = "metric-"
+_SEED_MAX: Final = 0x7FFFFFFF
+"""A seed's words are unsigned on TensorFlow, and signed on torch."""
 _RANK: Final = 4
 _PLAIN: Final = (str, int, float, bool, type(None))
 _FOREIGN: Final = frozenset({"_model", "params", "validation_data", "monitor_op", "min_delta"})
@@ -136,7 +138,7 @@ def new_seeds(run: core.Context, model: Any, batches: int) -> None:
     if ranks.is_chief:
         return
     words = [
-        rng.derive(run.seed, _RANK, ranks.rank, batches, index) & 0xFFFFFFFF
+        rng.derive(run.seed, _RANK, ranks.rank, batches, index) & _SEED_MAX
         for index, _ in enumerate(_seeds(model))
     ]
     set_seeds(model, [[word, 0] for word in words])
