@@ -40,7 +40,7 @@ check: $(DEV)
 	$(BIN)/mypy
 	PYTHONPATH=$(ROOTS) $(BIN)/lint-imports
 
-# Pure parts and single services, in under three minutes.
+# Pure parts and single services, in about three minutes.
 test-fast: $(DEV) $(DEPLOYING) $(CLICKHOUSE)
 	$(BIN)/pytest -m "not e2e and not ledger and not sim and not cluster and not horovod" -n 2
 
@@ -55,8 +55,8 @@ sim: $(DEV)
 # Real processes, killed at bad moments. TensorFlow and what torch compiles with bring an LLVM each,
 # and one process cannot hold both.
 test-e2e: $(DEV) $(BROWSER) $(CLICKHOUSE) $(FRAMEWORKS)
-	$(BIN)/pytest -m e2e --ignore tests/tensorflow_loop
-	$(BIN)/pytest -m e2e tests/tensorflow_loop
+	$(BIN)/pytest -m e2e -n 2 --dist loadfile --ignore tests/tensorflow_loop
+	$(BIN)/pytest -m e2e -n 2 --dist loadfile tests/tensorflow_loop
 
 # The services apart, on Kafka, ClickHouse and an S3 server.
 test-cluster: $(DEV) $(KAFKA) $(CLICKHOUSE) $(MINIO)

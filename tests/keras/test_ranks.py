@@ -101,10 +101,9 @@ def test_two_optimizers_in_a_dict_are_averaged(backend: Backend, tmp_path: Path)
     assert found["others"] == [found["result"]]
 
 
+@pytest.mark.parametrize("backend", ["tensorflow"], indirect=True)
 def test_data_that_end_without_notice_end_alike(backend: Backend, tmp_path: Path) -> None:
     """All ranks have the epoch's logs, also where the step behind its last batch finds no data."""
-    if backend.name == "torch":
-        pytest.skip("tf.data is TensorFlow's")
     with trial(backend.parent, tmp_path, **FIELDS) as runs:
         assert runs.train(slots=2, logs=True, source="sudden") == 0
         assert list(runs.curve("training")) == list(range(1, STEPS + 1))

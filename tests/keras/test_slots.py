@@ -57,8 +57,8 @@ async def test_ranks_that_are_asked_to_leave_go_on_from_there(rig: Rig) -> None:
     """Both leave behind the same step; with dropout the curve is the unbroken one, bit for bit."""
     calm = await rig.run_script(SCRIPT, **options("torch", 2, data={"noise": True}))
     assert calm.exit.outcome == "finished", calm.printed("stderr")
-    code, slow = rig.code(train=SCRIPT), {"noise": True, "slow": 0.3}
-    allocation = await rig.grant(code=code, **options("torch", 2, data=slow))
+    code, waits = rig.code(train=SCRIPT), {"noise": True, "waits": True}
+    allocation = await rig.grant(code=code, **options("torch", 2, data=waits))
     trial_id = allocation.rpartition(".")[0]
 
     def trains(reported: MetricsReported) -> bool:

@@ -1,6 +1,5 @@
-"""A Keras trial as a user writes it, for any number of slots; rests in each step if asked to."""
+"""A Keras trial as a user writes it, for any number of slots; waits to be asked to leave if told."""
 
-import time
 from typing import Any
 
 import keras
@@ -10,6 +9,8 @@ from rung import keras as rk
 
 INPUTS = np.linspace(-1, 1, 34, dtype="float32").reshape(17, 2)
 TARGETS = np.sin(INPUTS.sum(1, keepdims=True))
+WAITS_BEHIND = 1
+"""This batch of an epoch, counted from 0."""
 
 
 def main() -> None:
@@ -26,8 +27,10 @@ def main() -> None:
         )
         model.compile(keras.optimizers.Adam(0.05), "mse", metrics=["mae"], jit_compile=False)
 
-        def rest(batch: int, logs: Any) -> None:
-            time.sleep(float(options.get("slow", 0)))
+        def wait(batch: int, logs: Any) -> None:
+            if options.get("waits") and batch == WAITS_BEHIND:
+                while not run.preempt.should_preempt(auto_ack=False):
+                    pass
 
         model.fit(
             INPUTS,
@@ -36,7 +39,7 @@ def main() -> None:
             epochs=100,
             verbose=0,
             callbacks=[
-                keras.callbacks.LambdaCallback(on_train_batch_end=rest),
+                keras.callbacks.LambdaCallback(on_train_batch_end=wait),
                 rk.Callback(run, validation_data=(INPUTS, TARGETS)),
             ],
         )
