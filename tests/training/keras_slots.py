@@ -1,4 +1,4 @@
-"""A Keras trial as a user writes it, for any number of slots; waits to be asked to leave if told."""
+"""A Keras trial as a user writes it, for any number of slots; may wait to be preempted."""
 
 from typing import Any
 
