@@ -5,6 +5,7 @@ source     arrays, or `dataset` (tf.data, shuffled), `sudden` (the same, which d
            length), `noisy` (a PyDataset), `apart` (arrays in an order that differs by rank)
 loss       how the loss is reduced
 pair       a step of the model's own with two optimizers: in a `dict` of the model, or `outside`
+late       a rank that never comes to TensorFlow
 logs       whether to tell what `fit` returned, which begins where the run did, and how processes
            of TensorFlow wait for each other
 """
@@ -21,6 +22,7 @@ import numpy as np
 
 from frontdoors.fuse import Fuse
 from frontdoors.keras_trial import Burning, Shaken
+from frontdoors.late import stays_away
 from rung import keras as rk
 
 INPUTS = np.linspace(-1, 1, 17 * 3, dtype="float32").reshape(17, 3) ** np.array([1, 2, 3], "f4")
@@ -127,6 +129,8 @@ def warm_up() -> None:
 
 def train(order: dict[str, Any]) -> dict[str, Any]:
     """Train as a rank."""
+    if stays_away(order):
+        return {}
     with rk.init() as run:
         if "pair" in order:
             model = paired(inside=order["pair"] == "dict")

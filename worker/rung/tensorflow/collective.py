@@ -1,59 +1,22 @@
 """What the ranks of a run do together in TensorFlow: averages of gradients, copies of variables.
 
-`MultiWorkerMirroredStrategy` connects the processes. The sums are made by TensorFlow's collective
-operators themselves, over gRPC on CPUs and NCCL on GPUs: a script then needs no `strategy.scope`
-and no `strategy.run`, and is on one slot what it always was. Why, and what was tried, is in
-docs/decisions/0016-averages-over-tensorflows-collectives.md.
+The processes are connected (`rung.loop.tensorflow_ranks`). The sums are made by TensorFlow's
+collective operators themselves, over gRPC on CPUs and NCCL on GPUs: a script then needs no
+`strategy.scope` and no `strategy.run`, and is on one slot what it always was. Why, and what was
+tried, is in docs/decisions/0016-averages-over-tensorflows-collectives.md.
 """
 
-import contextlib
-import os
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import tensorflow as tf
 
 from rung import core
-from rung.events import RungError
-from rung.tensorflow.patience import be_patient
 
-_VARIABLE: Final = "TF_CONFIG"
 _GROUP: Final = 77_000_000
 """Far from the numbers that TensorFlow gives to groups of its own."""
 _LARGEST: Final = 1 << 31
-
-
-class NotJoined(RungError):
-    """The processes of a run cannot find each other in TensorFlow; the message says what to do."""
-
-
-@contextlib.contextmanager
-def joined(ranks: core.DistributedContext) -> Iterator[None]:
-    """Connect TensorFlow's runtimes of all ranks for the length of a block.
-
-    Raises:
-        NotJoined: TensorFlow was not told of the others, or has begun to work already.
-    """
-    if ranks.size == 1:
-        yield
-        return
-    if _VARIABLE not in os.environ:
-        raise NotJoined(
-            f"the run has {ranks.size} processes, and TensorFlow is not told where they are: add "
-            "distributed: {launcher: tensorflow} to the experiment file"
-        )
-    be_patient(ranks.size)
-    try:
-        strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    except RuntimeError as error:
-        raise NotJoined(
-            "TensorFlow has begun to work before its processes were connected: call "
-            f"rung.tensorflow.init() before anything that computes ({error})"
-        ) from error
-    yield
-    ranks.barrier()  # a process that ends is missed by the others
-    del strategy
 
 
 class Collective:
