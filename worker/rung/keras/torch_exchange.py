@@ -8,7 +8,7 @@ import torch
 
 from rung import core
 from rung.keras.exchange import DIFFERENT_BATCHES, Span
-from rung.keras.feed import CannotFollow
+from rung.loop.errors import CannotFollow
 from rung.torch.order import Part
 
 

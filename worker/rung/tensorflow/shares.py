@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from rung.tensorflow.errors import CannotFollow
+from rung.loop.errors import CannotFollow
 
 
 class Part(NamedTuple):

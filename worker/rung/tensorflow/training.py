@@ -17,9 +17,9 @@ import tensorflow as tf
 
 from rung import core
 from rung.loop import Course, keras_seeds
+from rung.loop.errors import CannotFollow
 from rung.tensorflow import exactness, state
 from rung.tensorflow.collective import Collective
-from rung.tensorflow.errors import CannotFollow
 from rung.tensorflow.figures import Means, evaluated, numbers
 from rung.tensorflow.kept import Kept
 from rung.tensorflow.shares import Part, part_of
