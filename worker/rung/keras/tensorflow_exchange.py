@@ -13,6 +13,7 @@ import tensorflow as tf
 from rung import core
 from rung.keras.exchange import Span
 from rung.keras.torch_exchange import span_of
+from rung.loop.tensorflow_packed import packed
 from rung.loop.tensorflow_ranks import joined
 from rung.torch.order import Part
 
@@ -77,16 +78,7 @@ class TensorFlowExchange:
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]  # has no types
     def _sum(self, tensors: Sequence[Any]) -> list[Any]:
-        found: list[Any] = list(tensors)
-        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-            indices = [index for index, tensor in enumerate(tensors) if tensor.dtype == dtype]
-            flat = tf.concat([tf.reshape(tensors[index], [-1]) for index in indices], 0)
-            total = self._strategy.run(_total, args=(flat,))
-            sizes = [tf.size(tensors[index]) for index in indices]
-            for index, part in zip(indices, tf.split(total, sizes), strict=True):
-                found[index] = tf.reshape(part, tf.shape(tensors[index]))
-                found[index].set_shape(tensors[index].shape)
-        return found
+        return packed(tensors, lambda flat: self._strategy.run(_total, args=(flat,)))
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]  # has no types

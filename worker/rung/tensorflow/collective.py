@@ -13,6 +13,7 @@ from typing import Any, Final
 import tensorflow as tf
 
 from rung import core
+from rung.loop.tensorflow_packed import packed
 
 _GROUP: Final = 77_000_000
 """Far from the numbers that TensorFlow gives to groups of its own."""
@@ -44,18 +45,13 @@ class Collective:
         """
         if not self.several:
             return list(gradients)
-        found = [None if each is None else tf.convert_to_tensor(each) for each in gradients]
-        together = list(found)
-        for dtype in _types(found):
-            chosen = {i: e for i, e in enumerate(found) if e is not None and e.dtype == dtype}
-            tensors = list(chosen.values())
-            weight = tf.cast(share, dtype)
-            flat = tf.concat([tf.reshape(each, [-1]) for each in tensors], 0)
-            summed = self._sum(tf.math.multiply_no_nan(flat, weight))
-            sizes = [_size(each) for each in tensors]
-            for place, part, each in zip(chosen, tf.split(summed, sizes), tensors, strict=True):
-                together[place] = tf.reshape(part, each.shape)
-        return together
+        found = list(gradients)
+        held = [index for index, each in enumerate(found) if each is not None]
+        tensors = [tf.convert_to_tensor(found[index]) for index in held]
+        weighted = [tf.math.multiply_no_nan(each, tf.cast(share, each.dtype)) for each in tensors]
+        for index, value in zip(held, packed(weighted, self._sum), strict=True):
+            found[index] = value
+        return found
 
     def share(self, variables: Iterable[Any]) -> None:
         """Give all ranks the chief's values of variables, which are the same ones on each."""
@@ -83,6 +79,7 @@ class Collective:
                 variable.assign(tf.cast(got, variable.dtype))
 
     def _sum(self, flat: Any) -> Any:
+        assert flat.shape.is_fully_defined(), "a gradient has its variable's shape"
         return tf.raw_ops.CollectiveReduceV2(
             input=flat,
             group_size=self._ranks.size,
@@ -104,14 +101,3 @@ def _travels_as(dtype: Any) -> Any:
     if dtype in {tf.bool, tf.float16, tf.float32, tf.float64, tf.int32, tf.int64}:
         return dtype
     return tf.float32 if dtype.is_floating else tf.int64
-
-
-def _types(tensors: Iterable[Any]) -> list[Any]:
-    """Return the types of tensors, each once, in their order."""
-    return list(dict.fromkeys(each.dtype for each in tensors if each is not None))
-
-
-def _size(tensor: Any) -> int:
-    size = tensor.shape.num_elements()
-    assert size is not None, "a gradient has its variable's shape"
-    return int(size)
