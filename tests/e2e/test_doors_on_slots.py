@@ -1,4 +1,4 @@
-"""Scripts of Lightning and Transformers, as they are, on two slots of a real installation."""
+"""Scripts of other frameworks, as they are, on two slots of a real installation."""
 
 import json
 import re
@@ -39,7 +39,7 @@ def _short(folder: Path, name: str, slots: int) -> Path:
     config["resources"] = {"slots_per_trial": slots}
     file.write_text(yaml.safe_dump(config))
     script = copy / "train.py"
-    text = script.read_text().replace("nn.Dropout(0.2)", "nn.Dropout(0.0)")
+    text = script.read_text().replace("Dropout(0.2)", "Dropout(0.0)")
     began = "as run:\n"
     said = 'print("process", run.distributed.rank, "of", run.distributed.size, flush=True)'
     assert began in text
@@ -52,6 +52,8 @@ def _short(folder: Path, name: str, slots: int) -> Path:
 @pytest.mark.parametrize(
     ("name", "metric"),
     [
+        pytest.param("keras", "val_loss", marks=needs("tensorflow", "keras", "sklearn")),
+        pytest.param("tensorflow", "loss", marks=needs("tensorflow", "keras", "sklearn")),
         pytest.param("lightning", "val_loss", marks=needs("lightning", "sklearn")),
         pytest.param(
             "transformers", "eval_loss", marks=needs("transformers", "accelerate", "sklearn")

@@ -5,13 +5,12 @@ source     arrays, or `dataset` (tf.data, shuffled), `sudden` (the same, which d
            length), `noisy` (a PyDataset), `apart` (arrays in an order that differs by rank)
 loss       how the loss is reduced
 pair       a step of the model's own with two optimizers: in a `dict` of the model, or `outside`
+late       a rank that never comes to TensorFlow
 logs       whether to tell what `fit` returned, which begins where the run did, and how processes
            of TensorFlow wait for each other
 """
 
-import hashlib
 import os
-import random
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,24 +19,12 @@ import keras
 import numpy as np
 
 from frontdoors.fuse import Fuse
-from frontdoors.keras_trial import Burning, Shaken
+from frontdoors.keras_trial import Burning, Noisy, Shaken, digest_of, warmed
+from frontdoors.late import stays_away
 from rung import keras as rk
 
 INPUTS = np.linspace(-1, 1, 17 * 3, dtype="float32").reshape(17, 3) ** np.array([1, 2, 3], "f4")
 TARGETS = np.sin(INPUTS.sum(1, keepdims=True)).astype("float32")
-
-
-class Noisy(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no types
-    """Batches with noise from Python's and NumPy's generators."""
-
-    def __len__(self) -> int:
-        return 3
-
-    def __getitem__(self, index: int) -> Any:
-        """Return a batch with fresh noise."""
-        part = slice(8 * index, 8 * index + 8)
-        noise = 0.1 * random.random() + 0.1 * float(np.random.rand())  # noqa: NPY002, S311
-        return INPUTS[part] + noise, TARGETS[part]
 
 
 def source(name: str) -> dict[str, Any]:
@@ -49,7 +36,7 @@ def source(name: str) -> dict[str, Any]:
             data = tf.data.Dataset.from_tensor_slices((INPUTS, TARGETS)).shuffle(17).batch(8)
             return {"x": data.filter(lambda *_: True) if name == "sudden" else data}
         case "noisy":
-            return {"x": Noisy()}
+            return {"x": Noisy(INPUTS, TARGETS, 8)}
         case "apart":
             order = np.roll(np.arange(17), int(os.environ["RUNG_RANK"]))
             return {"x": INPUTS[order], "y": TARGETS[order], "batch_size": 8, "shuffle": False}
@@ -118,15 +105,14 @@ def network(*, noise: bool, loss: str) -> Any:
 
 
 def warm_up() -> None:
-    """Pay once for what is imported at first use; TensorFlow itself must not run before a fork."""
-    if keras.backend.backend() == "torch":
-        keras.utils.set_random_seed(0)
-        model = network(noise=True, loss="mean")
-        model.fit(INPUTS, TARGETS, validation_data=(INPUTS, TARGETS), verbose=0)
+    """Train once before all trials."""
+    warmed(lambda: network(noise=True, loss="mean"), INPUTS, TARGETS)
 
 
 def train(order: dict[str, Any]) -> dict[str, Any]:
     """Train as a rank."""
+    if stays_away(order):
+        return {}
     with rk.init() as run:
         if "pair" in order:
             model = paired(inside=order["pair"] == "dict")
@@ -147,9 +133,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
             callbacks=[patience, ours],
             verbose=0,
         )
-        kept = [*model.get_weights(), *(v.numpy() for v in model.optimizer.variables)]
-        digest = hashlib.sha256(b"".join(np.asarray(k).tobytes() for k in kept)).hexdigest()
-        found: dict[str, Any] = {"weights": digest}
+        found: dict[str, Any] = {"weights": digest_of(model)}
         ranks = run.distributed
         Path(f"trained-{ranks.rank}").touch()
     if not order.get("logs"):

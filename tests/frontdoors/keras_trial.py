@@ -5,6 +5,7 @@ Its step draws noise without a seed: Keras makes a generator for that at its fir
 
 import hashlib
 import random
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -37,16 +38,20 @@ class Burning(rk.Callback):
 
 
 class Noisy(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no types
-    """Batches with noise from Python's and NumPy's generators."""
+    """Three batches with noise from Python's and NumPy's generators."""
+
+    def __init__(self, inputs: Any, targets: Any, size: int) -> None:
+        super().__init__()
+        self._inputs, self._targets, self._size = inputs, targets, size
 
     def __len__(self) -> int:
         return 3
 
     def __getitem__(self, index: int) -> Any:
         """Return a batch with fresh noise."""
-        part = slice(6 * index, 6 * index + 6)
+        part = slice(self._size * index, self._size * (index + 1))
         noise = 0.1 * random.random() + 0.1 * float(np.random.rand())  # noqa: NPY002, S311
-        return INPUTS[part] + noise, TARGETS[part]
+        return self._inputs[part] + noise, self._targets[part]
 
 
 def source(name: str) -> dict[str, Any]:
@@ -67,7 +72,7 @@ def source(name: str) -> dict[str, Any]:
             pairs = list(zip(INPUTS, TARGETS, strict=True))
             return {"x": DataLoader(pairs, batch_size=6, shuffle=True)}  # type: ignore[arg-type]
         case _:
-            return {"x": Noisy()}
+            return {"x": Noisy(INPUTS, TARGETS, 6)}
 
 
 class Shaken(keras.Sequential):  # type: ignore[misc]  # as above
@@ -95,11 +100,22 @@ def network() -> Any:
     return model
 
 
-def warm_up() -> None:
+def warmed(make: Callable[[], Any], inputs: Any, targets: Any) -> None:
     """Pay once for what is imported at first use; TensorFlow itself must not run before a fork."""
     if keras.backend.backend() == "torch":
         keras.utils.set_random_seed(0)
-        network().fit(INPUTS, TARGETS, validation_data=(INPUTS, TARGETS), verbose=0)
+        make().fit(inputs, targets, validation_data=(inputs, targets), verbose=0)
+
+
+def digest_of(model: Any) -> str:
+    """Return a digest of a model's weights and of what its optimizer keeps."""
+    kept = [*model.get_weights(), *(each.numpy() for each in model.optimizer.variables)]
+    return hashlib.sha256(b"".join(np.asarray(each).tobytes() for each in kept)).hexdigest()
+
+
+def warm_up() -> None:
+    """Train once before all trials."""
+    warmed(network, INPUTS, TARGETS)
 
 
 def train(order: dict[str, Any]) -> dict[str, Any]:
@@ -118,6 +134,4 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
             callbacks=[patience, ours],
             verbose=0,
         )
-        kept = [*model.get_weights(), *(v.numpy() for v in model.optimizer.variables)]
-        digest = hashlib.sha256(b"".join(np.asarray(k).tobytes() for k in kept)).hexdigest()
-        return {"weights": digest, "drawn": random.random()}  # noqa: S311 - the generator's state
+        return {"weights": digest_of(model), "drawn": random.random()}  # noqa: S311 - the generator's state

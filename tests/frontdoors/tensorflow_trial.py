@@ -1,6 +1,8 @@
 """A TensorFlow trial with a loop of its own: dropout, noise, patience, and several sources.
 
 plain        variables, momentum by hand, a `tf.random.Generator`, and no Keras at all
+own          the script connects the ranks itself, by what their launcher set
+late         a rank that never comes to TensorFlow
 """
 
 import hashlib
@@ -13,6 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from frontdoors.fuse import Fuse, after, before
+from frontdoors.late import stays_away
+from rung import core
 from rung import tensorflow as rt
 
 INPUTS = np.linspace(-1, 1, 22 * 3, dtype="float32").reshape(22, 3)
@@ -204,8 +208,26 @@ class Trial:
             self.fuse.reach(after(self.training.step + 1))
 
 
+def connected() -> dict[str, Any]:
+    """Return the sum of the numbers of the ranks, counted from 1, as a strategy makes it."""
+    with core.init() as run:
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+
+        def total() -> Any:
+            own = tf.constant(1.0 + run.distributed.rank)
+            return tf.distribute.get_replica_context().all_reduce("SUM", own)
+
+        found = {"total": float(strategy.run(total))}
+        run.distributed.barrier()
+        return found
+
+
 def train(order: dict[str, Any]) -> dict[str, Any]:
     """Train as a run."""
+    if "own" in order:
+        return connected()
+    if stays_away(order):
+        return {}
     with rt.init() as run:
         trial = Trial(run, order)
         trial.run()

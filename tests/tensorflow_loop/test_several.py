@@ -21,13 +21,19 @@ FIELDS: dict[str, Any] = {
         "min_validation_period": {"batches": 3},
         "min_checkpoint_period": {"batches": 2},
         "checkpoint_policy": "none",
-        "distributed": {"launcher": "tensorflow"},
     },
 }
 CALM: dict[str, Any] = {"source": "shuffled", "noise": 0.0}
 """Without dropout and batch normalisation, which see the records of their own rank."""
+TOLD = {"launcher": "tensorflow"}
+"""The section of ranks that find `TF_CONFIG`."""
 OWN = {"best", "drawn", "total"}
 """Metrics of what each rank has of its own."""
+
+
+def with_section(distributed: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a run whose experiment file has a section `distributed`."""
+    return FIELDS | {"config": FIELDS["config"] | {"distributed": distributed}}
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +60,17 @@ def test_two_slots_give_the_curve_of_one(
     assert other["weights"] == found["result"]["weights"]
 
 
-@pytest.mark.parametrize(("first", "second"), [(2, 1), (1, 2)])
+def test_four_slots_and_tensorflows_launcher_give_the_curve_too(
+    process: "subprocess.Popen[str]", alone: dict[str, Any], tmp_path: Path
+) -> None:
+    """Parts of one record and of two; and ranks that find `TF_CONFIG`."""
+    for folder, config, slots in (("four", {}, 4), ("told", TOLD, 2)):
+        with trial(process, tmp_path / folder, **with_section(config)) as runs:
+            assert runs.train(slots=slots, **CALM) == 0
+            assert_same(runs.outcome(), alone, OWN)
+
+
+@pytest.mark.parametrize(("first", "second"), [(2, 1), (1, 2), (4, 2)])
 def test_a_checkpoint_resumes_on_another_number_of_slots(
     process: "subprocess.Popen[str]",
     alone: dict[str, Any],
@@ -85,8 +101,33 @@ def test_on_as_many_slots_it_resumes_bit_for_bit(
 
 def test_a_model_in_parts_is_refused(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
     """The field to change is named, before TensorFlow waits for anyone."""
-    section = FIELDS["config"]["distributed"] | {"strategy": "fsdp"}
-    config = FIELDS["config"] | {"distributed": section}
-    with trial(process, tmp_path, **FIELDS | {"config": config}) as runs:
+    with trial(process, tmp_path, **with_section({"strategy": "fsdp"})) as runs:
         assert runs.train(slots=2, **CALM) == 1
         assert "distributed.strategy: fsdp" in runs.refusal()
+
+
+def test_another_launcher_is_refused(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
+    """The field to change is named, and what would do."""
+    with trial(process, tmp_path, **with_section({"launcher": "horovod"})) as runs:
+        assert runs.train(slots=2, **CALM) == 1
+        assert "launched by torch or tensorflow: use `launcher: torch`" in runs.refusal()
+
+
+def test_a_script_may_connect_its_ranks_itself(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """A strategy of the script's own finds the others in `TF_CONFIG`."""
+    with trial(process, tmp_path, **with_section(TOLD)) as runs:
+        assert runs.train(slots=2, own=True) == 0
+        assert runs.results() == [{"total": 3.0}] * 2
+
+
+@pytest.mark.parametrize("late", [0, 1])
+@pytest.mark.parametrize("section", [{}, TOLD])
+def test_a_rank_that_never_comes_is_missed(
+    process: "subprocess.Popen[str]", tmp_path: Path, section: dict[str, Any], late: int
+) -> None:
+    """The others say in a sentence what they waited for, whichever launcher it is."""
+    with trial(process, tmp_path, **with_section(section)) as runs:
+        assert runs.train(slots=2, late=late, **CALM) == 1
+        assert "not all of the run's 2 processes have come to rung.tensorflow" in runs.refusal()

@@ -13,7 +13,7 @@ works with the TensorFlow and torch backends, on one slot or on several.
 """
 
 from rung.keras.callback import Callback
-from rung.keras.feed import CannotFollow
 from rung.keras.setup import init
+from rung.loop.errors import CannotFollow
 
 __all__ = ["Callback", "CannotFollow", "init"]

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 
 from rung.keras.exchange import Span
-from rung.keras.feed import CannotFollow
+from rung.loop.errors import CannotFollow
 
 
 def leaves(data: Any) -> list[Any]:

@@ -16,9 +16,10 @@ import keras
 from rung import core
 from rung.keras import state
 from rung.keras.exchange import exchange_of
-from rung.keras.feed import CannotFollow, Feed, TensorFlowFeed
+from rung.keras.feed import Feed, TensorFlowFeed
 from rung.keras.together import Together, without_writers
 from rung.loop import Course, keras_seeds
+from rung.loop.errors import CannotFollow
 from rung.torch import rng
 
 _NEVER = 1 << 40

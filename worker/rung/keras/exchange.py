@@ -4,7 +4,6 @@ Keras on TensorFlow speaks with them over TensorFlow's collectives (gRPC on CPUs
 inside the compiled step; Keras on torch over torch's process group (gloo, NCCL).
 """
 
-import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple, Protocol
@@ -13,10 +12,8 @@ from weakref import WeakKeyDictionary
 import keras
 
 from rung import core
-from rung.keras.feed import CannotFollow
+from rung.loop.section import section_of
 
-LAUNCHERS: Final = {"tensorflow": ("torch", "tensorflow"), "torch": ("torch",)}
-"""By backend: the launchers whose ranks it can join."""
 DIFFERENT_BATCHES: Final = (
     "the ranks read different batches, so their parts of them are not disjoint. Every rank reads "
     "the training data as one process would, and trains with its part of each batch: give data "
@@ -64,7 +61,7 @@ def exchange_of(run: core.Context) -> Exchange | None:
     """Return the exchange with the other ranks of a run, joined at the first call; None: alone.
 
     Raises:
-        CannotFollow: the experiment file asks for ranks that Keras cannot join.
+        NotJoined: the experiment file asks for ranks that Keras cannot join.
     """
     if run.distributed.size == 1:
         return None
@@ -81,26 +78,13 @@ def part_with(run: core.Context) -> None:
 
 
 def _join(run: core.Context) -> Exchange:
-    section = run.info.trial.config.get("distributed") or {}
-    backend = keras.backend.backend()
-    launcher = section.get("launcher") or "torch"
-    if launcher not in LAUNCHERS.get(backend, ()):
-        right = " or ".join(LAUNCHERS.get(backend, ()))
-        raise CannotFollow(
-            f"distributed.launcher is {launcher!r}: Keras on {backend} joins ranks that were "
-            f"launched by {right}; set it to that, or leave it out"
-        )
-    if section.get("strategy") == "fsdp":
-        raise CannotFollow(
-            "distributed.strategy: fsdp is for rung.torch; in Keras each rank holds the whole "
-            "model: leave it out"
-        )
-    if backend == "tensorflow":
+    if keras.backend.backend() == "tensorflow":
         from rung.keras.tensorflow_exchange import (  # noqa: PLC0415 - imports TensorFlow
             TensorFlowExchange,
         )
 
-        return TensorFlowExchange(run.distributed, dict(os.environ))
+        return TensorFlowExchange(run)
     from rung.keras.torch_exchange import TorchExchange  # noqa: PLC0415 - for several ranks only
 
+    section = section_of(run, "rung.keras on torch", "torch")
     return TorchExchange(run.distributed, section.get("backend"))

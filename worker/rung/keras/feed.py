@@ -18,17 +18,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from rung.events import RungError
+from rung.loop.errors import CannotFollow
 
 Arrive = Callable[[], None]
 Answer = Callable[[], Any]
 _ITERATOR: Final = "iterator"
 _PER_EPOCH: Final = 3
 """How many seeds an epoch may draw: for Keras' iterators at its begin and end, and for ours."""
-
-
-class CannotFollow(RungError):
-    """Keras is used in a way that could not be resumed; the message says what would do."""
 
 
 class Feed:

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from rung.keras.feed import CannotFollow
+from rung.loop.errors import CannotFollow
 
 
 def optimizers_of(model: Any) -> list[Any]:

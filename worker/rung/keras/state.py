@@ -18,8 +18,8 @@ import keras
 import numpy as np
 
 from rung import core
-from rung.keras.feed import CannotFollow
 from rung.loop.course import generators_from_json, generators_to_json
+from rung.loop.errors import CannotFollow
 from rung.torch import rng
 
 WEIGHTS: Final = "model.weights.h5"

@@ -1,59 +1,38 @@
 """The other ranks of Keras on TensorFlow: TensorFlow's own collectives.
 
-Their public door is a `MultiWorkerMirroredStrategy`. It connects the processes, and what runs
-under it can be summed over them, in a compiled function, too. Nothing else of it is used: Keras
-does not train under it.
+Their public door is the strategy that connects the processes. What runs under it can be summed
+over them, in a compiled function, too. Nothing else of it is used: Keras does not train under it.
 """
 
 import contextlib
-import socket
 from collections.abc import Sequence
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import tensorflow as tf
 
 from rung import core
-from rung.core import protocol
 from rung.keras.exchange import Span
-from rung.keras.feed import CannotFollow
 from rung.keras.torch_exchange import span_of
-from rung.tensorflow.patience import be_patient
+from rung.loop.tensorflow_packed import packed
+from rung.loop.tensorflow_ranks import joined
 from rung.torch.order import Part
 
 _REFUSED: Final = "rung: the ranks differ"
-_PROBE_PORT: Final = 9
-"""Nothing is sent to it."""
 
 
 class TensorFlowExchange:
     """One rank among those of a cluster of TensorFlow's."""
 
-    def __init__(self, ranks: core.DistributedContext, environment: dict[str, str]) -> None:
+    def __init__(self, run: core.Context) -> None:
         """Join the others.
 
-        Args:
-            ranks: those of the run.
-            environment: of this process, as its agent made it.
-
         Raises:
-            CannotFollow: TensorFlow has begun to work already.
+            NotJoined: they cannot be joined.
         """
+        ranks = run.distributed
         self._ranks: Final = ranks
         self._part: Final = Part(ranks.rank, ranks.size)
-        with contextlib.ExitStack() as kept:
-            resolver = None
-            if "TF_CONFIG" not in environment:
-                resolver = _meeting(ranks, environment, kept)
-            be_patient(ranks.size)
-            try:
-                _take_device(ranks.local_rank)
-                self._strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
-            except RuntimeError as error:
-                raise CannotFollow(
-                    "with several slots, rung.keras.init() comes before anything that TensorFlow "
-                    f"computes: call it first in the script ({error})"
-                ) from error
+        self._strategy: Final = joined(run, "rung.keras")
         self._compiled = tf.function(self._sum)
 
     def sum(self, tensors: Sequence[Any]) -> list[Any]:
@@ -99,16 +78,7 @@ class TensorFlowExchange:
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]  # has no types
     def _sum(self, tensors: Sequence[Any]) -> list[Any]:
-        found: list[Any] = list(tensors)
-        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-            indices = [index for index, tensor in enumerate(tensors) if tensor.dtype == dtype]
-            flat = tf.concat([tf.reshape(tensors[index], [-1]) for index in indices], 0)
-            total = self._strategy.run(_total, args=(flat,))
-            sizes = [tf.size(tensors[index]) for index in indices]
-            for index, part in zip(indices, tf.split(total, sizes), strict=True):
-                found[index] = tf.reshape(part, tf.shape(tensors[index]))
-                found[index].set_shape(tensors[index].shape)
-        return found
+        return packed(tensors, lambda flat: self._strategy.run(_total, args=(flat,)))
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]  # has no types
@@ -116,44 +86,3 @@ def _total(flat: Any) -> Any:
     """Return a sum over all ranks; of the copy, which unlike the original knows its device."""
     replica = tf.distribute.get_replica_context()
     return replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(flat))
-
-
-def _take_device(local_rank: int) -> None:
-    """Use one of the GPUs that all ranks on this machine see."""
-    devices = tf.config.list_physical_devices("GPU")
-    if len(devices) > 1:
-        tf.config.set_visible_devices(devices[local_rank % len(devices)], "GPU")
-
-
-def _meeting(
-    ranks: core.DistributedContext, environment: dict[str, str], kept: contextlib.ExitStack
-) -> Any:
-    """Return where all ranks wait for each other, on ports that the system keeps for them."""
-    chief = urlsplit(f"//{environment[protocol.CHIEF_VARIABLE]}").hostname
-    assert chief is not None
-    host = _own_address(chief)
-    port = kept.enter_context(socket.socket(_family(host)))
-    port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    port.bind((host, 0))
-    shown = f"[{host}]" if ":" in host else host
-    workers = ranks.allgather(f"{shown}:{port.getsockname()[1]}")
-    return tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec({"worker": workers}),
-        task_type="worker",
-        task_id=ranks.rank,
-        rpc_layer="grpc",
-    )
-
-
-def _own_address(chief: str) -> str:
-    """Return this machine's address as the chief's machine sees it."""
-    ((family, kind, number, _, address), *_) = socket.getaddrinfo(
-        chief, _PROBE_PORT, type=socket.SOCK_DGRAM
-    )
-    with socket.socket(family, kind, number) as probe:
-        probe.connect(address)
-        return str(probe.getsockname()[0])
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -23,8 +23,8 @@ from rung import core
 from rung.keras import batches
 from rung.keras.dealing import evaluated
 from rung.keras.exchange import DIFFERENT_BATCHES, Exchange, Span
-from rung.keras.feed import CannotFollow
 from rung.keras.optimizers import optimizers_of, strangers_refused
+from rung.loop.errors import CannotFollow
 
 _WRITERS: Final = (
     keras.callbacks.CSVLogger,

@@ -8,7 +8,7 @@ import torch
 
 from rung import core
 from rung.keras.exchange import DIFFERENT_BATCHES, Span
-from rung.keras.feed import CannotFollow
+from rung.loop.errors import CannotFollow
 from rung.torch.order import Part
 
 
@@ -77,7 +77,5 @@ class TorchExchange:
 
 def span_of(part: Part, length: int) -> Span:
     """Return a rank's part of a batch of a length that is known."""
-    own = part.of(length)
-    count = own.stop - own.start
-    start = min(own.start, length - 1)
-    return Span(start, start + max(count, 1), count / length)
+    given = part.given(length)
+    return Span(given.start, given.stop, part.count(length) / length)

@@ -12,7 +12,7 @@ The callback reports, checkpoints, resumes (within an epoch, too) and leaves whe
 """
 
 from rung.lightning.callback import Callback
-from rung.lightning.loader import CannotFollow
+from rung.loop.errors import CannotFollow
 from rung.loop.setup import init
 
 __all__ = ["Callback", "CannotFollow", "init"]

@@ -21,10 +21,11 @@ from lightning.pytorch.callbacks import Callback as LightningCallback
 
 from rung import core
 from rung.lightning import logged, strategy
-from rung.lightning.loader import CannotFollow, ExactLoader
+from rung.lightning.loader import ExactLoader
 from rung.lightning.source import Source, Validation
 from rung.loop import Course, ranks
 from rung.loop.course import generators_from_json, generators_to_json
+from rung.loop.errors import CannotFollow
 from rung.torch import rng
 from rung.torch.averages import TrainingAverages, merged
 from rung.torch.data import records_of

@@ -8,13 +8,9 @@ Lightning has said which epoch it is.
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from rung.events import RungError
 from rung.loop import Course
+from rung.loop.errors import CannotFollow
 from rung.torch.data import TrainingData
-
-
-class CannotFollow(RungError):
-    """Lightning is used in a way that could not be resumed; the message says what would do."""
 
 
 class ExactLoader:

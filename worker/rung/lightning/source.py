@@ -6,8 +6,9 @@ from typing import Any, Final
 
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 
-from rung.lightning.loader import CannotFollow, ExactLoader
+from rung.lightning.loader import ExactLoader
 from rung.loop import Course
+from rung.loop.errors import CannotFollow
 from rung.loop.sharing import Dealt, Entries, is_indexed, read_whole
 from rung.torch.order import Part
 from rung.torch.sharing import with_batches

@@ -17,10 +17,10 @@ import torch
 from torch import nn
 
 from rung import core
+from rung.loop.section import section_of
 from rung.torch import ranks as torch_ranks
 from rung.torch import rng
 from rung.torch.parallel import Parallel
-from rung.torch.unit import InvalidPlan
 
 _ACCELERATE: Final = {"ACCELERATE_USE_CPU": "true", "ACCELERATE_TORCH_DEVICE": "cpu"}
 """Without these Accelerate takes each CPU slot for a process alone, or numbers the CPUs by ranks
@@ -32,23 +32,12 @@ def together(run: core.Context) -> Iterator[None]:
     """Have the ranks of a run in one process group while the block lasts.
 
     Raises:
-        InvalidPlan: the experiment file asks for what does not go together with these loops.
+        NotJoined: the experiment file asks for what does not go together with these loops.
     """
     if run.distributed.size == 1:
         yield
         return
-    section = run.info.trial.config.get("distributed") or {}
-    if section.get("strategy") == "fsdp":
-        raise InvalidPlan(
-            "distributed.strategy: fsdp is for rung.torch; with Lightning and Transformers each "
-            "slot holds the whole model: use `strategy: ddp`, or rung.torch"
-        )
-    launcher = section.get("launcher") or "torch"
-    if launcher != "torch":
-        raise InvalidPlan(
-            f"distributed.launcher is {launcher!r}, but Lightning and Transformers find the other "
-            "slots by torch's own process group: use `launcher: torch`"
-        )
+    section_of(run, "the loop of Lightning or Transformers", "torch")
     parallel = Parallel(run)
     if parallel.device.type == "cpu":
         for name, value in _ACCELERATE.items():

@@ -26,7 +26,7 @@ leave. On several slots each process gets its part of every batch, and `averaged
 gradient of theirs.
 """
 
-from rung.tensorflow.errors import CannotFollow
+from rung.loop.errors import CannotFollow
 from rung.tensorflow.setup import init
 from rung.tensorflow.training import Training
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import tensorflow as tf
 
-from rung.tensorflow.errors import CannotFollow
+from rung.loop.errors import CannotFollow
 from rung.torch import rng
 
 _EPOCH: Final = 5

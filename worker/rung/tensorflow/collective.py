@@ -1,59 +1,23 @@
 """What the ranks of a run do together in TensorFlow: averages of gradients, copies of variables.
 
-`MultiWorkerMirroredStrategy` connects the processes. The sums are made by TensorFlow's collective
-operators themselves, over gRPC on CPUs and NCCL on GPUs: a script then needs no `strategy.scope`
-and no `strategy.run`, and is on one slot what it always was. Why, and what was tried, is in
-docs/decisions/0016-averages-over-tensorflows-collectives.md.
+The processes are connected (`rung.loop.tensorflow_ranks`). The sums are made by TensorFlow's
+collective operators themselves, over gRPC on CPUs and NCCL on GPUs: a script then needs no
+`strategy.scope` and no `strategy.run`, and is on one slot what it always was. Why, and what was
+tried, is in docs/decisions/0016-averages-over-tensorflows-collectives.md.
 """
 
-import contextlib
-import os
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import tensorflow as tf
 
 from rung import core
-from rung.events import RungError
-from rung.tensorflow.patience import be_patient
+from rung.loop.tensorflow_packed import packed
 
-_VARIABLE: Final = "TF_CONFIG"
 _GROUP: Final = 77_000_000
 """Far from the numbers that TensorFlow gives to groups of its own."""
 _LARGEST: Final = 1 << 31
-
-
-class NotJoined(RungError):
-    """The processes of a run cannot find each other in TensorFlow; the message says what to do."""
-
-
-@contextlib.contextmanager
-def joined(ranks: core.DistributedContext) -> Iterator[None]:
-    """Connect TensorFlow's runtimes of all ranks for the length of a block.
-
-    Raises:
-        NotJoined: TensorFlow was not told of the others, or has begun to work already.
-    """
-    if ranks.size == 1:
-        yield
-        return
-    if _VARIABLE not in os.environ:
-        raise NotJoined(
-            f"the run has {ranks.size} processes, and TensorFlow is not told where they are: add "
-            "distributed: {launcher: tensorflow} to the experiment file"
-        )
-    be_patient(ranks.size)
-    try:
-        strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    except RuntimeError as error:
-        raise NotJoined(
-            "TensorFlow has begun to work before its processes were connected: call "
-            f"rung.tensorflow.init() before anything that computes ({error})"
-        ) from error
-    yield
-    ranks.barrier()  # a process that ends is missed by the others
-    del strategy
 
 
 class Collective:
@@ -81,18 +45,13 @@ class Collective:
         """
         if not self.several:
             return list(gradients)
-        found = [None if each is None else tf.convert_to_tensor(each) for each in gradients]
-        together = list(found)
-        for dtype in _types(found):
-            chosen = {i: e for i, e in enumerate(found) if e is not None and e.dtype == dtype}
-            tensors = list(chosen.values())
-            weight = tf.cast(share, dtype)
-            flat = tf.concat([tf.reshape(each, [-1]) for each in tensors], 0)
-            summed = self._sum(tf.math.multiply_no_nan(flat, weight))
-            sizes = [_size(each) for each in tensors]
-            for place, part, each in zip(chosen, tf.split(summed, sizes), tensors, strict=True):
-                together[place] = tf.reshape(part, each.shape)
-        return together
+        found = list(gradients)
+        held = [index for index, each in enumerate(found) if each is not None]
+        tensors = [tf.convert_to_tensor(found[index]) for index in held]
+        weighted = [tf.math.multiply_no_nan(each, tf.cast(share, each.dtype)) for each in tensors]
+        for index, value in zip(held, packed(weighted, self._sum), strict=True):
+            found[index] = value
+        return found
 
     def share(self, variables: Iterable[Any]) -> None:
         """Give all ranks the chief's values of variables, which are the same ones on each."""
@@ -120,6 +79,7 @@ class Collective:
                 variable.assign(tf.cast(got, variable.dtype))
 
     def _sum(self, flat: Any) -> Any:
+        assert flat.shape.is_fully_defined(), "a gradient has its variable's shape"
         return tf.raw_ops.CollectiveReduceV2(
             input=flat,
             group_size=self._ranks.size,
@@ -141,14 +101,3 @@ def _travels_as(dtype: Any) -> Any:
     if dtype in {tf.bool, tf.float16, tf.float32, tf.float64, tf.int32, tf.int64}:
         return dtype
     return tf.float32 if dtype.is_floating else tf.int64
-
-
-def _types(tensors: Iterable[Any]) -> list[Any]:
-    """Return the types of tensors, each once, in their order."""
-    return list(dict.fromkeys(each.dtype for each in tensors if each is not None))
-
-
-def _size(tensor: Any) -> int:
-    size = tensor.shape.num_elements()
-    assert size is not None, "a gradient has its variable's shape"
-    return int(size)

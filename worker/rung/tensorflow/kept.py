@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from rung.tensorflow.errors import CannotFollow
+from rung.loop.errors import CannotFollow
 
 _SEEDS_MAX: Final = 1 << 31
 _PHILOX_WORDS: Final = 3

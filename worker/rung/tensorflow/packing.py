@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rung.tensorflow.errors import CannotFollow
+from rung.loop.errors import CannotFollow
 
 _ARRAY: Final = "__array__"
 _TUPLE: Final = "__tuple__"

@@ -23,7 +23,7 @@ import structlog
 import tensorflow as tf
 
 from rung.loop.course import generators_from_json, generators_to_json
-from rung.tensorflow.errors import CannotFollow
+from rung.loop.errors import CannotFollow
 from rung.torch import rng
 
 _ITERATOR: Final = "iterator"

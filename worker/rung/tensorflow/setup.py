@@ -11,8 +11,7 @@ import tensorflow as tf
 from rung import core
 from rung.loop import keras_seeds
 from rung.loop.seeding import Arguments, deterministic, started
-from rung.tensorflow import collective
-from rung.tensorflow.errors import CannotFollow
+from rung.loop.tensorflow_ranks import joined
 
 _WORD: Final = 0xFFFFFFFF
 
@@ -26,7 +25,8 @@ def init(**arguments: Unpack[Arguments]) -> Iterator[core.Context]:
     Make models and data inside, for the run's processes are connected here and TensorFlow must
     not have worked before. The arguments are those of `rung.core.init`.
     """
-    with started(**arguments) as run, collective.joined(_whole(run)):
+    with started(**arguments) as run:
+        strategy = joined(run, "rung.tensorflow")
         keras.utils.set_random_seed(run.seed & _WORD)
         keras_seeds.make(run.seed)
         tf.random.set_seed(run.seed & _WORD)
@@ -39,18 +39,5 @@ def init(**arguments: Unpack[Arguments]) -> Iterator[core.Context]:
             )
         tf.random.set_global_generator(tf.random.Generator.from_seed(run.seed & _WORD))
         yield run
-
-
-def _whole(run: core.Context) -> core.DistributedContext:
-    """Return the ranks of a run, each of which holds the whole model.
-
-    Raises:
-        CannotFollow: the experiment file asks for something else.
-    """
-    section = run.info.trial.config.get("distributed") or {}
-    if run.distributed.size > 1 and section.get("strategy") == "fsdp":
-        raise CannotFollow(
-            "distributed.strategy: fsdp is for rung.torch; in TensorFlow each rank holds the "
-            "whole model: leave it out"
-        )
-    return run.distributed
+        run.distributed.barrier()  # a process that ends is missed by the others
+        del strategy

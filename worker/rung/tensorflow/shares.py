@@ -4,7 +4,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from rung.tensorflow.errors import CannotFollow
+from rung.loop.errors import CannotFollow
+from rung.torch import order
 
 
 class Part(NamedTuple):
@@ -28,15 +29,10 @@ def part_of(batch: Any, rank: int, size: int) -> Part:
     whole = records_of(batch)
     if size == 1:
         return Part(batch, whole, whole)
-    own = count(whole, rank, size)
-    start = sum(count(whole, each, size) for each in range(rank)) if own else 0
-    stop = start + max(own, 1)
-    return Part(tf.nest.map_structure(lambda each: each[start:stop], batch), own, whole)
-
-
-def count(records: int, rank: int, size: int) -> int:
-    """Return how many of a batch's records a rank gets: the first ones get the odd ones."""
-    return records // size + (rank < records % size)
+    part = order.Part(rank, size)
+    given = part.given(whole)
+    own = tf.nest.map_structure(lambda each: each[given], batch)
+    return Part(own, part.count(whole), whole)
 
 
 def records_of(batch: Any) -> int:

@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from rung.loop.errors import CannotFollow
 from rung.tensorflow.batches import Batches
-from rung.tensorflow.errors import CannotFollow
 from rung.tensorflow.pipeline import Pipeline
 
 

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from rung import core
 from rung.loop.course import generators_from_json, generators_to_json
-from rung.tensorflow.errors import CannotFollow
+from rung.loop.errors import CannotFollow
 from rung.tensorflow.kept import Kept
 from rung.tensorflow.packing import packed, unpacked
 from rung.torch import rng

@@ -17,15 +17,14 @@ import tensorflow as tf
 
 from rung import core
 from rung.loop import Course, keras_seeds
+from rung.loop.errors import CannotFollow
 from rung.tensorflow import exactness, state
 from rung.tensorflow.collective import Collective
-from rung.tensorflow.errors import CannotFollow
 from rung.tensorflow.figures import Means, evaluated, numbers
 from rung.tensorflow.kept import Kept
 from rung.tensorflow.shares import Part, part_of
 from rung.tensorflow.source import source_of
 from rung.torch import rng
-from rung.torch.waiting import GROUP, DataWait
 
 
 class Training:
@@ -60,7 +59,6 @@ class Training:
         self._keep = keep
         self._validate = validate
         self._means = Means()
-        self._wait = DataWait()
         self._share: Any = None
         if self._collective.several:
             self._share = tf.Variable(1.0, trainable=False, dtype=tf.float64)
@@ -129,13 +127,12 @@ class Training:
         read = course.progress.batch_in_epoch
         while True:
             try:
-                batch = self._wait.batch(source.next)
+                batch = course.fetched(source.next)
             except StopIteration:
                 if not read:
                     raise CannotFollow("the training data have no batches") from None
                 break
             yield self._given(batch)
-            self._wait.trained()
             read += 1
             course.batch_done(1, self._part.whole)
             course.run.train.heartbeat()
@@ -177,10 +174,7 @@ class Training:
         return leaving
 
     def _report(self) -> None:
-        course = self._course
-        course.report(self._means.take(self._ranks))
-        if waited := self._wait.take():
-            course.run.train.report_metrics(GROUP, course.progress.batches, waited)
+        self._course.report(self._means.take(self._ranks))
 
     def _validated(self, kept: Kept) -> None:
         if self._validate is None:

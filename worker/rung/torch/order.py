@@ -44,6 +44,10 @@ class Part(NamedTuple):
         part = self.of(length)
         return int(part.stop - part.start)
 
+    def given(self, length: int) -> slice:
+        """Return what the rank computes with: its part; for an empty one, a record stands in."""
+        return self.of(length) if self.count(length) else slice(0, 1)
+
 
 WHOLE: Final = Part(0, 1)
 
@@ -132,7 +136,7 @@ class EpochOrder(Sampler[Any]):
         for number, entry in enumerate(entries):
             records = list(entry)
             self.lengths[number] = len(records)
-            yield records[self._part.of(len(records))] or records[:1]
+            yield records[self._part.given(len(records))]
 
     def _reseed(self, seed: int) -> None:
         """Seed the generators that the samplers hold themselves, and tell them the epoch."""

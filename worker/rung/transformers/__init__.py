@@ -11,8 +11,8 @@
 The callback reports, checkpoints, resumes (within an epoch, too) and leaves when asked to.
 """
 
+from rung.loop.errors import CannotFollow
 from rung.loop.setup import init
 from rung.transformers.callback import Callback
-from rung.transformers.shared import CannotFollow
 
 __all__ = ["Callback", "CannotFollow", "init"]

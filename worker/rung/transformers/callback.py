@@ -22,9 +22,10 @@ import transformers
 from rung import core
 from rung.loop import Course, ranks
 from rung.loop.course import generators_from_json, generators_to_json
+from rung.loop.errors import CannotFollow
 from rung.torch import rng
 from rung.transformers.seeded import SeededData, seed_data
-from rung.transformers.shared import CannotFollow, SharedTrainer
+from rung.transformers.shared import SharedTrainer
 
 FILE: Final = "rung.json"
 _PICKLED: Final = ("rng_state", "training_args.bin")

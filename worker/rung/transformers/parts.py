@@ -40,7 +40,7 @@ class Parts(Sampler[Any]):
         with isolated(derive(self._course.run.seed, _ORDER, epoch)):
             entries = [list(entry) for entry in self._inner]
         self._lengths = [len(entry) for entry in entries]
-        return (entry[self._part.of(len(entry))] or entry[:1] for entry in entries)
+        return (entry[self._part.given(len(entry))] for entry in entries)
 
     def __len__(self) -> int:
         return len(self._inner)

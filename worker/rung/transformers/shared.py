@@ -15,8 +15,8 @@ import torch
 from accelerate.data_loader import prepare_data_loader
 
 from rung import core
-from rung.events import RungError
 from rung.loop import Course
+from rung.loop.errors import CannotFollow
 from rung.loop.sharing import Entries, is_indexed
 from rung.torch.order import Part
 from rung.torch.sharing import with_batches
@@ -25,10 +25,6 @@ from rung.transformers.evaluation import EvaluationTurns
 from rung.transformers.parts import Parts
 
 _log = structlog.get_logger("rung")
-
-
-class CannotFollow(RungError):
-    """The trainer is set up in a way that could not be resumed; the message says what would do."""
 
 
 class Noticed(torch.Tensor):
