@@ -62,8 +62,9 @@ test-e2e: $(DEV) $(BROWSER) $(CLICKHOUSE) $(FRAMEWORKS)
 test-cluster: $(DEV) $(KAFKA) $(CLICKHOUSE) $(MINIO)
 	$(BIN)/pytest -m cluster
 
-# Horovod's ranks, also under kills; without a wheel for this torch the tests say so, and skip.
-test-horovod: $(DEV)
+# Horovod's ranks, also under kills, on one agent and on a cluster's two; without a wheel for this
+# torch the tests say so, and skip.
+test-horovod: $(DEV) $(KAFKA) $(CLICKHOUSE)
 	$(BIN)/pytest -m horovod
 
 # Speeds, each as a ratio against a named peer or limit.

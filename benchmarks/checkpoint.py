@@ -214,7 +214,7 @@ def measure_saving(bench: Bench, folder: Path, rounds: int) -> None:
 def measure_frozen(bench: Bench, rounds: int) -> None:
     """Measure checkpoints of which nine tenths of the model do not change."""
     for parameter in list(bench.model.parameters())[: LAYERS * 9 // 10]:
-        parameter.requires_grad_(requires_grad=False)
+        parameter.requires_grad = False
         bench.optimizer.state.pop(parameter, None)
     size = sum(tensor.nbytes for tensor in bench.capture().models[0].values())
     first = [bench.save()[1]]

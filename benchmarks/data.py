@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -85,7 +86,7 @@ def epochs(title: str, cached: Path, local: Path, size: int, rounds: int) -> Non
         for turn in range(6 * rounds + 2):
             for folder in (cached, local) if turn % 2 else (local, cached):
                 before(folder)
-                times[folder].append(seconds(lambda folder=folder: read(folder)))
+                times[folder].append(seconds(partial(read, folder)))
         show(f"{title}, {kind}", size, times[cached][2:], times[local][2:])
 
 
@@ -110,17 +111,16 @@ def first_and_second(
     def fetch(number: int, name: str) -> None:
         client.fget_object("rung", f"{prefix}/train/{name}", str(folder / f"peer{number}" / name))
 
+    def fetch_all(threads: ThreadPoolExecutor, number: int) -> None:
+        list(threads.map(fetch, [number] * len(names), names))
+
     first, peers, second = [], [], []
     for number in range(rounds):
         cache = Cache(folder / f"cache{number}", 100 << 30)
-        first.append(seconds(lambda cache=cache: filled(cache, origin)))
-        second.append(seconds(lambda cache=cache: filled(cache, origin)))
+        first.append(seconds(partial(filled, cache, origin)))
+        second.append(seconds(partial(filled, cache, origin)))
         with ThreadPoolExecutor(AT_ONCE) as threads:
-            peers.append(
-                seconds(
-                    lambda number=number: list(threads.map(fetch, [number] * len(names), names))
-                )
-            )
+            peers.append(seconds(partial(fetch_all, threads, number)))
     show("first trial: the cache is filled, verified", size, first, peers)
     faster = statistics.median(one / two for one, two in zip(first, second, strict=True))
     print(

@@ -15,13 +15,16 @@ import logging
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from evolve import config
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.evolve import config
 
 from rung.events import Payload, encode, fact, partition_of
 from rung.events.allocation import AgentJoined, AllocationReleased, AllocationRequested, Slot
@@ -39,6 +42,8 @@ AIM = 10_000
 PARTITIONS = (1, 2, 4, 8)
 OPEN = (10, 100, 1_000, 10_000)
 SLOTS = 8
+
+Workload = Callable[[str, int, int], Iterator[Payload]]
 
 
 def searches(key: str, facts: int, open_trials: int) -> Iterator[Payload]:
@@ -93,7 +98,10 @@ def _requested(pool: str, index: int) -> AllocationRequested:
     )
 
 
-WORK = {"searcher": (Searcher(), searches), "scheduler": (Scheduler(), placements)}
+WORK: dict[str, tuple[Process[Any], Workload]] = {
+    "searcher": (Searcher(), searches),
+    "scheduler": (Scheduler(), placements),
+}
 
 
 def keys(partitions: int) -> list[str]:
@@ -128,7 +136,7 @@ async def measure(url: str, name: str, partitions: int, facts: int, many: int) -
 
 
 async def _append(
-    ledger: KafkaLedger, workload: Any, partitions: int, facts: int, many: int
+    ledger: KafkaLedger, workload: Workload, partitions: int, facts: int, many: int
 ) -> int:
     total = 0
     for key in keys(partitions):

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-CODE = Path(__file__).parent / "first_step"
+CODE = Path(__file__).parent / "submitted" / "first_step"
 TIMES = 5
 CONFIG = {
     "name": "first-step",

@@ -16,7 +16,10 @@ from statistics import median
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from ledger import make_drafts
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.ledger import make_drafts
+
 from rung.events import decode, partition_of
 from rung.ledger import Draft
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, create, parse_address
@@ -118,8 +121,9 @@ async def read_all(ledger: KafkaLedger, each: Callable[[bytes], object] | None) 
         while records := await ledger.read("experiments", partition, position, 2000):
             count += len(records)
             position = records[-1].position + 1
-            for record in records if each else ():
-                each(record.value)
+            if each is not None:
+                for record in records:
+                    each(record.value)
     return count / (time.perf_counter() - started)
 
 

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -67,9 +68,7 @@ def checkpoints(store: ObjectStore, folder: Path, files: int, rounds: int, title
             )
 
         there.append(seconds(put))
-        back.append(
-            seconds(lambda name=name: load_checkpoint(store, "bench", name, folder / name))
-        )
+        back.append(seconds(partial(load_checkpoint, store, "bench", name, folder / name)))
     put_s, load_s = statistics.median(there), statistics.median(back)
     print(f"{title:32} store {put_s * 1000:6.0f} ms        load {load_s * 1000:6.0f} ms")
 

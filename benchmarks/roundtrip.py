@@ -20,9 +20,10 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "deploy" / "local"))
+CODE = Path(__file__).parent / "submitted" / "roundtrip"
+sys.path.insert(0, str(Path(__file__).parents[1] / "deploy" / "local"))
 
 PASSAGES = 4
 TOPIC = "rung.deadletter"
@@ -51,12 +52,12 @@ def experiment(trials: int) -> str:
     )
 
 
-def roundtrips(rung: Callable[..., str], get: Callable[[str], dict], trials: int) -> list[float]:
+def roundtrips(rung: Callable[..., str], get: Callable[[str], Any], trials: int) -> list[float]:
     """Run the search and return what its trials measured, in milliseconds."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "roundtrip.yaml"
         file.write_text(experiment(trials))
-        name = json.loads(rung("submit", str(file), str(HERE / "roundtrip"), "--json"))
+        name = json.loads(rung("submit", str(file), str(CODE), "--json"))
     rung("wait", name["experiment_id"])
     path = f"/experiments/{name['experiment_id']}/metrics?kind=training&name=roundtrip_ms"
     return sorted(point[1] for curve in get(path)["curves"].values() for point in curve)
@@ -125,11 +126,11 @@ def commands(environment: dict[str, str]) -> Callable[..., str]:
     return rung
 
 
-def answers(url: str, token: str) -> Callable[[str], dict]:
+def answers(url: str, token: str) -> Callable[[str], Any]:
     """Return what asks a gateway."""
     import urllib.request
 
-    def get(path: str) -> dict:
+    def get(path: str) -> Any:
         request = urllib.request.Request(  # noqa: S310 - a loopback address of our own
             f"{url}/api/v1{path}", headers={"Authorization": f"Bearer {token}"}
         )

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-HERE = Path(__file__).parent
+CODE = Path(__file__).parent / "submitted" / "synthetic"
 RUNGS = (1, 3, 9, 27, 81)
 
 
@@ -36,7 +36,7 @@ def rung_trials(trials: int, slots: int = 4) -> float:
         def search(count: int) -> float:
             file = Path(folder) / f"{count}.yaml"
             file.write_text(experiment(count, slots))
-            name = json.loads(rung("submit", str(file), str(HERE / "synthetic"), "--json"))
+            name = json.loads(rung("submit", str(file), str(CODE), "--json"))
             started = time.perf_counter()
             rung("wait", name["experiment_id"])
             return count / (time.perf_counter() - started)
@@ -77,7 +77,7 @@ def ray_trials(trials: int) -> float:
     from ray import tune
     from ray.tune.schedulers import ASHAScheduler
 
-    class Curve(tune.Trainable):
+    class Curve(tune.Trainable):  # type: ignore[misc]  # Ray may not be installed
         def setup(self, config: dict[str, float]) -> None:
             self.limit, self.at = config["limit"], 0
 
@@ -125,7 +125,7 @@ def _optuna_worker(path: str | None, trials: int) -> None:
     )
 
     def objective(trial: "optuna.Trial") -> float:
-        limit = trial.suggest_float("limit", 0, 1)
+        limit: float = trial.suggest_float("limit", 0, 1)
         for step in RUNGS:
             trial.report(limit + 1 / step, step)
             if trial.should_prune():

@@ -50,6 +50,14 @@ def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
 
 
 @pytest.fixture(scope="module")
+def no_power_cuts() -> Iterator[None]:
+    """Spare a module the waits for the disk: processes may be killed in it, machines are not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _file: None)
+        yield
+
+
+@pytest.fixture(scope="module")
 def horovod(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Let processes that start now import Horovod: as it is installed, or from a kept wheel."""
     with pytest.MonkeyPatch.context() as patch:

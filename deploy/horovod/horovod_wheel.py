@@ -11,8 +11,10 @@ Horovod's own guide names, for a machine with GPUs: it is passed on, and such a 
 The virtual environment is only read while building: the build has one of its own, which sees the
 other's torch. It needs a C++ compiler that knows C++20 (g++ 11 or clang 14) and make.
 
-Horovod sets C++14 in two of its CMake files. torch's headers ask for C++17 since 2.1 and for C++20
-by now, so that the build stops in the first of them. Nothing else stands in the way.
+Two things are changed in the sources. Two of its CMake files set C++14; torch's headers ask for
+C++17 since 2.1 and for C++20 by now, so that the build stops in the first of them. And Horovod
+forgets HOROVOD_GLOO_IFACE after its first connections: those that it trains over go to whatever
+the machine's own name stands for, which often is the loopback, where no other machine is.
 """
 
 import argparse
@@ -33,9 +35,26 @@ VERSION = "0.28.1"
 DIGEST = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 """The sdist's SHA-256: other sources than these were not tried."""
 
-_FOUND = "set(CMAKE_CXX_STANDARD 14)"
-_WANTED = "set(CMAKE_CXX_STANDARD 20)"
-_PATCHED = ("CMakeLists.txt", "horovod/torch/CMakeLists.txt")
+REVISION = "2"
+"""Of what is changed in the sources: wheels of another one are not taken."""
+
+_STANDARD = ("set(CMAKE_CXX_STANDARD 14)", "set(CMAKE_CXX_STANDARD 20)")
+_DEVICE = """\
+  device_attr.iface = {}gloo_iface_;
+  device_attr.ai_family = AF_UNSPEC;
+  auto dev = CreateDevice(device_attr);
+
+  global_ctx = global_context.ctx;
+"""
+_PATCHES = {
+    "CMakeLists.txt": _STANDARD,
+    "horovod/torch/CMakeLists.txt": _STANDARD,
+    "horovod/common/gloo/gloo_context.cc": (
+        _DEVICE.format(""),
+        _DEVICE.format("global_context."),
+    ),
+}
+"""What a file says once, and what it says instead."""
 _PLAIN = re.compile(r"[\w/.-]+")
 """Paths that its CMake files take apart rightly: they read them as patterns."""
 _BUILD_TOOLS = ("setuptools<80", "wheel", "packaging", "cmake>=3.18,<4")
@@ -78,15 +97,9 @@ def main(arguments: list[str] | None = None) -> int:
         wheel = built(options.venv, options.cache, options.jobs)
         print(wheel)
         if not options.no_install:
-            _pip(
-                _python(options.venv),
-                "install",
-                "--quiet",
-                "--force-reinstall",
-                "--no-deps",
-                str(wheel),
-            )
-            _pip(_python(options.venv), "install", "--quiet", *_RUNTIME)
+            python = _python(options.venv)
+            _pip(python, "install", "--quiet", "--force-reinstall", "--no-deps", str(wheel))
+            _pip(python, "install", "--quiet", *_RUNTIME)
     except Refused as error:
         print(f"deploy/horovod/build: {error}", file=sys.stderr)
         return 1
@@ -145,7 +158,8 @@ def _check(wheel: Path) -> None:
 def key(torch: str, python: str) -> str:
     """Name the folder of the wheels that fit one Python, one torch and one machine."""
     operations = os.environ.get("HOROVOD_GPU_OPERATIONS", "gloo").lower()
-    parts = ("horovod", VERSION, "torch", torch, python, platform.machine(), operations)
+    release = f"{VERSION}-{REVISION}"
+    parts = ("horovod", release, "torch", torch, python, platform.machine(), operations)
     return re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(parts))
 
 
@@ -175,22 +189,22 @@ def sources(folder: Path) -> Path:
 
 
 def patch(source: Path) -> list[Path]:
-    """Ask for the C++ that torch needs, and answer the files changed: none the second time.
+    """Change what stands in the way, and answer the files changed: none the second time.
 
     Raises:
-        Refused: a file does not set its standard once, as that release does.
+        Refused: a file does not say once what that release's does.
     """
     changed = []
-    for name in _PATCHED:
+    for name, (found, wanted) in _PATCHES.items():
         file = source / name
         text = file.read_text(encoding="utf-8")
-        if text.count(_WANTED) == 1 and _FOUND not in text:
+        if text.count(wanted) == 1 and found not in text:
             continue
-        if text.count(_FOUND) != 1:
+        if text.count(found) != 1:
             raise Refused(
-                f"{file} does not say `{_FOUND}` once: these are not Horovod {VERSION}'s sources"
+                f"{file} does not say `{found}` once: these are not Horovod {VERSION}'s sources"
             )
-        file.write_text(text.replace(_FOUND, _WANTED), encoding="utf-8")
+        file.write_text(text.replace(found, wanted), encoding="utf-8")
         changed.append(file)
     return changed
 

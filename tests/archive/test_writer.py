@@ -29,6 +29,8 @@ from rung.ledger import Draft, MemoryLedger
 from rung.ledger.archive import import_
 from rung.objects import FolderStore, ObjectError
 
+pytestmark = pytest.mark.usefixtures("no_power_cuts")
+
 SMALL = ArchiveSettings(segment_bytes=900, every_s=0.01, retry_s=0.01)
 
 

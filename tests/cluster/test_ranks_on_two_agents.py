@@ -4,11 +4,12 @@ import random
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cluster.conftest import NewCluster, user_of
-from e2e import ranks
+from e2e import horovod_example, ranks
 from e2e.ranks import Ranks
 from e2e.user import User, wait_for
 from servers import kafka
@@ -20,7 +21,6 @@ SILENT_S = 8
 """After so much silence an agent is lost: a beat and a half."""
 
 pytestmark = [
-    pytest.mark.cluster,
     pytest.mark.timeout(300),
     pytest.mark.skipif(not kafka.available(), reason=kafka.missing() or ""),
 ]
@@ -49,6 +49,13 @@ class Faults:
         self._user = user
         self._experiment = experiment
 
+    def befall(self, found: Ranks, chance: random.Random) -> None:
+        """Kill either rank and either agent and cut one agent off, in a random order."""
+        plan: list[Callable[[], None]] = [partial(self.cut, chance.randrange(2))]
+        for number in (0, 1):
+            plan += [partial(found.kill, number), partial(self.kill, number)]
+        ranks.storm(self._user, self._experiment, plan, chance)
+
     def kill(self, number: int) -> None:
         """Kill an agent, and start it again."""
         agent = self._cluster.agents[number]
@@ -71,22 +78,36 @@ class Faults:
         return str(found[f"agent-{number + 1}"])
 
 
-def test_two_ranks_on_two_agents_end_on_the_unbroken_curve(
-    cluster: LocalCluster, tmp_path: Path
+def ends_on_its_curve(
+    cluster: LocalCluster, found: Ranks, code: Path, calm: dict[str, Any], storm: dict[str, Any]
 ) -> None:
-    """Whichever rank, agent or cable fails, all metrics and the best weights are the same bits."""
+    """Check that faults leave no trace: all metrics and the best weights are the same bits."""
     user = user_of(cluster)
+    undisturbed = user.submit(calm, code)
+    expected = ranks.outcome(user, undisturbed)
+    disturbed = user.submit(storm, code)
+    chance = random.Random(12)  # noqa: S311 - repeatable, not secret
+    Faults(cluster, user, disturbed).befall(found, chance)
+    assert ranks.outcome(user, disturbed) == expected
+    ranks.audited(user, undisturbed, disturbed)
+
+
+@pytest.mark.cluster
+def test_two_ranks_of_ddp_end_on_the_unbroken_curve(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Whichever rank, agent or cable fails."""
     found = Ranks(tmp_path / "ranks", cluster.folder)
     code = found.shared(tmp_path / "code")
-    calm = user.submit(ranks.experiment("calm"), code)
-    expected = ranks.outcome(user, calm)
-    stormy = user.submit(ranks.experiment("storm", slow=0.15), code)
-    faults = Faults(cluster, user, stormy)
-    chance = random.Random(12)  # noqa: S311 - repeatable, not secret
-    plan: list[Callable[[], None]] = []
-    for number in (0, 1):
-        plan += [partial(found.kill, number), partial(faults.kill, number)]
-    plan.append(partial(faults.cut, chance.randrange(2)))
-    ranks.storm(user, stormy, plan, chance)
-    assert ranks.outcome(user, stormy) == expected
-    ranks.audited(user, calm, stormy)
+    storm = ranks.experiment("storm", slow=0.15)
+    ends_on_its_curve(cluster, found, code, ranks.experiment("calm"), storm)
+
+
+@pytest.mark.horovod
+@pytest.mark.usefixtures("horovod")
+def test_two_ranks_of_horovod_end_on_the_unbroken_curve(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """The same: two numbers have one sum, whichever way round a ring brings them."""
+    found = Ranks(tmp_path / "ranks", cluster.folder)
+    code = horovod_example.copied(tmp_path / "code")
+    calm = horovod_example.short(code, "calm")
+    ends_on_its_curve(cluster, found, code, calm, horovod_example.stormy(code, found))

@@ -64,9 +64,24 @@ def build(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def sources(folder: Path, text: str) -> Path:
-    """Write the two files that are patched."""
-    for name in ("CMakeLists.txt", "horovod/torch/CMakeLists.txt"):
+CMAKE = "a\nset(CMAKE_CXX_STANDARD 14)\nb\n"
+GLOO = """\
+  device_attr.iface = gloo_iface_;
+  device_attr.ai_family = AF_UNSPEC;
+  auto dev = CreateDevice(device_attr);
+
+  global_ctx = global_context.ctx;
+"""
+
+
+def sources(folder: Path, cmake: str = CMAKE, gloo: str = GLOO) -> Path:
+    """Write the files that are patched."""
+    texts = {
+        "CMakeLists.txt": cmake,
+        "horovod/torch/CMakeLists.txt": cmake,
+        "horovod/common/gloo/gloo_context.cc": gloo,
+    }
+    for name, text in texts.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -74,18 +89,24 @@ def sources(folder: Path, text: str) -> Path:
 
 
 def test_patching_twice_changes_nothing_more(script: ModuleType, tmp_path: Path) -> None:
-    """Both files ask for C++20 after the first time, and stay as they are."""
-    source = sources(tmp_path, "a\nset(CMAKE_CXX_STANDARD 14)\nb\n")
-    assert len(script.patch(source)) == 2
+    """The files ask for C++20, and for the interface, after the first time, and stay so."""
+    source = sources(tmp_path)
+    assert len(script.patch(source)) == 3
     assert script.patch(source) == []
     assert (source / "CMakeLists.txt").read_text() == "a\nset(CMAKE_CXX_STANDARD 20)\nb\n"
+    gloo = (source / "horovod/common/gloo/gloo_context.cc").read_text()
+    assert gloo == GLOO.replace("gloo_iface_", "global_context.gloo_iface_")
 
 
-@pytest.mark.parametrize("text", ["", "set(CMAKE_CXX_STANDARD 14)\n" * 2, "set(CXX 17)\n"])
-def test_other_sources_are_refused(script: ModuleType, tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    "texts", [{"cmake": ""}, {"cmake": CMAKE * 2}, {"cmake": "set(CXX 17)\n"}, {"gloo": ""}]
+)
+def test_other_sources_are_refused(
+    script: ModuleType, tmp_path: Path, texts: dict[str, str]
+) -> None:
     """A release that nobody tried is not half changed and then built."""
     with pytest.raises(script.Refused, match=r"are not Horovod 0\.28\.1's sources"):
-        script.patch(sources(tmp_path, text))
+        script.patch(sources(tmp_path, **texts))
 
 
 def test_wheels_are_kept_by_what_they_fit(
@@ -120,7 +141,7 @@ def test_mistakes_are_told(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 def test_the_real_sources_are_patched(tmp_path: Path) -> None:
-    """The sdist has the digest that is expected, and both places that are changed."""
+    """The sdist has the digest that is expected, and the places that are changed."""
     done = build("--sources", str(tmp_path))
     if "No matching distribution" in done.stderr or "Retrying" in done.stderr:
         pytest.skip("Horovod's sdist cannot be fetched: pip reaches no package index")
@@ -130,6 +151,8 @@ def test_the_real_sources_are_patched(tmp_path: Path) -> None:
         text = (source / name).read_text()
         assert "set(CMAKE_CXX_STANDARD 20)" in text
         assert "set(CMAKE_CXX_STANDARD 14)" not in text
+    gloo = (source / "horovod/common/gloo/gloo_context.cc").read_text()
+    assert gloo.count("iface = global_context.gloo_iface_;") == 1
 
 
 @pytest.mark.horovod

@@ -7,7 +7,6 @@ nothing may be left when all are deleted.
 
 import contextlib
 import itertools
-import os
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +30,8 @@ from rung.objects import (
 )
 from rung.objects.transfer import SHARED_BYTES_MIN
 from servers.seaweed import Seaweed
+
+pytestmark = pytest.mark.usefixtures("no_power_cuts")
 
 ABOUT = Provenance(experiment_id="exp", trial_id="exp.0", run=1)
 TABLE = b"t" * SHARED_BYTES_MIN
@@ -86,12 +87,6 @@ class Scene:
         for name in names:
             delete_checkpoint(store, "exp", name)
         assert store.list("") == []
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here is about power cuts."""
-    monkeypatch.setattr(os, "fsync", lambda _file: None)
 
 
 @pytest.fixture
