@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import click
 
@@ -87,6 +87,13 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
+def _for_its_owner(file: Path) -> IO[bytes]:
+    """Open a file that its owner alone may read, whoever could before: the token goes there."""
+    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.fchmod(handle, 0o600)
+    return os.fdopen(handle, "wb")
+
+
 def _detach(path: Path, port: int, slots: int | None) -> Server:
     """Start `rung up` in a session of its own and wait until it answers.
 
@@ -97,7 +104,7 @@ def _detach(path: Path, port: int, slots: int | None) -> Server:
     command += ["--slots", str(slots)] if slots else []
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     said = path / "up.out"
-    with said.open("wb") as output:
+    with _for_its_owner(said) as output:
         process = subprocess.Popen(  # noqa: S603 - our own command
             command,
             stdin=subprocess.DEVNULL,
