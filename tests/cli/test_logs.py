@@ -45,7 +45,7 @@ def test_following_logs(server: Scripted, rung: Rung, monkeypatch: pytest.Monkey
     assert [line.rpartition(" ")[2] for line in result.out.splitlines()] == ["Hi"]
     query = server.requested(f"{EXPERIMENT}/logs/stream")[0].query
     assert query == {"from": "start", "level": "info"}
-    assert rung("logs", "k3v9x2ab", "-f", "--since", "soon").code == 1
+    assert rung("logs", "k3v9x2ab", "-f", "--since", "soon").code == 2
 
 
 def test_following_what_ended_prints_what_is_stored(server: Scripted, rung: Rung) -> None:

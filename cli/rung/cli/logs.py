@@ -12,7 +12,6 @@ import msgspec
 from rung.cli.complete import experiment_ids
 from rung.cli.link import PATIENCE_FOLLOWING_S, Link, asynchronous, linked
 from rung.cli.output import print_json_line
-from rung.events import RungError
 
 if TYPE_CHECKING:
     from rung.client import AsyncClient, Level, LogLine, ServerEvent
@@ -195,6 +194,6 @@ def _time_ms(option: str, value: str | None) -> int | None:
     try:
         return int(datetime.fromisoformat(value).timestamp() * 1000)
     except ValueError:
-        raise RungError(
+        raise click.UsageError(
             f"--{option} must be a time such as 2026-01-31T12:00:00Z, not {value!r}"
         ) from None
