@@ -146,6 +146,26 @@ def test_what_a_filler_will_bring_is_counted(cache: Cache, tmp_path: Path) -> No
     cache.reserve([wanted.list()]).close()
 
 
+def test_what_a_stopped_filler_left_is_no_need_for_room(cache: Cache, tmp_path: Path) -> None:
+    """Half a file that is wanted counts once: its next user brings the rest, and waits not."""
+    origin = written(tmp_path / "s", a="x" * 60)
+    listing = origin.list()
+    cache.reserve([listing]).close()
+    (cache.folder / "filling" / listing.file_key(listing.entries[0])).write_bytes(b"x" * 48)
+    held, brought = filled(cache, origin)
+    assert (brought, cache.size()) == (1, 60)
+    held.close()
+
+
+def test_what_a_filler_brought_already_counts_once(cache: Cache, tmp_path: Path) -> None:
+    """Another user gets what is left beside a file on its way, however much of it has come."""
+    listing = written(tmp_path / "s", a="x" * 60).list()
+    held = cache.reserve([listing])
+    (cache.folder / "filling" / listing.file_key(listing.entries[0])).write_bytes(b"x" * 48)
+    cache.reserve([written(tmp_path / "t", b="y" * 40).list()]).close()
+    held.close()
+
+
 def test_what_never_fits_is_refused(cache: Cache, tmp_path: Path) -> None:
     """The message says how large it is, how large the cache, and what to change."""
     origin = written(tmp_path / "s", a="x" * 101)

@@ -33,5 +33,5 @@ def test_download_chooses(server: Scripted, rung: Rung) -> None:
     assert server.requests[-1].path == "/checkpoints/k3v9x2ab.0.1.1600"
     server.on(f"{EXPERIMENT}/best", json_answer(recorded.best(checkpoint=None)))
     result = rung("download", "k3v9x2ab")
-    assert result.code == 1
+    assert result.code == 6
     assert "rung checkpoints k3v9x2ab" in result.err

@@ -65,8 +65,8 @@ def test_best(server: Scripted, rung: Rung) -> None:
 
 
 def test_best_before_there_is_one(server: Scripted, rung: Rung) -> None:
-    """Before the first validation, the gateway's words are shown; exit code 1."""
+    """Before the first validation, the gateway's words are shown; exit code 6."""
     server.on(f"{EXPERIMENT}/best", problem(409, "no trial has reported a finite 'error' yet"))
     result = rung("best", "k3v9x2ab")
-    assert (result.code, result.out) == (1, "")
+    assert (result.code, result.out) == (6, "")
     assert result.err == "Error: no trial has reported a finite 'error' yet\n"

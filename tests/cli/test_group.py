@@ -17,7 +17,7 @@ def test_help_names_every_command_and_exit_code(rung: Rung) -> None:
     assert result.code == 0
     for name in COMMANDS:
         assert f"\n  {name} " in result.out
-    for code in ("0", "1", "2", "3", "4", "5", "130"):
+    for code in ("0", "1", "2", "3", "4", "5", "6", "130"):
         assert f"\n    {code}  " in result.out
 
 

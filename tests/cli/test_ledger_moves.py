@@ -148,34 +148,42 @@ def test_a_damaged_archive_is_not_restored(store: FolderStore, tmp_path: Path, r
     """It is refused with the segment's name, and nothing is written."""
     flip(store, segments_of(store, the_id(store), topic.EXPERIMENTS)[1], 600)
     result = rung("ledger", "import", store.url, "--data", str(tmp_path / "new"))
-    assert result.code == 1
+    assert result.code == 6
     assert "the segment experiments/0" in result.err
     assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "message", "code"),
     [
-        (["audit", "--from-archive", "STORE", "--ledger", "STORE"], "not by both"),
-        (["audit", "--from-archive", "file:///no/where"], "there is no folder /no/where"),
-        (["audit", "--from-archive", "ftp://x"], "known are URLs such as"),
-        (["audit", "--from-archive", "STORE#nope"], "no archive of the ledger 'nope'"),
-        (["ledger", "import", "kafka://localhost:1", "--data", "NEW"], "export it first"),
-        (["ledger", "import", "STORE", "--ledger", "/srv/x"], "name a cluster, kafka://"),
-        (["ledger", "import", "STORE", "--url", "http://localhost:1"], "into a data folder"),
-        (["ledger", "archive", "--to", "nowhere"], "known are URLs such as"),
-        (["ledger", "show", "--ledger", "/nonexistent"], "does not exist"),
+        (["audit", "--from-archive", "STORE", "--ledger", "STORE"], "not by both", 2),
+        (["audit", "--from-archive", "file:///no/where"], "there is no folder /no/where", 6),
+        (["audit", "--from-archive", "ftp://x"], "known are URLs such as", 6),
+        (["audit", "--from-archive", "STORE#nope"], "no archive of the ledger 'nope'", 6),
+        (["ledger", "import", "kafka://localhost:1", "--data", "NEW"], "export it first", 2),
+        (["ledger", "import", "STORE", "--ledger", "/srv/x"], "name a cluster, kafka://", 2),
+        (["ledger", "import", "STORE", "--url", "http://localhost:1"], "into a data folder", 2),
+        (["ledger", "archive", "--to", "nowhere"], "known are URLs such as", 6),
+        (["ledger", "show", "--ledger", "/nonexistent"], "does not exist", 2),
+        (["audit", "--since", __file__], "--since goes with --from-archive", 2),
+        (["audit", "--url", "http://localhost:1"], "name the experiment to audit", 2),
     ],
 )
 def test_refusals(
-    arguments: list[str], message: str, store: FolderStore, tmp_path: Path, rung: Rung
+    arguments: list[str],
+    message: str,
+    *,
+    code: int,
+    store: FolderStore,
+    tmp_path: Path,
+    rung: Rung,
 ) -> None:
     """Each says what is wrong, and what would be right."""
     given = [
         it.replace("STORE", store.url).replace("NEW", str(tmp_path / "n")) for it in arguments
     ]
     result = rung(*given)
-    assert result.code in {1, 2}
+    assert result.code == code
     assert message in result.err
 
 
@@ -186,7 +194,7 @@ def test_a_folder_in_use_is_not_imported_into(
     folder = DataFolder.open(tmp_path / "busy")
     result = rung("ledger", "import", store.url, "--data", str(tmp_path / "busy"))
     folder.close()
-    assert result.code == 1
+    assert result.code == 6
     assert "stop it with `rung down --data" in result.err
 
 
@@ -200,6 +208,6 @@ def test_what_retention_took_is_in_the_archive(
 
     monkeypatch.setattr("rung.cli.deciders.audit", trimmed)
     result = rung("audit", "--data", str(data))
-    assert result.code == 1
+    assert result.code == 6
     assert "is no longer there" in result.err
     assert "rung audit --from-archive URL" in result.err

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import EXPERIMENT, Rung
-from client.scripted import TOKEN, Scripted, json_answer
+from client.scripted import TOKEN, Scripted, json_answer, problem
+from rung.events import LedgerUnavailable, RungError
+from rung.events.errors import ObjectUnavailable
 
 
 def test_status(server: Scripted, rung: Rung) -> None:
@@ -165,6 +167,28 @@ def test_a_wrong_token(server: Scripted, rung: Rung) -> None:
     result = rung("list", "--token", "wrong")
     assert result.code == 3
     assert "RUNG_TOKEN" in result.err
+
+
+@pytest.mark.parametrize("kind", [LedgerUnavailable, ObjectUnavailable])
+def test_a_ledger_that_is_away_is_no_verdict(
+    kind: type[RungError], rung: Rung, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whoever audits tells what differs, 1, from what could not be read, 3."""
+    (tmp_path / "x.jsonl").touch()
+
+    def away(*_: object) -> None:
+        raise kind("nobody answers")
+
+    monkeypatch.setattr("rung.cli.records.open_ledger", away)
+    result = rung("audit", "--ledger", str(tmp_path / "x.jsonl"))
+    assert (result.code, result.err) == (3, "Error: nobody answers\n")
+
+
+@pytest.mark.parametrize("status", [409, 500])
+def test_what_cannot_be_done_is_no_verdict(status: int, server: Scripted, rung: Rung) -> None:
+    """An id that is ambiguous, a server that fails: neither is an experiment that errored."""
+    server.on(EXPERIMENT, problem(status, "it may be any of these"))
+    assert rung("wait", "k3v9x2ab").code == 6
 
 
 def test_which_rung_is_meant(

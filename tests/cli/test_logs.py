@@ -30,13 +30,47 @@ def test_logs(server: Scripted, rung: Rung) -> None:
 def test_following_logs(server: Scripted, rung: Rung, monkeypatch: pytest.MonkeyPatch) -> None:
     """With -f, lines come from the stream, filtered here where it cannot, until the end."""
     monkeypatch.setattr("rung.cli.logs._LOOK_S", 0.05)
-    lines = [LINE, LINE | {"text": "other"}, LINE | {"text": "high", "time_ms": 5}]
-    server.on(EXPERIMENT, json_answer(recorded.experiment()))
+    lines = [
+        LINE | {"text": "Hi"},
+        LINE | {"text": "other"},
+        LINE | {"text": "high", "time_ms": 5},
+    ]
+    ended = json_answer(recorded.experiment())
+    server.on(EXPERIMENT, json_answer(recorded.experiment("active")), ended)
     event = {"trial_id": "k3v9x2ab.1", "run": 1, "lines": lines}
     server.on(f"{EXPERIMENT}/logs/stream", stream(event))
+    server.on(f"{EXPERIMENT}/logs", json_answer({"items": [], "next_cursor": None}))
     result = rung("logs", "k3v9x2ab", "-f", "--text", "hi", "--since", "10", "--level", "info")
     assert result.code == 0
-    assert [line.rpartition(" ")[2] for line in result.out.splitlines()] == ["hi"]
+    assert [line.rpartition(" ")[2] for line in result.out.splitlines()] == ["Hi"]
     query = server.requested(f"{EXPERIMENT}/logs/stream")[0].query
     assert query == {"from": "start", "level": "info"}
-    assert rung("logs", "k3v9x2ab", "-f", "--since", "soon").code == 1
+    assert rung("logs", "k3v9x2ab", "-f", "--since", "soon").code == 2
+
+
+def test_following_what_ended_prints_what_is_stored(server: Scripted, rung: Rung) -> None:
+    """However long the stream would take to come to its lines; it is not asked."""
+    server.on(EXPERIMENT, json_answer(recorded.experiment()))
+    server.on(f"{EXPERIMENT}/logs/stream", stream())
+    stored = LINE | {"trial_id": "k3v9x2ab.0", "run": 1}
+    server.on(f"{EXPERIMENT}/logs", json_answer({"items": [stored], "next_cursor": None}))
+    result = rung("logs", "k3v9x2ab", "-f")
+    assert (result.code, result.out.count(" hi\n")) == (0, 1)
+    assert not server.requested(f"{EXPERIMENT}/logs/stream")
+
+
+def test_what_the_stream_had_not_come_to_is_read_at_the_end(
+    server: Scripted, rung: Rung, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each line once, also those of one time, of which some came; of every trial."""
+    monkeypatch.setattr("rung.cli.logs._LOOK_S", 0.05)
+    ended = json_answer(recorded.experiment())
+    server.on(EXPERIMENT, json_answer(recorded.experiment("active")), ended)
+    lines = [LINE | {"text": f"{n}", "time_ms": 10 + n // 2} for n in range(6)]
+    about = {"trial_id": "k3v9x2ab.0", "run": 1}
+    server.on(f"{EXPERIMENT}/logs/stream", stream(about | {"lines": lines[:3]}))
+    stored = [line | about for line in lines]
+    stored += [LINE | {"trial_id": "k3v9x2ab.1", "run": 1, "text": "6", "time_ms": 9}]
+    server.on(f"{EXPERIMENT}/logs", json_answer({"items": stored, "next_cursor": None}))
+    result = rung("logs", "k3v9x2ab", "-f")
+    assert [line.rpartition(" ")[2] for line in result.out.splitlines()] == list("0123456")

@@ -138,5 +138,5 @@ def test_what_it_cannot_copy_from(tmp_path: Path, rung: Rung) -> None:
     """It says what it can."""
     target = (tmp_path / "target").as_uri()
     missing = rung("objects", "copy", str(tmp_path / "nothing"), target)
-    assert (missing.code, "is no folder" in missing.err) == (1, True)
+    assert (missing.code, "is no folder" in missing.err) == (6, True)
     assert not (tmp_path / "target").exists()

@@ -99,7 +99,7 @@ def test_it_is_audited(
     assert rung("ledger", "export", experiment[:6], "-o", str(export)).code == 0
     other = str(tmp_path / "other")
     assert rung("ledger", "import", str(export), "--data", other).code == 0
-    assert rung("ledger", "import", str(export), "--data", other).code == 1
+    assert rung("ledger", "import", str(export), "--data", other).code == 6
     for arguments in (
         ["audit", experiment],
         ["audit"],
@@ -161,8 +161,8 @@ def test_the_ledger_is_read(experiment: str, rung: Rung) -> None:
     assert result.code == 0
     assert "rung.experiment.submitted.v1" in result.out
     assert "experiments" in rung("ledger", "show").out
-    assert rung("ledger", "show", "--data", "/nonexistent").code == 1
-    assert rung("ledger", "show", "--url", "http://127.0.0.1:9").code == 1
+    assert rung("ledger", "show", "--data", "/nonexistent").code == 6
+    assert rung("ledger", "show", "--url", "http://127.0.0.1:9").code == 2
 
 
 def test_what_trials_printed_is_there(
@@ -217,7 +217,7 @@ def test_control_and_status(installation: Installation, rung: Rung, tmp_path: Pa
     assert rung("cancel", experiment, "--wait").code == 0
     assert rung("wait", experiment).code == 5
     result = rung("cancel", experiment)
-    assert result.code == 1
+    assert result.code == 6
     assert "has ended" in result.err
 
 
@@ -226,7 +226,7 @@ def test_an_import_needs_the_ledger_for_itself(rung: Rung, tmp_path: Path) -> No
     file = tmp_path / "x.jsonl"
     file.write_text("")
     result = rung("ledger", "import", str(file))
-    assert result.code == 1
+    assert result.code == 6
     assert "rung down" in result.err
 
 

@@ -93,7 +93,7 @@ def test_wrong_usage_is_said(
 def test_the_searchers_metric_is_asked_for(agent: AgentEnd, rung: Rung) -> None:
     """As in Python, a validation without it is refused."""
     result = rung("report", "--step", "1", "--validation", "error=1")
-    assert result.code == 1
+    assert result.code == 6
     assert "searcher.metric" in result.err
 
 

@@ -32,7 +32,7 @@ async def lines(*texts: str) -> AsyncIterator[str]:
 )
 async def test_parse(given: list[str], events: list[tuple[str, str, object]]) -> None:
     """Lines are read as the HTML standard says."""
-    found = [event async for event in sse.parse(lines(*given))]
+    found = [event async for _, event in sse.parse(lines(*given)) if event is not None]
     assert [(event.event, event.id, event.data) for event in found] == events
 
 
@@ -61,6 +61,22 @@ async def test_it_is_taken_up_where_it_broke(
         "3.1",
     ]
     assert server.requests[0].query == {"from": "now"}
+
+
+async def test_an_id_alone_is_kept(server: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the server passed over is not asked for again, though no event was given."""
+    monkeypatch.setattr(sse, "_RETRY_S", 0.0)
+    server.on(
+        "/experiments/x/events",
+        Answer(200, b"id: 7.1\n: still here\n\nid: 8.1\n", HEADERS, drop=True),
+        Answer(200, b"id: 9.1\ndata: 2\n\n", HEADERS),
+    )
+    async with AsyncClient(server.url, TOKEN) as client:
+        events = client.follow_events("x")
+        async with contextlib.aclosing(events):
+            assert await anext(events) == ServerEvent(event="message", id="9.1", data=2)
+    resumed = [request.headers.get("Last-Event-ID") for request in server.requests]
+    assert resumed == [None, "7.1"]
 
 
 async def test_a_refusal_ends_it(server: Scripted) -> None:

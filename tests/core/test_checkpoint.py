@@ -160,6 +160,19 @@ def test_no_whole_checkpoint_means_from_scratch(
     assert len(agent.of(Damaged)) == 3
 
 
+def test_a_start_from_another_experiment_is_never_from_scratch(
+    managed: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fine-tuning without the weights that it is about is refused, with what to change."""
+    agent, stored = three_runs(managed)
+    damage(agent, stored[0])
+    ctx = go_on(agent, monkeypatch, [stored[0], "other000.0.1.5"])
+    with ctx, pytest.raises(ObjectDamaged, match=r"other000\.0\.1\.5.*source_checkpoint_uuid"):
+        _ = ctx.checkpoint.latest
+    agent.wait_for_end(2)
+    assert [item.checkpoint_id for item in agent.of(Damaged)] == [stored[0], "other000.0.1.5"]
+
+
 def test_any_checkpoint_can_be_read_but_is_not_gone_on_from(managed: Managed) -> None:
     """Reading another checkpoint verifies it too, and reports nothing."""
     agent, ctx = managed()

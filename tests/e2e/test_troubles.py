@@ -108,7 +108,7 @@ def test_a_second_up_on_the_same_folder_is_refused(installation: Installation) -
     """It says which process holds the folder and what to do; the first goes on."""
     refused = installation.rung("up", "--port", "0", check=False)
 
-    assert refused.returncode == 1
+    assert refused.returncode == 6
     assert f"process {installation.server_process.pid}" in refused.stderr
     assert "rung down" in refused.stderr
     assert "Traceback" not in refused.stderr
@@ -124,7 +124,7 @@ def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         refused = Installation(tmp_path / "data").rung("up", "--port", str(port), check=False)
 
-    assert refused.returncode == 1
+    assert refused.returncode == 6
     assert f"port {port}" in refused.stderr
     assert "--port" in refused.stderr
     assert "Traceback" not in refused.stderr
@@ -138,7 +138,7 @@ def test_a_folder_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     (data / "version").write_text("99\n")
     refused = Installation(data).rung("up", "--port", "0", check=False)
 
-    assert refused.returncode == 1
+    assert refused.returncode == 6
     assert "newer Rung" in refused.stderr
     assert "Traceback" not in refused.stderr
     assert not (data / "ledger").exists()
@@ -149,7 +149,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     """The kernel's own folder is one that not even root may write."""
     refused = Installation(tmp_path).rung("up", "--port", "0", "--data", "/proc/rung", check=False)
 
-    assert refused.returncode == 1
+    assert refused.returncode == 6
     assert "/proc/rung" in refused.stderr
     assert "--data" in refused.stderr
     assert "Traceback" not in refused.stderr
@@ -166,7 +166,7 @@ def test_a_truncated_ledger_is_refused(installation: Installation) -> None:
             handle.truncate(file.stat().st_size // 2)
     refused = installation.rung("up", "--port", "0", check=False)
 
-    assert refused.returncode == 1
+    assert refused.returncode == 6
     assert refused.stdout == ""
     assert "ledger.db" in refused.stderr
     assert "Traceback" not in refused.stderr

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import io
 import socket
+import tarfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,17 @@ searcher:
 hyperparameters:
   lr: {type: double, minval: 0.0, maxval: 1.0}
 """
+
+
+def archive(**files: bytes) -> bytes:
+    """Return a tar.gz of these files."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
 
 
 class World:

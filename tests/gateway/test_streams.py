@@ -155,6 +155,37 @@ async def test_quiet_stream_says_that_it_lives(world: World) -> None:
             assert [await anext(events) for _ in range(3)] == [None] * 3
 
 
+async def test_a_busy_partition_is_passed_over(world: World) -> None:
+    """While only others' records come, comments do too, with ids behind what was passed over."""
+    world.settings = Settings(heartbeat=0.2)
+    await world.write(submitted())
+    line = LogLine(rank=0, stream="stdout", level="info", time_ms=1, text="theirs")
+    theirs = LogsPrinted(experiment_id="other", trial_id="other.0", run=1, lines=[line])
+
+    async def others() -> None:
+        while True:
+            await world.write(theirs)
+            await asyncio.sleep(0.01)
+
+    path = f"/experiments/{EXPERIMENT}/logs/stream"
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with world.gateway() as client, asyncio.timeout(20):
+        writing = asyncio.create_task(others())
+        async with client.session.get(f"{client.url}/api/v1{path}", headers=headers) as response:
+            said = [(await response.content.readline()).decode().strip() for _ in range(8)]
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+        await world.write(_printed(0, (0, "mine")))
+        last = said[5].removeprefix("id: ")
+        async with opened(client, path, last) as events:
+            (seen,) = await take(events, 1)
+
+    assert said[0].startswith("retry: ")
+    assert (said[3], said[6]) == (": still here", ": still here")
+    assert sum(map(int, last.split("."))) > sum(map(int, said[2].removeprefix("id: ").split(".")))
+    assert seen.data["lines"][0]["text"] == "mine"
+
+
 async def test_stop_ends_streams(world: World) -> None:
     """A server that goes down ends its streams in good order, and does not wait for clients."""
     await world.write(submitted())

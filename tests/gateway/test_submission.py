@@ -2,30 +2,17 @@
 
 import asyncio
 import gzip
-import io
-import tarfile
 
 import aiohttp
 import pytest
 
 from gateway.client import TOKEN, Client
-from gateway.conftest import EXPERIMENT_FILE, World
+from gateway.conftest import EXPERIMENT_FILE, World, archive
 from rung.events import LedgerUnavailable, decode
 from rung.events.experiment import ExperimentSubmitted
 from rung.expconf.code import check_archive
 from rung.gateway.config import Settings
 from rung.gateway.name import LETTERS
-
-
-def archive(**files: bytes) -> bytes:
-    """Return a tar.gz of these files."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-        for name, content in files.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
-    return buffer.getvalue()
 
 
 async def test_experiment_is_on_record(world: World, client: Client) -> None:

@@ -1,10 +1,12 @@
 """Starting from another experiment's checkpoint."""
 
+import asyncio
+
 import pytest
 
-from gateway.conftest import EXPERIMENT_FILE, World
+from gateway.conftest import EXPERIMENT_FILE, World, archive, until
 from gateway.scenario import EXPERIMENT, History, stored, submitted
-from rung.events.checkpoint import CheckpointDeleted, CheckpointPinned
+from rung.events.checkpoint import CheckpointDeleted, CheckpointPinned, CheckpointRetired
 from rung.events.experiment import ExperimentSubmitted
 
 
@@ -48,6 +50,29 @@ async def test_warm_start_pins_first(world: World, field: str) -> None:
     )
     assert mine.config["searcher"]["source_checkpoint_uuid"] == "c2"
     assert shown["pinned_by"] == [mine.experiment_id]
+
+
+async def test_what_is_retired_during_the_upload_is_not_chosen(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a trial that still trains, the newest checkpoint once the code is stored counts."""
+    await _warm(world)
+    loop = asyncio.get_running_loop()
+    async with world.gateway() as client:
+
+        async def retire() -> None:
+            about = {"experiment_id": EXPERIMENT, "trial_id": f"{EXPERIMENT}.0"}
+            await world.write(CheckpointRetired(**about, checkpoint_id="c2", reason="newer ones"))
+            await until(lambda: client.get("/checkpoints/c2"), lambda it: it["state"] == "retired")
+
+        def store(*_: object) -> None:
+            asyncio.run_coroutine_threadsafe(retire(), loop).result(30)
+
+        monkeypatch.setattr("rung.gateway.routes.submission._store", store)
+        text = EXPERIMENT_FILE.replace("metric:", f"source_trial_id: {EXPERIMENT}.0\n  metric:")
+        assert (await client.submit(text, code=archive(a=b""))).status == 201
+    facts = await world.all("experiments")
+    assert [it.checkpoint_id for it in facts if isinstance(it, CheckpointPinned)] == ["c1"]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def run(arguments: list[str]) -> int:
         sys.stdout.flush()
     except click.ClickException as error:
         error.show()
-        return exit_code.USAGE if isinstance(error, click.UsageError) else exit_code.FAILED
+        return exit_code.USAGE if isinstance(error, click.UsageError) else exit_code.TROUBLE
     except (click.Abort, KeyboardInterrupt):
         click.echo("Interrupted.", err=True)
         return exit_code.INTERRUPTED

@@ -58,10 +58,10 @@ async def audit(
         from rung.cli.audit_archive import audit_archive  # noqa: PLC0415 - only where it is needed
 
         if source is not None:
-            raise RungError("name the ledger by --ledger or by --from-archive, not by both")
+            raise click.UsageError("name the ledger by --ledger or by --from-archive, not by both")
         return await audit_archive(archive, experiment_id, earlier, as_json=link.json)
     if earlier is not None:
-        raise RungError("--since goes with --from-archive")
+        raise click.UsageError("--since goes with --from-archive")
     verdict = await _audit(link, experiment_id, source)
     if link.json:
         print_json(verdict)
@@ -78,7 +78,7 @@ async def _audit(link: Link, experiment_id: str | None, source: Path | str | Non
     if source is not None:
         return await _audit_here(source, experiment_id)
     if experiment_id is None:
-        raise RungError(
+        raise click.UsageError(
             "name the experiment to audit, or with --ledger or --data the ledger to audit whole"
         )
     async with link.client() as client:

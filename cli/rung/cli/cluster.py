@@ -1,9 +1,7 @@
 """`rung cluster init|status`: a ledger on Kafka, made and watched."""
 
 import asyncio
-import contextlib
 import re
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +10,7 @@ import click
 from rung.cli import exit_code
 from rung.cli.link import asynchronous
 from rung.cli.output import print_json
-from rung.events import TOPICS, LedgerUnavailable, RungError
+from rung.events import TOPICS, RungError
 
 if TYPE_CHECKING:
     from rung.ledger.kafka import Created, Finding
@@ -99,14 +97,13 @@ async def init(  # noqa: PLR0913 - what can be chosen
     settings = kafka.KafkaSettings.from_environment()
     kept = dict(retentions)
     made = None
-    with _answered():
-        if not dry_run:
-            made = await kafka.create(
-                url, settings, partitions=partitions, replication=replication, retention=kept
-            )
-        findings: list[Finding] = await kafka.check(
-            url, settings, replication=replication, retention=kept
+    if not dry_run:
+        made = await kafka.create(
+            url, settings, partitions=partitions, replication=replication, retention=kept
         )
+    findings: list[Finding] = await kafka.check(
+        url, settings, replication=replication, retention=kept
+    )
     of_objects = [] if objects is None else await _ready(objects, dry_run=dry_run)
     if as_json:
         print_json({"ledger": made, "findings": findings, "objects": of_objects})
@@ -158,24 +155,12 @@ async def status(*, url: str, objects: str | None, as_json: bool) -> int:
     from rung.objects import open_store  # noqa: PLC0415 - see above
 
     store = open_store(objects) if objects else None
-    with _answered():
-        found = await survey(url, kafka.KafkaSettings.from_environment(), store)
+    found = await survey(url, kafka.KafkaSettings.from_environment(), store)
     if as_json:
         print_json(found)
     else:
         print_status(found)
     return exit_code.FAILED if found.problems else exit_code.OK
-
-
-@contextlib.contextmanager
-def _answered() -> Iterator[None]:
-    """Say of a cluster that does not answer that it cannot be reached: exit code 3."""
-    try:
-        yield
-    except LedgerUnavailable as error:
-        from rung.client import Unreachable  # noqa: PLC0415 - a quarter of a second
-
-        raise Unreachable(str(error)) from error
 
 
 def _kafka() -> Any:

@@ -8,12 +8,15 @@ import fcntl
 import json
 import os
 import secrets
+import time
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
 from rung.events import RungError
 
 LAYOUT_VERSION: Final = 1
+_WRITING_S: Final = 0.01
+"""Who took the lock writes its number at once."""
 
 
 class DataFolderError(RungError):
@@ -52,14 +55,28 @@ def read_server(data: Path) -> Server:
 
 def is_running(data: Path) -> bool:
     """Return whether some process holds the folder's lock."""
+    return holder_of(data) is not None
+
+
+def holder_of(data: Path) -> int | None:
+    """Return the process that holds the folder's lock, None if none does.
+
+    It holds it from its start on, long before it answers.
+    """
     try:
         with (data / "lock").open("r+") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return False
+            while True:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    handle.seek(0)
+                    if (text := handle.read().strip()).isdigit():
+                        return int(text)
+                else:
+                    return None
+                time.sleep(_WRITING_S)
     except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
+        return None
 
 
 class DataFolder:

@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from rung.cli.data_folder import default_path, is_running, read_server
+from rung.cli.data_folder import default_path, holder_of, is_running
 from rung.cli.output import print_json_line
 from rung.events import RungError
 
@@ -21,9 +21,8 @@ _STOP_S_MAX: Final = 60.0
 def down(data: Path | None, *, as_json: bool) -> None:
     """Stop the Rung of a data folder; what trains goes on from its checkpoints at the next up."""
     path = (data or default_path()).expanduser().absolute()
-    pid = None
-    if is_running(path):
-        pid = read_server(path).pid
+    pid = holder_of(path)
+    if pid is not None:
         os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + _STOP_S_MAX
         while is_running(path):

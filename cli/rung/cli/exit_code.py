@@ -10,6 +10,7 @@ USAGE: Final = 2
 UNREACHABLE: Final = 3
 NOT_FOUND: Final = 4
 CANCELED: Final = 5
+TROUBLE: Final = 6
 INTERRUPTED: Final = 130
 
 HELP: Final = """\b
@@ -17,9 +18,10 @@ Exit codes:
   0  it is so, it is done
   1  the thing asked about failed: the experiment errored, the audit differs
   2  wrong usage, or an experiment file or code folder that is refused
-  3  no server answers, or it refuses the token
+  3  no server or ledger answers, or it refuses the token
   4  nothing has that id
   5  the experiment was canceled
+  6  it could not be done, or not be found out, for another reason: the message says which
   130  interrupted; what runs on the server goes on
 """
 
@@ -32,16 +34,16 @@ def of_state(state: str) -> int:
 
 
 def of_error(error: RungError) -> int:
-    """Return the exit code for an error."""
+    """Return the exit code for an error; never the one of a verdict, which somebody reached."""
     # Imported here, for it costs a quarter of a second and most commands end well.
     from rung.client import Invalid, NotFound, Unauthorized, Unreachable  # noqa: PLC0415
-    from rung.events.errors import InvalidConfig  # noqa: PLC0415
+    from rung.events.errors import InvalidConfig, LedgerUnavailable, ObjectUnavailable  # noqa: PLC0415
     from rung.expconf.archive import InvalidCode  # noqa: PLC0415
 
-    if isinstance(error, Unreachable | Unauthorized):
+    if isinstance(error, Unreachable | Unauthorized | LedgerUnavailable | ObjectUnavailable):
         return UNREACHABLE
     if isinstance(error, NotFound):
         return NOT_FOUND
     if isinstance(error, Invalid | InvalidConfig | InvalidCode):
         return USAGE
-    return FAILED
+    return TROUBLE

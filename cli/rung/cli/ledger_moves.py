@@ -99,12 +99,13 @@ async def opened_for(link: Link, source: Path | str | None) -> AsyncIterator["Le
     """Open the ledger that is to be read: the one named, or that of the data folder.
 
     Raises:
+        UsageError: it is said to be at an URL of HTTP.
         RungError: there is none.
     """
     from rung.cli.records import has_ledger, open_ledger  # noqa: PLC0415 - only where it is needed
 
     if source is None and link.url is not None:
-        raise RungError(
+        raise click.UsageError(
             "the ledger is read from a data folder, not over HTTP: name it with --data or"
             " --ledger, on the machine where it lies"
         )
@@ -125,7 +126,9 @@ async def _lines_of(source: Path | str) -> AsyncIterator[IO[bytes]]:
     from rung.ledger.archive import export  # noqa: PLC0415 - see above
 
     if source.startswith("kafka://"):  # noqa: ASYNC240 - a string is no path
-        raise RungError("an export or an archive is imported, not a ledger: export it first")
+        raise click.UsageError(
+            "an export or an archive is imported, not a ledger: export it first"
+        )
     with tempfile.TemporaryFile() as lines:
         async with open_archive(source) as archived:
             await export(archived, lines)
@@ -142,7 +145,7 @@ async def _target(url: str | None, link: Link) -> AsyncIterator["Ledger"]:
     log_plainly()
     if url is None:
         if link.url is not None:
-            raise RungError(
+            raise click.UsageError(
                 "an export is imported into a data folder: name it with --data; or into a cluster:"
                 " name its ledger with --ledger kafka://…"
             )
@@ -152,7 +155,7 @@ async def _target(url: str | None, link: Link) -> AsyncIterator["Ledger"]:
                 " and start it again"
             )
     elif not url.startswith("kafka://"):
-        raise RungError(
+        raise click.UsageError(
             f"--ledger {url}: name a cluster, kafka://HOST/PREFIX; for a folder --data"
         )
     opened = await open_ledger(link.data / "ledger" if url is None else url)

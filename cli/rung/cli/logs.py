@@ -12,7 +12,6 @@ import msgspec
 from rung.cli.complete import experiment_ids
 from rung.cli.link import PATIENCE_FOLLOWING_S, Link, asynchronous, linked
 from rung.cli.output import print_json_line
-from rung.events import RungError
 
 if TYPE_CHECKING:
     from rung.client import AsyncClient, Level, LogLine, ServerEvent
@@ -89,32 +88,67 @@ async def _read(
 async def _follow(
     client: "AsyncClient", name: str, wanted: Wanted
 ) -> "AsyncGenerator[LogLine, None]":
-    """Yield what is there and what comes, until the experiment or the trial ended."""
+    """Yield what is there and what comes, until the experiment or the trial ended.
+
+    The stream passes everybody's lines, so its silence does not mean that all of these came: what
+    is stored is read at the end, and the lines among it that did not come are yielded then.
+    """
     since, until = _time_ms("since", wanted.since), _time_ms("until", wanted.until)
     query = {"rank": wanted.rank, "level": wanted.level, "from": "start"}
-    ended = await _ended(client, name)  # says at once if there is nothing of that name
-    async with contextlib.aclosing(client.follow_logs(name, query)) as events:
-        async for event in _until_ended(client, name, events, ended=ended):
-            for line in _lines_of(event.data):
-                if wanted.text is not None and wanted.text not in line.text:
-                    continue
-                if since is not None and line.time_ms < since:
-                    continue
+    text, shown = (wanted.text or "").lower(), _Shown()
+    if not await _ended(client, name):  # says at once if there is nothing of that name
+        async with contextlib.aclosing(client.follow_logs(name, query)) as events:
+            async for line in _until_ended(client, name, events):
                 if until is not None and line.time_ms >= until:
-                    return
+                    break
+                if text in line.text.lower() and line.time_ms >= (since or 0):
+                    shown.note(line)
+                    yield line
+    async with contextlib.aclosing(_read(client, name, wanted)) as lines:
+        async for line in lines:
+            if not shown.take(line):
                 yield line
 
 
+class _Shown:
+    """The lines that came by a stream: of each source all up to its last one, by time."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, int, int, str], tuple[int, int]] = {}
+
+    def note(self, line: "LogLine") -> None:
+        """Note the next line of its source."""
+        time_ms, count = self._last.get(_source_of(line), (-1, 0))
+        if line.time_ms > time_ms:
+            self._last[_source_of(line)] = (line.time_ms, 1)
+        elif line.time_ms == time_ms:
+            self._last[_source_of(line)] = (time_ms, count + 1)
+
+    def take(self, line: "LogLine") -> bool:
+        """Return whether it came already; of those with the last time, so many as were noted."""
+        time_ms, count = self._last.get(_source_of(line), (-1, 0))
+        if line.time_ms != time_ms or not count:
+            return line.time_ms < time_ms
+        self._last[_source_of(line)] = (time_ms, count - 1)
+        return True
+
+
+def _source_of(line: "LogLine") -> tuple[str, int, int, str]:
+    return line.trial_id, line.run, line.rank, line.stream
+
+
 async def _until_ended(
-    client: "AsyncClient", name: str, events: "AsyncGenerator[ServerEvent, None]", *, ended: bool
-) -> "AsyncGenerator[ServerEvent, None]":
-    """Yield events until what they are about ended and nothing more comes."""
+    client: "AsyncClient", name: str, events: "AsyncGenerator[ServerEvent, None]"
+) -> "AsyncGenerator[LogLine, None]":
+    """Yield the lines of events until what they are about ended and nothing more comes."""
+    ended = False
     coming = asyncio.ensure_future(anext(events))
     try:
         while True:
             done, _ = await asyncio.wait({coming}, timeout=_LOOK_S)
             if done:
-                yield coming.result()
+                for line in _lines_of(coming.result().data):
+                    yield line
                 coming = asyncio.ensure_future(anext(events))
             elif ended:
                 return
@@ -160,6 +194,6 @@ def _time_ms(option: str, value: str | None) -> int | None:
     try:
         return int(datetime.fromisoformat(value).timestamp() * 1000)
     except ValueError:
-        raise RungError(
+        raise click.UsageError(
             f"--{option} must be a time such as 2026-01-31T12:00:00Z, not {value!r}"
         ) from None

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import click
 
@@ -16,7 +16,8 @@ from rung.cli.output import print_json_line
 from rung.events import RungError
 
 DEFAULT_PORT: Final = 8080
-_START_S_MAX: Final = 60.0
+_SAY_S: Final = 15.0
+"""How often to say that it is still starting."""
 
 
 @click.command()
@@ -87,8 +88,17 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
+def _for_its_owner(file: Path) -> IO[bytes]:
+    """Open a file that its owner alone may read, whoever could before: the token goes there."""
+    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.fchmod(handle, 0o600)
+    return os.fdopen(handle, "wb")
+
+
 def _detach(path: Path, port: int, slots: int | None) -> Server:
-    """Start `rung up` in a session of its own and wait until it answers.
+    """Start `rung up` in a session of its own and wait until it answers, however long it takes.
+
+    Killed while it folds a large ledger, it would begin anew the next time.
 
     Raises:
         RungError: it ended instead; with what it said.
@@ -97,7 +107,7 @@ def _detach(path: Path, port: int, slots: int | None) -> Server:
     command += ["--slots", str(slots)] if slots else []
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     said = path / "up.out"
-    with said.open("wb") as output:
+    with _for_its_owner(said) as output:
         process = subprocess.Popen(  # noqa: S603 - our own command
             command,
             stdin=subprocess.DEVNULL,
@@ -105,14 +115,19 @@ def _detach(path: Path, port: int, slots: int | None) -> Server:
             stderr=output,
             start_new_session=True,
         )
-    deadline = time.monotonic() + _START_S_MAX
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise RungError(said.read_text().strip().removeprefix("Error: "))
+    began = told = time.monotonic()
+    while process.poll() is None:
         with contextlib.suppress(RungError):
             server = read_server(path)
             if server.pid == process.pid:
                 return server
+        if time.monotonic() - told > _SAY_S:
+            told = time.monotonic()
+            click.echo(
+                f"Rung is starting for {told - began:.0f} s now (process {process.pid}): a large"
+                f" ledger takes its time. {path}/log/rung.log says more; `rung down --data {path}`"
+                " ends it.",
+                err=True,
+            )
         time.sleep(0.05)
-    process.kill()
-    raise RungError(f"Rung did not start within {_START_S_MAX:.0f} s; see {path}/log/rung.log")
+    raise RungError(said.read_text().strip().removeprefix("Error: "))

@@ -34,6 +34,10 @@ class _Message:
         self.event = "message"
         self.data: list[str] = []
 
+    def as_event(self, last_id: str) -> ServerEvent:
+        """Return the event that it is."""
+        return ServerEvent(event=self.event, id=last_id, data=_json("\n".join(self.data)))
+
 
 async def follow(
     transport: Transport, path: str, query: Query | None = None, after: str | None = None
@@ -58,23 +62,26 @@ async def follow(
             async with transport.open(
                 path, query=query, headers=headers, silence_s=_SILENCE_S
             ) as stream:
-                async for event in parse(_lines(stream)):
-                    last = event.id or last
-                    yield event
+                async for seen, event in parse(_lines(stream)):
+                    last = seen or last
+                    if event is not None:
+                        yield event
         except (aiohttp.ClientError, TimeoutError):
             pass  # the connection broke in the middle; taken up again below
         await asyncio.sleep(_RETRY_S)
 
 
-async def parse(lines: AsyncIterable[str]) -> AsyncIterator[ServerEvent]:
-    """Yield the events that lines describe, as the HTML standard says."""
+async def parse(lines: AsyncIterable[str]) -> AsyncIterator[tuple[str, ServerEvent | None]]:
+    """Yield the events that lines describe, as the HTML standard says, each behind its id.
+
+    A message without data is no event, yet its id counts: so the server says how far it has read
+    where nothing concerns the client.
+    """
     message = _Message()
     last_id = ""
     async for line in lines:
         if not line:
-            if message.data:
-                data = "\n".join(message.data)
-                yield ServerEvent(event=message.event, id=last_id, data=_json(data))
+            yield last_id, message.as_event(last_id) if message.data else None
             message = _Message()
             continue
         name, _, value = line.partition(":")

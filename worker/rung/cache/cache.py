@@ -116,7 +116,7 @@ class Cache:
                 if not tree.complete
                 for entry in listing.entries
             }
-            missing = sum(n for key, n in wanted.items() if not self._shelf.has(key, n))
+            missing = sum(self._shelf.lacks(key, size) for key, size in wanted.items())
             if missing:
                 self._make_room(missing, set(wanted), listings)
             for tree, listing in zip(trees, listings, strict=True):
@@ -140,7 +140,7 @@ class Cache:
                 " --cache-bytes of the agent, or name fewer data"
             )
         own = {listing.key for listing in listings}
-        promised = sum(_promised(tree) for tree in self._all() if tree.folder.name not in own)
+        promised = sum(self._promised(tree) for tree in self._all() if tree.folder.name not in own)
         room = limit - self._shelf.size() - promised
         if room < missing:
             room += self._shelf.sweep(keys)
@@ -157,6 +157,19 @@ class Cache:
                 " use all but"
                 f" {_gib(max(0, room))}; it waits until one ends (or raise --cache-bytes)"
             )
+
+    def _promised(self, tree: Tree) -> int:
+        """Return the bytes that still come into a tree that somebody uses."""
+        if tree.complete or not tree.used():
+            return 0
+        listing = tree.listing()
+        if listing is None:
+            return 0
+        return sum(
+            entry.size - self._shelf.arrived(listing.file_key(entry), entry.size)
+            for entry in listing.entries
+            if not tree.holds(entry)
+        )
 
     def _evict(self, tree: Tree) -> None:
         _log.info("evicting data", tree=tree.folder.name)
@@ -177,16 +190,6 @@ class Cache:
             yield
         finally:
             os.close(lock)
-
-
-def _promised(tree: Tree) -> int:
-    """Return the bytes that still come into a tree that somebody uses."""
-    if tree.complete or not tree.used():
-        return 0
-    listing = tree.listing()
-    if listing is None:
-        return 0
-    return sum(entry.size for entry in listing.entries if not tree.holds(entry))
 
 
 def _gib(size: int) -> str:

@@ -88,6 +88,17 @@ class Shelf:
             intact(place / digest[:2] / digest, size) for place in (self._blobs, self._suspects)
         )
 
+    def lacks(self, file_key: str, size: int) -> int:
+        """Return how many bytes `size` will grow by until a version of a file is here."""
+        return 0 if self.has(file_key, size) else size - self.arrived(file_key, size)
+
+    def arrived(self, file_key: str, size: int) -> int:
+        """Return how many bytes of a file on its way `size` counts already."""
+        try:
+            return min(size, (self._filling / file_key).stat().st_size)
+        except FileNotFoundError:
+            return 0
+
     def partial(self, file_key: str, size: int) -> Partial:
         """Return a file on its way here."""
         return Partial(self._filling / file_key, size)

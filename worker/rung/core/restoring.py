@@ -69,12 +69,12 @@ class Restoring:
     def latest(self) -> str | None:
         """Return the name of the newest checkpoint that is whole."""
         if not self._searched:
-            self._searched = True
             if self._ranks.is_chief:
                 self._sweep()
                 self._found = self._first_whole()
             found = self._found.stored.manifest.checkpoint_id if self._found else None
             self._latest = self._ranks.broadcast(found)
+            self._searched = True
         return self._latest
 
     @contextlib.contextmanager
@@ -143,6 +143,12 @@ class Restoring:
             yield Path(folder)
 
     def _first_whole(self) -> OpenCheckpoint | None:
+        """Return the first candidate that is whole; None: start from scratch.
+
+        Raises:
+            ObjectDamaged: none is, and another experiment's was wanted: its weights are what the
+                run is about, so that it must not begin without them.
+        """
         for checkpoint_id in self._spec.restore:
             folder = Path(tempfile.mkdtemp(prefix="restore-", dir=self._scratch))
             try:
@@ -153,6 +159,16 @@ class Restoring:
                 shutil.rmtree(folder)
                 _log.warning("checkpoint damaged; trying the one before", reason=str(error))
                 self._link.send(Damaged(checkpoint_id, str(error)))
+        foreign = [
+            checkpoint_id
+            for checkpoint_id in self._spec.restore
+            if self._experiment_of(checkpoint_id) != self._spec.experiment_id
+        ]
+        if foreign:
+            raise ObjectDamaged(
+                f"checkpoint {foreign[0]}, which this experiment starts from, is damaged or gone:"
+                " submit it again with another searcher.source_checkpoint_uuid or source_trial_id"
+            )
         if self._spec.restore:
             _log.warning("no checkpoint is whole; training starts from scratch")
         return None

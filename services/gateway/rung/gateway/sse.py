@@ -2,6 +2,8 @@
 
 A stream merges some partitions of some topics. The id of each event holds, for each of them, the
 position behind what was sent, so that `Last-Event-ID` resumes without a loss or a repetition.
+Where nothing concerns the client for a while, an id without data comes with the comment that says
+that the stream lives: what was passed over is not read again, and a client that left is noticed.
 
 The ledger is the buffer: no more is read from it than the client takes, at most one batch of each
 partition is held, and a client that takes nothing for too long is cut off; it comes back with
@@ -10,6 +12,7 @@ partition is held, and a client that takes nothing for too long is cut off; it c
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -89,11 +92,18 @@ class _Client:
         self._request = request
         self._response = response
         self._timeout_s = timeout_s
+        self._sent = time.monotonic()
+
+    @property
+    def quiet_s(self) -> float:
+        """How long ago something was sent."""
+        return time.monotonic() - self._sent
 
     async def send(self, data: bytes) -> None:
         """Send, waiting for a client that is behind, though not for ever."""
         async with asyncio.timeout(self._timeout_s):
             await self._response.write(data)
+        self._sent = time.monotonic()
 
     def cut(self, reason: str) -> None:
         """Cut the connection, unsent data included."""
@@ -114,11 +124,12 @@ async def _pump(
 ) -> None:
     closing = asyncio.create_task(context.closing.wait())
     getting = asyncio.create_task(batches.get())
+    heartbeat = context.settings.heartbeat
     try:
         while not closing.done():
             await asyncio.wait(
                 (getting, closing),
-                timeout=context.settings.heartbeat,
+                timeout=max(0.0, heartbeat - client.quiet_s),
                 return_when=asyncio.FIRST_COMPLETED,
             )
             if getting.done():
@@ -129,8 +140,8 @@ async def _pump(
                 for chunk in _chunks(index, records, positions, render):
                     await client.send(chunk)
                 getting = asyncio.create_task(batches.get())
-            elif not closing.done():
-                await client.send(b": still here\n\n")
+            if client.quiet_s >= heartbeat and not closing.done():
+                await client.send(f"id: {_id_of(positions)}\n: still here\n\n".encode())
     finally:
         closing.cancel()
         getting.cancel()
@@ -156,8 +167,11 @@ def _chunks(
 
 def _bytes_of(frame: Frame, positions: Sequence[int]) -> bytes:
     lines = b"".join(b"data: " + line + b"\n" for line in frame.data.splitlines())
-    head = f"event: {frame.event}\nid: {'.'.join(map(str, positions))}\n"
-    return head.encode() + lines + b"\n"
+    return f"event: {frame.event}\nid: {_id_of(positions)}\n".encode() + lines + b"\n"
+
+
+def _id_of(positions: Sequence[int]) -> str:
+    return ".".join(map(str, positions))
 
 
 async def _resume(

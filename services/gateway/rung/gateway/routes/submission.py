@@ -77,6 +77,7 @@ async def _submit(
         start = resolve_start(context.views, fields)
         if code is not None:
             await asyncio.to_thread(_store, context.store, code)
+            start = resolve_start(context.views, fields)  # it may have been retired meanwhile
         await write(context, _facts(context, key, experiment_id, fields, source, digest, start))
         known = context.views.experiment(experiment_id)
     if key is not None and known is not None:

@@ -1,0 +1,96 @@
+"""`rung up` in the background, and `rung down`, which ends it."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from cli.conftest import Rung
+
+STARTING = """
+import sys
+from pathlib import Path
+from rung.cli.data_folder import DataFolder
+folder = DataFolder.open(Path(sys.argv[1]))
+print(flush=True)
+sys.stdin.read()
+"""
+"""Holds a data folder, and is not there yet."""
+
+SLOW = """#!/bin/sh
+until [ -e "$0.go" ]; do sleep 0.01; done
+echo secret > "$0.data/token"
+echo "{\\"url\\": \\"http://127.0.0.1:9\\", \\"pid\\": $$}" > "$0.new"
+mv "$0.new" "$0.data/server.json"
+exec sleep 60
+"""
+"""Starts when it is told to."""
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_what_a_detached_one_said_is_for_its_owner(
+    before: bool,  # noqa: FBT001 - a parameter of the test
+    rung: Rung,
+    tmp_path: Path,
+) -> None:
+    """Whoever may read the folder, the token is in it."""
+    data, said = tmp_path / "data", tmp_path / "data" / "up.out"
+    data.mkdir(mode=0o755)
+    (data / "version").write_text("99\n")
+    if before:
+        said.touch(0o644)
+    result = rung("up", "--detach", "--port", "0", "--data", str(data))
+    assert "newer Rung" in result.err
+    assert "newer Rung" in said.read_text()
+    assert said.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_slow_start_is_waited_for(
+    rung: Rung, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as its process lives; how long it took so far is said, not how to kill it."""
+    program = tmp_path / "x"
+    program.write_text(SLOW)
+    program.chmod(0o755)
+    monkeypatch.setattr("rung.cli.up._SAY_S", 0.1)
+    monkeypatch.setattr(sys, "executable", str(program))
+    said: list[str] = []
+
+    def echo(message: str, **_: Any) -> None:
+        said.append(message)
+        if len(said) == 2:
+            (tmp_path / "x.go").touch()
+
+    started: list[subprocess.Popen[bytes]] = []
+    start = subprocess.Popen
+
+    def remembered(*given: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(start(*given, **options))
+        return started[-1]
+
+    monkeypatch.setattr(click, "echo", echo)
+    monkeypatch.setattr(subprocess, "Popen", remembered)
+    try:
+        assert rung("up", "--detach", "--data", str(tmp_path / "x.data")).code == 0
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    assert said[0].startswith("Rung is starting for 0 s now (process ")
+    assert said[-1].startswith("Rung runs on ")
+
+
+def test_down_ends_one_that_starts(rung: Rung, tmp_path: Path) -> None:
+    """It holds the folder before it can be reached; that is enough to end it."""
+    data = tmp_path / "data"
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTING, str(data)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"\n"
+        assert rung("down", "--data", str(data), "--json").json["pid"] == process.pid
+    assert process.returncode == -15
+    assert rung("down", "--data", str(data)).code == 0
