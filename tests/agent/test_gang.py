@@ -72,8 +72,11 @@ class Pair:
         return await self.first.ended_run(allocation)
 
     async def pass_failures_on(self) -> None:
-        """Do what the scheduler does about a part that failed, once."""
-        (failed, *_) = await self.first.until(AllocationReleased, lambda it: bool(it.failed))
+        """Do what the scheduler does about a part of the next run that fails."""
+        trial = f"{EXPERIMENT}.{self._grants}."
+        (failed, *_) = await self.first.until(
+            AllocationReleased, lambda it: it.allocation_id.startswith(trial) and bool(it.failed)
+        )
         others = [name for name in ("a1", "a2") if name != failed.agent_id]
         await self.first.decide(
             AllocationSignaled(
@@ -139,6 +142,29 @@ async def test_a_failure_on_the_second_agent_ends_the_run_on_both(pair: Pair) ->
     }
     released = {each.agent_id: each.failed for each in ended.of(AllocationReleased)}
     assert released == {"a1": "", "a2": "rank 3: ValueError: no data (exit code 1)"}
+
+
+async def test_a_fault_at_an_unknown_step_cannot_repeat_itself(pair: Pair) -> None:
+    """The second agent does not hear how far the run was, so it names no kind of fault."""
+    script = (
+        "import os, time\n"
+        "from rung import core\n"
+        "with core.init() as ctx:\n"
+        "    ctx.train.report_training_metrics(7, {'loss': 1.0})\n"
+        "    ctx.distributed.barrier()\n"
+        "    if ctx.distributed.rank == int(os.environ['VICTIM']): raise ValueError('no data')\n"
+        "    time.sleep(60)"
+    )
+    faults = {}
+    for victim in ("0", "3"):
+        scheduler = asyncio.create_task(pair.pass_failures_on())
+        variables = {"environment_variables": [f"VICTIM={victim}"]}
+        ended = await pair.end_of(await pair.grant(script, environment=variables))
+        await scheduler
+        own = "a1" if victim == "0" else "a2"
+        (exited,) = [each for each in ended.of(TrialExited) if each.agent_id == own]
+        faults[own] = (exited.fault, exited.steps_completed)
+    assert faults == {"a1": ("ValueError", 7), "a2": ("", None)}
 
 
 async def test_a_failure_on_the_first_agent_ends_the_second(pair: Pair) -> None:

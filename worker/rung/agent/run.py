@@ -264,6 +264,10 @@ class Run:
     def _report(self, ending: Ending) -> None:
         node = self._node
         broken = ending.outcome in {"failed", "invalid_hp"} and not self._outside.reason
+        steps = self._watch.steps
+        if not self._chief and steps is None:
+            # Only the first agent hears of steps; two faults are the same one at the same step.
+            ending = ending._replace(fault="")
         facts = facts_of(
             ending,
             self._spec,
@@ -271,6 +275,6 @@ class Run:
             pool=node.settings.pool,
             incarnation=self._incarnation,
             failed=ending.message or "failed" if broken and self._gang else "",
-            steps=self._watch.steps,
+            steps=steps,
         )
         node.spool.put(*(facts if self._chief or broken else facts[1:]))
