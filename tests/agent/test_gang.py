@@ -13,6 +13,7 @@ from rung.events.allocation import (
     AgentJoined,
     AllocationAddressed,
     AllocationGranted,
+    AllocationLost,
     AllocationReleased,
     AllocationSignaled,
     Share,
@@ -176,6 +177,31 @@ async def test_a_failure_on_the_first_agent_ends_the_second(pair: Pair) -> None:
     ended = await pair.end_of(await pair.grant(script))
     await scheduler
     assert (ended.exit.agent_id, ended.exit.message) == ("a1", "rank 0: exit code 4")
+
+
+async def test_a_run_that_lost_an_agent_has_not_failed(pair: Pair) -> None:
+    """Ranks that broke with those of a lost agent wait for word of that; they were killed then."""
+    script = (
+        "import os, time\n"
+        "if os.environ['RUNG_RANK'] == '0':\n"
+        "    raise ConnectionResetError('Connection reset by peer')\n"
+        "time.sleep(60)"
+    )
+    allocation = await pair.grant(script)
+    await pair.first.until_printed("rank 0: ConnectionResetError")
+    trial, _, run = allocation.rpartition(".")
+    await pair.first.decide(
+        AllocationLost(
+            pool=POOL,
+            allocation_id=allocation,
+            experiment_id=EXPERIMENT,
+            trial_id=trial,
+            run=int(run),
+            reason="agent a2 was lost",
+        )
+    )
+    exited = (await pair.end_of(allocation)).exit
+    assert (exited.agent_id, exited.outcome, exited.fault) == ("a1", "killed", "")
 
 
 async def test_what_agents_say_of_their_parts(pair: Pair) -> None:

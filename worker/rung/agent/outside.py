@@ -1,7 +1,8 @@
 """What one agent's part of a run hears from outside: that it is to end, and why.
 
-Where ranks on another agent fail or are lost, the ranks here soon fail, too, and say only that.
-Their end is then told in the words of the other part.
+Where ranks on another agent fail or are lost, the ranks here soon fail, too, and say only that. If
+those failed, the end is told in their words, which come at once. If their agent was lost, the run
+is lost and has not failed; but that is known only when the agent was silent for some time.
 """
 
 import asyncio
@@ -12,8 +13,9 @@ from rung.agent.aftermath import is_aftermath
 from rung.agent.outcome import Ending
 from rung.events.trial import ExitOutcome, Withdrawal
 
-AFTERMATH_S: Final = 10.0
-"""How long a failure that says that another agent's rank was lost waits for news of that."""
+AFTERMATH_S: Final = 45.0
+"""How long a failure that says that another agent's rank was lost waits for news of that: longer
+than the scheduler waits for a silent agent, which is 30 s unless it was told otherwise."""
 
 
 class Outside:
@@ -26,7 +28,7 @@ class Outside:
         """What failed on another agent, where that is why."""
         self.leaving = False
         """Whether the agent itself goes down."""
-        self._told = asyncio.Event()
+        self._over = asyncio.Event()
 
     @property
     def alone(self) -> bool:
@@ -38,8 +40,14 @@ class Outside:
         if self.asked in {"kill", how}:
             return False
         self.asked, self.reason = how, reason
-        self._told.set()
+        if how == "kill":
+            self._over.set()
         return True
+
+    def leave(self) -> None:
+        """Note that the agent goes down."""
+        self.leaving = True
+        self._over.set()
 
     def unstarted(self) -> Ending:
         """Return how a run ended that was to end before it started."""
@@ -48,12 +56,19 @@ class Outside:
         outcome: ExitOutcome = "killed" if self.asked == "kill" else "preempted"
         return Ending(outcome, None, None, "withdrawn before it started")
 
-    async def explained(self, ending: Ending) -> Ending:
-        """Return the end in the words of another agent's part, where it follows from that."""
-        if ending.outcome == "failed" and is_aftermath(ending.message):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(AFTERMATH_S):
-                    await self._told.wait()
-            if self.reason:
-                return ending._replace(message=self.reason)
-        return ending
+    async def explained(self, ending: Ending) -> Ending | None:
+        """Return how this part ended as seen from outside, once it is known what it follows from.
+
+        None: the agent goes down, and the run is lost with it.
+        """
+        if ending.outcome != "failed" or not is_aftermath(ending.message):
+            return ending
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(AFTERMATH_S):
+                await self._over.wait()
+        if self.reason:
+            return ending._replace(message=self.reason)
+        if self.asked == "kill":
+            message = f"killed, as asked, after it had lost other ranks: {ending.message}"
+            return ending._replace(outcome="killed", message=message, fault="")
+        return None if self.leaving else ending

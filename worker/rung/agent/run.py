@@ -104,8 +104,10 @@ class Run:
             self._reports.close()
             self._crew.close()
             self._rendezvous.close()
+        if ending is not None and self._gang:
+            ending = await self._outside.explained(ending)
         if ending is not None:
-            self._report(await self._outside.explained(ending) if self._gang else ending)
+            self._report(ending)
         await asyncio.to_thread(self._node.sources.discard, self.allocation_id)
 
     def ask(self, how: Withdrawal, reason: str = "") -> None:
@@ -129,7 +131,7 @@ class Run:
     def leave(self, grace_s: float) -> None:
         """Make the launched run stop because the agent itself goes down."""
         assert self._launched
-        self._outside.leaving = True
+        self._outside.leave()
         asyncio.get_running_loop().call_later(2 * grace_s, self._delivery.hurry)
         if self._outside.asked != "kill":
             self._ask_to_leave(grace_s)
