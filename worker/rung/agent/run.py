@@ -226,7 +226,9 @@ class Run:
         try:
             await self._crew.begun.wait()
             folder = Path(launches[0].folder)
-            async with self._watch.over(self._crew.mains, folder, self._slots, self._data.arrived):
+            async with self._watch.over(
+                self._crew.mains, folder, self._slots, self._data.arrived, self._delivery
+            ):
                 return await living
         finally:
             living.cancel()
