@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from agent.rig import EXPERIMENT, POOL, Ended, Rig
+from rung.agent import meeting
+from rung.agent.supply import Provision
 from rung.events import decode, topic
 from rung.events.allocation import (
     AgentJoined,
@@ -214,6 +216,41 @@ async def test_what_agents_say_of_their_parts(pair: Pair) -> None:
     assert {each.host for each in parts} == {"127.0.0.1"}
     assert [len(set(each.ports)) for each in parts] == [3, 3]
     assert {each.agent_id: bool(each.key) for each in parts} == {"a1": True, "a2": False}
+
+
+async def test_agents_wait_for_one_that_still_brings_data(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long a node takes for its data, the run starts then; the log says why it waits."""
+    monkeypatch.setattr(meeting, "NOTED_EVERY_S", 0.05)
+    supply, came = pair.second.agent._supply, asyncio.Event()
+    bring = supply.open
+
+    async def slowly(*request: Any) -> Provision:
+        await came.wait()
+        return await bring(*request)
+
+    monkeypatch.setattr(supply, "open", slowly)
+    allocation = await pair.grant("print('trained')")
+    await pair.first.until_printed("do not have the run's data yet: a2")
+    came.set()
+    ended = await pair.end_of(allocation)
+    assert ended.exit.outcome == "finished"
+    assert printed(ended) == {rank: ["trained"] for rank in range(4)}
+
+
+async def test_a_gang_that_waits_for_an_agent_can_be_killed(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for a run that is not wanted any more."""
+    monkeypatch.setattr(meeting, "NOTED_EVERY_S", 0.05)
+    monkeypatch.setattr(pair.second.agent._supply, "open", lambda *_: asyncio.Event().wait())
+    allocation = await pair.grant("print('trained')")
+    await pair.first.until_printed("waits for other agents")
+    await pair.first.decide(
+        AllocationSignaled(pool=POOL, allocation_id=allocation, agents=["a1", "a2"], how="kill")
+    )
+    assert (await pair.end_of(allocation)).exit.outcome == "killed"
 
 
 async def test_an_interface_that_is_not_there_fails_the_run(pair: Pair) -> None:

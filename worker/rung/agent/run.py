@@ -192,7 +192,7 @@ class Run:
         prepare = partial(node.sources.prepare, self.allocation_id, spec.code_digest)
         source = await node.depot.patiently("the code", self._warn, prepare)
         self._data = await node.supply.open(spec.config, source.folder, self._tell)
-        meeting = await self._rendezvous.meeting()
+        meeting = await self._rendezvous.meeting(self._tell)
         launches = []
         for member, place in zip(self._crew.members, self._places, strict=True):
             token = self.conversation.token
