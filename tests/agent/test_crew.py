@@ -101,6 +101,22 @@ async def test_who_ignores_the_stop_is_killed(
     )
 
 
+async def test_a_kill_before_the_processes_are_asked_for_ends_them(
+    running: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is killed in the moment before it is made does not train on."""
+    live = crew.Crew.live
+
+    async def killed_first(self: crew.Crew, *request: Any, **more: Any) -> bool:
+        (run,) = running.agent._runs.values()
+        run.ask("kill")
+        return await live(self, *request, **more)
+
+    monkeypatch.setattr(crew.Crew, "live", killed_first)
+    ended = await running.run_script("import time; time.sleep(60)", slots=[0, 1])
+    assert (ended.exit.outcome, ended.exit.signal) == ("killed", 9)
+
+
 async def test_a_refusal_of_any_rank_is_the_runs(running: Rig) -> None:
     """Hyperparameters that another rank than the chief refuses are refused."""
     script = (

@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from agent.rig import EXPERIMENT, POOL, Ended, Rig
+from rung.agent import meeting
+from rung.agent.supply import Provision
 from rung.events import decode, topic
 from rung.events.allocation import (
     AgentJoined,
     AllocationAddressed,
     AllocationGranted,
+    AllocationLost,
     AllocationReleased,
     AllocationSignaled,
     Share,
@@ -72,8 +75,11 @@ class Pair:
         return await self.first.ended_run(allocation)
 
     async def pass_failures_on(self) -> None:
-        """Do what the scheduler does about a part that failed, once."""
-        (failed, *_) = await self.first.until(AllocationReleased, lambda it: bool(it.failed))
+        """Do what the scheduler does about a part of the next run that fails."""
+        trial = f"{EXPERIMENT}.{self._grants}."
+        (failed, *_) = await self.first.until(
+            AllocationReleased, lambda it: it.allocation_id.startswith(trial) and bool(it.failed)
+        )
         others = [name for name in ("a1", "a2") if name != failed.agent_id]
         await self.first.decide(
             AllocationSignaled(
@@ -141,6 +147,29 @@ async def test_a_failure_on_the_second_agent_ends_the_run_on_both(pair: Pair) ->
     assert released == {"a1": "", "a2": "rank 3: ValueError: no data (exit code 1)"}
 
 
+async def test_a_fault_at_an_unknown_step_cannot_repeat_itself(pair: Pair) -> None:
+    """The second agent does not hear how far the run was, so it names no kind of fault."""
+    script = (
+        "import os, time\n"
+        "from rung import core\n"
+        "with core.init() as ctx:\n"
+        "    ctx.train.report_training_metrics(7, {'loss': 1.0})\n"
+        "    ctx.distributed.barrier()\n"
+        "    if ctx.distributed.rank == int(os.environ['VICTIM']): raise ValueError('no data')\n"
+        "    time.sleep(60)"
+    )
+    faults = {}
+    for victim in ("0", "3"):
+        scheduler = asyncio.create_task(pair.pass_failures_on())
+        variables = {"environment_variables": [f"VICTIM={victim}"]}
+        ended = await pair.end_of(await pair.grant(script, environment=variables))
+        await scheduler
+        own = "a1" if victim == "0" else "a2"
+        (exited,) = [each for each in ended.of(TrialExited) if each.agent_id == own]
+        faults[own] = (exited.fault, exited.steps_completed)
+    assert faults == {"a1": ("ValueError", 7), "a2": ("", None)}
+
+
 async def test_a_failure_on_the_first_agent_ends_the_second(pair: Pair) -> None:
     """The other agent stops its part and says nothing of its own about the run."""
     script = (
@@ -150,6 +179,31 @@ async def test_a_failure_on_the_first_agent_ends_the_second(pair: Pair) -> None:
     ended = await pair.end_of(await pair.grant(script))
     await scheduler
     assert (ended.exit.agent_id, ended.exit.message) == ("a1", "rank 0: exit code 4")
+
+
+async def test_a_run_that_lost_an_agent_has_not_failed(pair: Pair) -> None:
+    """Ranks that broke with those of a lost agent wait for word of that; they were killed then."""
+    script = (
+        "import os, time\n"
+        "if os.environ['RUNG_RANK'] == '0':\n"
+        "    raise ConnectionResetError('Connection reset by peer')\n"
+        "time.sleep(60)"
+    )
+    allocation = await pair.grant(script)
+    await pair.first.until_printed("rank 0: ConnectionResetError")
+    trial, _, run = allocation.rpartition(".")
+    await pair.first.decide(
+        AllocationLost(
+            pool=POOL,
+            allocation_id=allocation,
+            experiment_id=EXPERIMENT,
+            trial_id=trial,
+            run=int(run),
+            reason="agent a2 was lost",
+        )
+    )
+    exited = (await pair.end_of(allocation)).exit
+    assert (exited.agent_id, exited.outcome, exited.fault) == ("a1", "killed", "")
 
 
 async def test_what_agents_say_of_their_parts(pair: Pair) -> None:
@@ -162,6 +216,41 @@ async def test_what_agents_say_of_their_parts(pair: Pair) -> None:
     assert {each.host for each in parts} == {"127.0.0.1"}
     assert [len(set(each.ports)) for each in parts] == [3, 3]
     assert {each.agent_id: bool(each.key) for each in parts} == {"a1": True, "a2": False}
+
+
+async def test_agents_wait_for_one_that_still_brings_data(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long a node takes for its data, the run starts then; the log says why it waits."""
+    monkeypatch.setattr(meeting, "NOTED_EVERY_S", 0.05)
+    supply, came = pair.second.agent._supply, asyncio.Event()
+    bring = supply.open
+
+    async def slowly(*request: Any) -> Provision:
+        await came.wait()
+        return await bring(*request)
+
+    monkeypatch.setattr(supply, "open", slowly)
+    allocation = await pair.grant("print('trained')")
+    await pair.first.until_printed("do not have the run's data yet: a2")
+    came.set()
+    ended = await pair.end_of(allocation)
+    assert ended.exit.outcome == "finished"
+    assert printed(ended) == {rank: ["trained"] for rank in range(4)}
+
+
+async def test_a_gang_that_waits_for_an_agent_can_be_killed(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for a run that is not wanted any more."""
+    monkeypatch.setattr(meeting, "NOTED_EVERY_S", 0.05)
+    monkeypatch.setattr(pair.second.agent._supply, "open", lambda *_: asyncio.Event().wait())
+    allocation = await pair.grant("print('trained')")
+    await pair.first.until_printed("waits for other agents")
+    await pair.first.decide(
+        AllocationSignaled(pool=POOL, allocation_id=allocation, agents=["a1", "a2"], how="kill")
+    )
+    assert (await pair.end_of(allocation)).exit.outcome == "killed"
 
 
 async def test_an_interface_that_is_not_there_fails_the_run(pair: Pair) -> None:

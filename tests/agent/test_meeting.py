@@ -2,10 +2,11 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from rung.agent import meeting
-from rung.agent.meeting import Introductions, NotMet, Ports, alone, met
+from rung.agent.meeting import Introductions, Ports, alone, met
 from rung.events.allocation import AllocationAddressed, Share
 
 SHARES = [Share(agent_id=name, incarnation=2, slots=[0]) for name in ("a", "b")]
@@ -28,7 +29,7 @@ async def test_all_are_waited_for() -> None:
     """The meeting is there once each agent has spoken, in the order of the shares."""
     heard = Introductions()
     await heard.hear(said("b"))
-    waiting = asyncio.create_task(heard.of("e.0.1", SHARES))
+    waiting = asyncio.create_task(heard.of("e.0.1", SHARES, pytest.fail))
     await heard.hear(said("a", incarnation=1))
     assert not waiting.done()
     await heard.hear(said("a"))
@@ -37,13 +38,31 @@ async def test_all_are_waited_for() -> None:
     assert (found.chief, found.key) == ("a.example:1", "k")
 
 
-async def test_who_is_silent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a while the run fails, saying which agents did not speak."""
-    monkeypatch.setattr(meeting, "PATIENCE_S", 0.05)
+async def test_who_is_silent_is_named_and_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent may take any time for its data; now and then the log says who does."""
+    monkeypatch.setattr(meeting, "NOTED_EVERY_S", 0.02)
     heard = Introductions()
     await heard.hear(said("a"))
-    with pytest.raises(NotMet, match=r"how they can be reached: b$"):
-        await heard.of("e.0.1", SHARES)
+    notes: asyncio.Queue[str] = asyncio.Queue()
+    waiting = asyncio.create_task(heard.of("e.0.1", SHARES, notes.put_nowait))
+    for _ in range(3):
+        assert (await notes.get()).endswith("do not have the run's data yet: b")
+    await heard.hear(said("b"))
+    assert met(await waiting).chief == "a.example:1"
+
+
+async def test_what_is_expected_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much is said of others meanwhile, the parts of a run that waits are known."""
+    monkeypatch.setattr(meeting, "_KEPT", 2)
+    heard = Introductions()
+    heard.expect("e.0.1")
+    for agent in ("a", "b"):
+        await heard.hear(said(agent))
+    for number in range(4):
+        await heard.hear(msgspec.structs.replace(said("a"), allocation_id=f"e.{number}.2"))
+    found = await heard.of("e.0.1", SHARES, pytest.fail)
+    assert [each.agent_id for each in found] == ["a", "b"]
+    assert len(heard._heard) == 3
 
 
 def test_ranks_of_one_agent_meet_on_the_loopback() -> None:

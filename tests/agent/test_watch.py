@@ -1,5 +1,7 @@
 """Watching a run: hangs end it with its stacks in the log, and readings of the machine arrive."""
 
+import asyncio
+
 import pytest
 
 from agent.rig import SPEAK, Rig
@@ -39,6 +41,42 @@ async def test_a_run_that_is_stuck_in_a_library_shows_its_stacks(running: Rig) -
     assert ended.exit.fault == "hang"
     assert "before its first step" in ended.exit.message
     assert "in in_a_library" in "\n".join(ended.printed("stderr"))
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        ("say(type='fetch', number=1, name='checkpoints/e/c/state')", '"type":"fetched"'),
+        (
+            (
+                "say(type='stored', steps_completed=3, size_bytes=1, files=1, digest='x',\n"
+                "    checkpoint_id=os.environ['RUNG_ALLOCATION'] + '.3')"
+            ),
+            '"type":"shipped"',
+        ),
+    ],
+)
+async def test_to_wait_for_the_object_store_is_no_hang(
+    running: Rig, monkeypatch: pytest.MonkeyPatch, said: str, answer: str
+) -> None:
+    """While a checkpoint comes or goes, silence does not count; the time begins anew then."""
+
+    async def slow(*_: object) -> str:
+        await asyncio.sleep(1.5)
+        return ""
+
+    depot = running.agent._depot
+    monkeypatch.setattr(depot, "staged", True)
+    monkeypatch.setattr(depot, "fetch", slow)
+    monkeypatch.setattr(depot, "ship", slow)
+    script = SPEAK + (
+        f"import threading\nhello()\n{said}\n"
+        "print(channel.makefile().readline(), flush=True)\n"
+        "threading.Event().wait()\n"
+    )
+    ended = await running.run_script(script, hang_timeout=0.5)
+    assert answer in "".join(ended.printed())
+    assert ended.exit.fault == "hang"
 
 
 async def test_all_processes_of_a_hung_run_are_shown(running: Rig) -> None:

@@ -62,8 +62,8 @@ def test_a_server_is_migrated_as_far_as_its_release_goes(
     [
         ("clickhouse://host", 2, "give clickhouse://USER@HOST:9000/DATABASE"),
         ("clickhouse://me:secret@host/db", 2, "leave it out and set RUNG_CLICKHOUSE_PASSWORD"),
-        ("clickhouse://me@127.0.0.1:1/db", 1, "Connection refused"),
-        ("/no/such", 1, "there is no such folder"),
+        ("clickhouse://me@127.0.0.1:1/db", 6, "Connection refused"),
+        ("/no/such", 6, "there is no such folder"),
     ],
 )
 def test_a_place_that_cannot_be_used_is_refused(

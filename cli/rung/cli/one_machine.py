@@ -123,7 +123,12 @@ async def _agent(folder: DataFolder, slots: int | None) -> AsyncIterator[None]:
 
 async def _keep_agent(folder: DataFolder, slots: int | None, parent_pipe: int) -> None:
     while True:
-        process = await _start_agent(folder, slots, parent_pipe)
+        try:
+            process = await _start_agent(folder, slots, parent_pipe)
+        except OSError as error:  # no memory, no space for its log
+            _log.error("agent not started", error=str(error), starting_again_in_s=_AGENT_RETRY_S)
+            await asyncio.sleep(_AGENT_RETRY_S)
+            continue
         try:
             code = await process.wait()
             _log.error("agent died", exit_code=code, starting_again_in_s=_AGENT_RETRY_S)

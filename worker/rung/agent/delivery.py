@@ -30,6 +30,7 @@ class Delivery:
         self._numbers = itertools.count(1)
         self._shipments: set[asyncio.Task[None]] = set()
         self._fetches: set[asyncio.Task[None]] = set()
+        self._served_at = 0.0
         self._hurried = asyncio.Event()
         self.problem = ""
         """Why a checkpoint of the run could not be stored, if one could not."""
@@ -55,15 +56,19 @@ class Delivery:
             return f"checkpoint {message.checkpoint_id!r} is not one of this run's"
         after = self._depot.said
         task = self._depot.background(self._ship(connection, message.checkpoint_id, after))
-        self._shipments.add(task)
-        task.add_done_callback(self._shipments.discard)
+        self._follow(task, self._shipments)
         return None
 
     def fetch(self, connection: Connection, message: Fetch) -> None:
         """Bring what the run asks for."""
         task = self._depot.background(self._fetch(connection, message))
-        self._fetches.add(task)
-        task.add_done_callback(self._fetches.discard)
+        self._follow(task, self._fetches)
+
+    @property
+    def served_at(self) -> float:
+        """When the run may last have waited for the object store, by the loop's clock."""
+        waits = self._fetches or self._shipments
+        return asyncio.get_running_loop().time() if waits else self._served_at
 
     @property
     def pending(self) -> bool:
@@ -86,6 +91,16 @@ class Delivery:
             hurried.cancel()
         if self.staged:
             self._depot.background(self._clear_up())
+
+    def _follow(self, task: asyncio.Task[None], others: set[asyncio.Task[None]]) -> None:
+        """Keep a task among others of its kind until it is done."""
+
+        def done(task: asyncio.Task[None]) -> None:
+            others.discard(task)
+            self._served_at = task.get_loop().time()
+
+        others.add(task)
+        task.add_done_callback(done)
 
     async def _ship(self, connection: Connection, checkpoint_id: str, after: int) -> None:
         try:

@@ -67,7 +67,7 @@ def launch_of(  # noqa: PLR0913, PLR0917 - all that a process depends on
         protocol.TOKEN_VARIABLE: identity.token,
         **place.variables(),
     }
-    if kind == "cuda":
+    if any(slot.kind == "cuda" for slot in slots):  # a run without slots sees none of them
         visible = devices if "TF_CONFIG" not in network else devices[place.local_rank :][:1]
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(device.visible_as for device in visible)
     command = command_of(spec.config.get("entrypoint"), own)

@@ -3,26 +3,26 @@
 On one agent that is its own affair, over the loopback. Of a gang, each agent writes how its part
 can be reached (`AllocationAddressed`) and waits for what the others write. The first agent's ports
 are the ones where the ranks gather; its key is the run's.
+
+An agent speaks once it has the run's data, which may take it hours longer than the others. So they
+wait as long as the run is wanted: should the agent be lost, or its part fail, the scheduler ends
+the run.
 """
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec import Struct
 
 from rung.agent.network import LOOPBACK, ReservedPort
-from rung.events import RungError
 from rung.events.allocation import AllocationAddressed, AllocationGranted, Share
 
-PATIENCE_S: Final = 600.0
-"""How long an agent waits for the others of a gang to say where they are."""
+NOTED_EVERY_S: Final = 600.0
+"""How often the log of a run that waits says for whom."""
 _KEPT: Final = 4096
-
-
-class NotMet(RungError):
-    """Not all agents of a gang said in time how they can be reached."""
+"""So many allocations of others, or that are not yet known to be granted here, are remembered."""
 
 
 class Part(Struct, frozen=True):
@@ -52,6 +52,7 @@ class Introductions:
 
     def __init__(self) -> None:
         self._heard: dict[str, dict[tuple[str, int], AllocationAddressed]] = {}
+        self._expected: set[str] = set()
         self._changed = asyncio.Condition()
 
     async def hear(self, fact: AllocationAddressed) -> None:
@@ -59,35 +60,44 @@ class Introductions:
         async with self._changed:
             parts = self._heard.setdefault(fact.allocation_id, {})
             parts[fact.agent_id, fact.incarnation] = fact
-            while len(self._heard) > _KEPT:
-                del self._heard[next(iter(self._heard))]
+            others = [each for each in self._heard if each not in self._expected]
+            for each in others[:-_KEPT]:
+                del self._heard[each]
             self._changed.notify_all()
 
-    async def of(self, allocation_id: str, shares: Sequence[Share]) -> list[AllocationAddressed]:
+    def expect(self, allocation_id: str) -> None:
+        """Keep what is said of an allocation until it is forgotten."""
+        self._expected.add(allocation_id)
+
+    async def of(
+        self, allocation_id: str, shares: Sequence[Share], note: Callable[[str], None]
+    ) -> list[AllocationAddressed]:
         """Return what was said of each share, once all have been heard.
 
-        Raises:
-            NotMet: some were not heard of in time.
+        Args:
+            allocation_id: that the shares are of.
+            shares: of all agents.
+            note: tells the run's log.
         """
         wanted = [(share.agent_id, share.incarnation) for share in shares]
 
         def heard() -> dict[tuple[str, int], AllocationAddressed]:
             return self._heard.get(allocation_id, {})
 
-        try:
-            async with asyncio.timeout(PATIENCE_S), self._changed:
-                await self._changed.wait_for(lambda: all(who in heard() for who in wanted))
-        except TimeoutError:
-            missing = ", ".join(agent for agent, _ in wanted if not _any_of(agent, heard()))
-            raise NotMet(
-                f"agents did not say within {PATIENCE_S:g} s how they can be reached: {missing}"
-            ) from None
-        found = heard()
-        return [found[who] for who in wanted]
+        while True:
+            try:
+                async with asyncio.timeout(NOTED_EVERY_S), self._changed:
+                    await self._changed.wait_for(lambda: all(who in heard() for who in wanted))
+            except TimeoutError:
+                missing = ", ".join(who[0] for who in wanted if who not in heard())
+                note(f"waits for other agents, which do not have the run's data yet: {missing}")
+            else:
+                return [heard()[who] for who in wanted]
 
     def forget(self, allocation_id: str) -> None:
         """Forget what is over."""
         self._heard.pop(allocation_id, None)
+        self._expected.discard(allocation_id)
 
 
 class Ports:
@@ -127,7 +137,3 @@ def addressed(
 def met(facts: Sequence[AllocationAddressed]) -> Meeting:
     """Return the meeting that all agents' words make."""
     return Meeting([Part(fact.host, fact.ports) for fact in facts], facts[0].key)
-
-
-def _any_of(agent_id: str, heard: dict[tuple[str, int], AllocationAddressed]) -> bool:
-    return any(agent == agent_id for agent, _ in heard)

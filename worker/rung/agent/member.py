@@ -20,6 +20,9 @@ class Member:
         self.over = False
         """Whether it has ended."""
         self._starter = starter
+        self._launched = False
+        self._early: list[signal.Signals] = []
+        """Sent before it was asked for."""
         self._captures: list[Capture] = []
 
     def listen(self, spool: Spool, reports: Reports) -> None:
@@ -39,6 +42,7 @@ class Member:
             NotStarted: it could not be made.
         """
         stdout, stderr = self._captures
+        self._launched = True
         try:
             pid = await self._starter.launch(
                 launch, stdout.write_end, stderr.write_end, frameworks=frameworks
@@ -48,11 +52,15 @@ class Member:
             stderr.started()
         if pid is not None:
             begun(pid)
+            for number in self._early:
+                self.send(number)
         return await self._starter.exited(self.name)
 
     def send(self, number: signal.Signals) -> None:
-        """Send it a signal, if it lives."""
-        if not self.over:
+        """Send it a signal, if it lives, or as soon as it does."""
+        if not self._launched:
+            self._early.append(number)
+        elif not self.over:
             self._starter.signal(self.name, number)
 
     async def silent(self) -> None:

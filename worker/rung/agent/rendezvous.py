@@ -1,5 +1,7 @@
 """One agent's part in bringing the ranks of a run together."""
 
+from collections.abc import Callable
+
 from rung.agent.key_values import KeyValues
 from rung.agent.launcher import Wanted
 from rung.agent.meeting import Meeting, Ports, addressed, alone, met
@@ -18,12 +20,15 @@ class Rendezvous:
         self._wanted = want
         self._ports: Ports | None = None
         self._values: KeyValues | None = None
+        node.introductions.expect(granted.allocation_id)
 
-    async def meeting(self) -> Meeting | None:
+    async def meeting(self, note: Callable[[str], None]) -> Meeting | None:
         """Return where they meet; None for a single one that nobody told of ranks.
 
+        Args:
+            note: tells the run's log for whom it waits.
+
         Raises:
-            NotMet: the other agents of a gang did not say in time where they are.
             NoSuchInterface: the experiment names a network interface that is not there.
         """
         shares = self._granted.shares
@@ -39,15 +44,15 @@ class Rendezvous:
             await self._values.open(host, self._ports.numbers[1])
         if not gang:
             return alone(self._ports)
-        return await self._introduced(self._ports)
+        return await self._introduced(self._ports, note)
 
-    async def _introduced(self, ports: Ports) -> Meeting:
+    async def _introduced(self, ports: Ports, note: Callable[[str], None]) -> Meeting:
         node, granted = self._node, self._granted
         interface = self._wanted.interface or node.settings.interface
         host = node.settings.address or address_of(interface)
         share = granted.shares[self._share]
         node.spool.put(addressed(granted, share, ports, host))
-        return met(await node.introductions.of(granted.allocation_id, granted.shares))
+        return met(await node.introductions.of(granted.allocation_id, granted.shares, note))
 
     def close(self) -> None:
         """Give the ports back."""

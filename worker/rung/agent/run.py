@@ -16,14 +16,12 @@ takes a new incarnation), the agent goes down (`AgentLeft`), the agent died.
 """
 
 import asyncio
-import contextlib
 import math
 import secrets
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from rung.agent.aftermath import is_aftermath
 from rung.agent.command import InvalidEntrypoint
 from rung.agent.conversation import Concerned, Conversation
 from rung.agent.crew import Crew
@@ -35,6 +33,7 @@ from rung.agent.lines import Level
 from rung.agent.member import members_of
 from rung.agent.node import Node
 from rung.agent.outcome import Ending, facts_of
+from rung.agent.outside import Outside
 from rung.agent.rendezvous import Rendezvous
 from rung.agent.reports import Reports
 from rung.agent.source_folder import CodeUnusable
@@ -45,11 +44,8 @@ from rung.agent.wire import Launch
 from rung.core.protocol import Welcome
 from rung.events import RungError
 from rung.events.allocation import AllocationGranted
-from rung.events.trial import ExitOutcome, TrialStarted, Withdrawal
+from rung.events.trial import TrialStarted, Withdrawal
 from rung.host import trace
-
-AFTERMATH_S: Final = 10.0
-"""How long a failure that says that another agent's rank was lost waits for news of that."""
 
 
 class Run:
@@ -74,10 +70,7 @@ class Run:
         self._frameworks = True
         self._launched = False
         self._started = False
-        self._asked: Withdrawal | None = None
-        self._elsewhere = ""
-        self._told = asyncio.Event()
-        self._leaving = False
+        self._outside = Outside()
         ranks = [place.rank for place in self._places]
         members = members_of(granted.allocation_id, ranks, node.starter)
         self._crew = Crew(members, self._reports, ranked=self._places[0].size > 1)
@@ -111,19 +104,11 @@ class Run:
             self._reports.close()
             self._crew.close()
             self._rendezvous.close()
+        if ending is not None and self._gang:
+            ending = await self._outside.explained(ending)
         if ending is not None:
-            self._report(await self._explained(ending))
+            self._report(ending)
         await asyncio.to_thread(self._node.sources.discard, self.allocation_id)
-
-    async def _explained(self, ending: Ending) -> Ending:
-        """Return the end in the words of another agent's part, where it follows from that."""
-        if self._gang and ending.outcome == "failed" and is_aftermath(ending.message):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(AFTERMATH_S):
-                    await self._told.wait()
-            if self._elsewhere:
-                return ending._replace(message=self._elsewhere)
-        return ending
 
     def ask(self, how: Withdrawal, reason: str = "") -> None:
         """Make the run stop, as the scheduler wants it.
@@ -132,11 +117,8 @@ class Run:
             how: by asking, or by force.
             reason: what failed on another agent, where that is why.
         """
-        if self._asked in {"kill", how}:
+        if not self._outside.ask(how, reason):
             return
-        self._asked = how
-        self._elsewhere = reason
-        self._told.set()
         if not self._launched:
             if self._preparation is not None:
                 self._preparation.cancel()
@@ -149,9 +131,9 @@ class Run:
     def leave(self, grace_s: float) -> None:
         """Make the launched run stop because the agent itself goes down."""
         assert self._launched
-        self._leaving = True
+        self._outside.leave()
         asyncio.get_running_loop().call_later(2 * grace_s, self._delivery.hurry)
-        if self._asked != "kill":
+        if self._outside.asked != "kill":
             self._ask_to_leave(grace_s)
 
     def _ask_to_leave(self, within_s: float = math.inf) -> None:
@@ -167,18 +149,15 @@ class Run:
 
     async def _live(self) -> Ending | None:
         """Return how the run ended, None if the scheduler will know without being told."""
-        if self._asked is None:
+        if self._outside.asked is None:
             self._preparation = asyncio.create_task(self._prepare())
             try:
                 launches = await self._preparation
             except asyncio.CancelledError:
-                if self._asked is None:
+                if self._outside.asked is None:
                     raise
-        if self._asked is not None:
-            if self._elsewhere:
-                return Ending("failed", None, None, self._elsewhere)
-            outcome: ExitOutcome = "killed" if self._asked == "kill" else "preempted"
-            return Ending(outcome, None, None, "withdrawn before it started")
+        if self._outside.asked is not None:
+            return self._outside.unstarted()
         for member in self._crew.members:
             member.listen(self._node.spool, self._reports)
         self._launched = True
@@ -194,7 +173,7 @@ class Run:
         """Return how the run ended once its checkpoints have arrived."""
         leave_s = self._node.settings.leave_s
         await self._delivery.finish(leave_s if ending is None else None)
-        if self._leaving and self._asked is None and self._delivery.pending:
+        if self._outside.alone and self._delivery.pending:
             return None  # it goes with the agent: what it stored last would not count
         problem = self._delivery.problem
         if ending is None or not problem or ending.outcome not in {"finished", "preempted"}:
@@ -213,7 +192,7 @@ class Run:
         prepare = partial(node.sources.prepare, self.allocation_id, spec.code_digest)
         source = await node.depot.patiently("the code", self._warn, prepare)
         self._data = await node.supply.open(spec.config, source.folder, self._tell)
-        meeting = await self._rendezvous.meeting()
+        meeting = await self._rendezvous.meeting(self._tell)
         launches = []
         for member, place in zip(self._crew.members, self._places, strict=True):
             token = self.conversation.token
@@ -247,7 +226,9 @@ class Run:
         try:
             await self._crew.begun.wait()
             folder = Path(launches[0].folder)
-            async with self._watch.over(self._crew.mains, folder, self._slots, self._data.arrived):
+            async with self._watch.over(
+                self._crew.mains, folder, self._slots, self._data.arrived, self._delivery
+            ):
                 return await living
         finally:
             living.cancel()
@@ -273,13 +254,12 @@ class Run:
                 stuck = f"{end.exited.left_over} processes do not die, stuck in the kernel"
                 self._reports.note("error", stuck, end.member.rank)
         ending = self._crew.judge(self._departure.conduct, self._watch.explain)
-        if self._elsewhere and ending.outcome != "invalid_hp":
-            ending = ending._replace(outcome="failed", message=self._elsewhere)
+        if self._outside.reason and ending.outcome != "invalid_hp":
+            ending = ending._replace(outcome="failed", message=self._outside.reason)
         level: Level = "error" if ending.outcome == "failed" else "info"
         if ending.message:
             self._reports.note(level, ending.message, self._rank)
-        went_with_the_agent = self._leaving and self._asked is None
-        if went_with_the_agent and (
+        if self._outside.alone and (
             ending.outcome in {"preempted", "killed"} or self._departure.conduct.sent_sigterm
         ):
             return None
@@ -287,7 +267,11 @@ class Run:
 
     def _report(self, ending: Ending) -> None:
         node = self._node
-        broken = ending.outcome in {"failed", "invalid_hp"} and not self._elsewhere
+        broken = ending.outcome in {"failed", "invalid_hp"} and not self._outside.reason
+        steps = self._watch.steps
+        if not self._chief and steps is None:
+            # Only the first agent hears of steps; two faults are the same one at the same step.
+            ending = ending._replace(fault="")
         facts = facts_of(
             ending,
             self._spec,
@@ -295,6 +279,6 @@ class Run:
             pool=node.settings.pool,
             incarnation=self._incarnation,
             failed=ending.message or "failed" if broken and self._gang else "",
-            steps=self._watch.steps,
+            steps=steps,
         )
         node.spool.put(*(facts if self._chief or broken else facts[1:]))

@@ -6,9 +6,10 @@ the end says why it failed. The training itself is never asked for any of this.
 A run *hangs* when for `hang_timeout` seconds it has said nothing: no metrics, no checkpoint, no
 sign of life (`ctx.train.heartbeat()`). What it prints does not count: a process that waits for
 another for ever may well print that it waits. Nor does time count in which the agent does not
-listen, before all data that the run streams are there, or in which the run was asked to leave,
-which has a deadline of its own. Of a run on several agents the first hears the reports; the others
-watch once they heard a sign of life.
+listen, before all data that the run streams are there, in which checkpoints are on their way to or
+from the object store, for which the run may wait, or in which the run was asked to leave, which
+has a deadline of its own. Of a run on several agents the first hears the reports; the others watch
+once they heard a sign of life.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from rung.agent import host_memory, vitals
+from rung.agent.delivery import Delivery
 from rung.agent.departure import Departure
 from rung.agent.fault import fault_of
 from rung.agent.node import Node
@@ -71,6 +73,7 @@ class Watch:
         folder: Path,
         slots: Sequence[int],
         arrived: Callable[[], Awaitable[None]],
+        delivery: Delivery,
     ) -> AsyncIterator[None]:
         """Watch while the context lasts.
 
@@ -79,11 +82,12 @@ class Watch:
             folder: its working folder.
             slots: ids of the slots that it holds here.
             arrived: waits until the run need not wait for its data any more.
+            delivery: of its checkpoints.
         """
         self._heard_at = asyncio.get_running_loop().time()
         tasks = []
         if self._timeout_s > 0:
-            tasks.append(asyncio.create_task(self._guard(mains, arrived)))
+            tasks.append(asyncio.create_task(self._guard(mains, arrived, delivery)))
         if self._node.settings.vitals_s > 0:
             tasks.append(asyncio.create_task(self._measure(mains, folder, slots)))
         try:
@@ -108,12 +112,17 @@ class Watch:
         message = f"{fault.sentence} ({ending.message})" if fault.sentence else ending.message
         return ending._replace(fault=fault.kind, message=message)
 
-    async def _guard(self, mains: Sequence[int], arrived: Callable[[], Awaitable[None]]) -> None:
+    async def _guard(
+        self, mains: Sequence[int], arrived: Callable[[], Awaitable[None]], delivery: Delivery
+    ) -> None:
         """End the run once it hangs."""
         loop = asyncio.get_running_loop()
         await arrived()
         self._heard_at = loop.time()
-        while (left_s := self._heard_at + self._timeout_s - loop.time()) > 0:
+        while True:
+            silent_since = max(self._heard_at, delivery.served_at)
+            if (left_s := silent_since + self._timeout_s - loop.time()) <= 0:
+                break
             await asyncio.sleep(left_s)
             leaving = self._departure.conduct.asked_to_leave
             if leaving or self._node.spool.saturated or not self._speaks:
