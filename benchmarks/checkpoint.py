@@ -38,6 +38,7 @@ from rung.core.protocol import Stored
 from rung.objects import open_checkpoint, open_store
 from rung.torch import state
 from rung.torch.averages import TrainingAverages
+from rung.torch.files import read
 from rung.torch.plan import Progress
 from rung.torch.saving import Saver
 
@@ -232,7 +233,7 @@ def measure_restoring(bench: Bench, folder: Path, rounds: int) -> None:
 
     def mapped() -> state.Captured:
         opened = open_checkpoint(store, EXPERIMENT, newest, folder)
-        return state.read(opened.paths, 1)
+        return read(opened.paths, 1)
 
     def whole() -> None:
         state.apply(bench.parts(), mapped())

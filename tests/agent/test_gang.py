@@ -7,21 +7,19 @@ from typing import Any
 
 import pytest
 
+from agent.pair import Pair
 from agent.rig import EXPERIMENT, POOL, Ended, Rig
 from rung.agent import meeting
 from rung.agent.supply import Provision
 from rung.events import decode, topic
 from rung.events.allocation import (
-    AgentJoined,
     AllocationAddressed,
-    AllocationGranted,
     AllocationLost,
     AllocationReleased,
     AllocationSignaled,
-    Share,
 )
 from rung.events.metric import LogsPrinted
-from rung.events.trial import RunSpec, TrialExited, TrialStarted
+from rung.events.trial import TrialExited, TrialStarted
 
 WORDS = (
     "from rung import core\n"
@@ -29,67 +27,6 @@ WORDS = (
     "    ranks = ctx.distributed\n"
     "    print(ranks.allgather((ranks.rank, ranks.cross_rank)), ranks.allgather_local(ranks.rank))"
 )
-
-
-class Pair:
-    """Two agents of a pool; the test, and a small scheduler, play the rest."""
-
-    def __init__(self, first: Rig, second: Rig) -> None:
-        self.first = first
-        self.second = second
-        self._grants = 0
-
-    async def grant(self, script: str, **config: Any) -> str:
-        """Grant a run to two slots of each agent; return the allocation's id."""
-        joined = {each.agent_id: each for each in await self.first.until(AgentJoined, count=2)}
-        trial = f"{EXPERIMENT}.{self._grants}"
-        self._grants += 1
-        spec = RunSpec(
-            experiment_id=EXPERIMENT,
-            trial_id=trial,
-            trial_index=0,
-            run=1,
-            hparams={},
-            seed=7,
-            length=10,
-            time_metric="batches",
-            restore=[],
-            code_digest=self.first.code(train=script),
-            config={"entrypoint": "python3 train.py", **config},
-        )
-        shares = [
-            Share(agent_id=name, incarnation=joined[name].incarnation, slots=[0, 1])
-            for name in ("a1", "a2")
-        ]
-        allocation = f"{trial}.1"
-        await self.first.decide(
-            AllocationGranted(pool=POOL, allocation_id=allocation, shares=shares, spec=spec)
-        )
-        return allocation
-
-    async def end_of(self, allocation: str) -> Ended:
-        """Return what became of a run, once both agents released it."""
-        await self.first.until(
-            AllocationReleased, lambda it: it.allocation_id == allocation, count=2
-        )
-        return await self.first.ended_run(allocation)
-
-    async def pass_failures_on(self) -> None:
-        """Do what the scheduler does about a part of the next run that fails."""
-        trial = f"{EXPERIMENT}.{self._grants}."
-        (failed, *_) = await self.first.until(
-            AllocationReleased, lambda it: it.allocation_id.startswith(trial) and bool(it.failed)
-        )
-        others = [name for name in ("a1", "a2") if name != failed.agent_id]
-        await self.first.decide(
-            AllocationSignaled(
-                pool=POOL,
-                allocation_id=failed.allocation_id,
-                agents=others,
-                how="kill",
-                reason=failed.failed,
-            )
-        )
 
 
 @pytest.fixture

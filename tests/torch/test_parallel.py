@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+import torch
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from agent.rig import Ended, Rig
 from rung.events.checkpoint import CheckpointStored
 from rung.events.trial import TrialRestored
+from rung.objects import FolderStore
 
 SCRIPT = (Path(__file__).parents[1] / "training" / "shared.py").read_text()
 CONFIG: dict[str, Any] = {
@@ -18,7 +21,7 @@ CONFIG: dict[str, Any] = {
     "min_validation_period": {"batches": 5},
     "min_checkpoint_period": {"batches": 2},
 }
-FSDP = {"distributed": {"strategy": "fsdp"}}
+FSDP: dict[str, Any] = {"distributed": {"strategy": "fsdp"}}
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 
@@ -113,6 +116,8 @@ async def test_steps_over_several_batches(warm: Rig) -> None:
         (2, 4, {}),
         (4, 2, FSDP),
         (2, 1, FSDP),
+        (1, 2, FSDP),
+        (2, 3, FSDP | {"optimizations": {"aggregation_frequency": 3}}),
         (3, 2, {"data": {"stream": True}}),
         (2, 2, {"optimizations": {"aggregation_frequency": 3}}),
     ],
@@ -146,25 +151,87 @@ async def test_what_a_context_keeps_resumes_on_any_number_of_slots(
     first = await train(warm, before, data={"kept": True, "die_at": 8}, **more)
     assert "killed by signal 9" in first.exit.message
     checkpoints = first.of(CheckpointStored)
-    assert {each.files for each in checkpoints} == {4}
+    assert {each.files for each in checkpoints} == {7 if more is FSDP else 4}
     stored = [each.checkpoint_id for each in checkpoints][::-1]
     second = await train(warm, after, stored, **more, **kept)
     assert second.exit.outcome == "finished", second.printed("stderr")
-    found = curve(first, second)
-    wanted = curve(await train(warm, before, **more, **kept))
-    if more is FSDP:
-        for values in (*found.values(), *wanted.values()):
-            values.pop("average", None)
-    assert_same(found, wanted)
+    assert_same(curve(first, second), curve(await train(warm, before, **more, **kept)))
 
 
-async def test_on_as_many_slots_it_resumes_bit_for_bit(warm: Rig) -> None:
+@pytest.mark.parametrize(("first", "then"), [({}, FSDP), (FSDP, {})])
+async def test_a_checkpoint_resumes_with_another_strategy(
+    warm: Rig, first: dict[str, Any], then: dict[str, Any]
+) -> None:
+    """Whole tensors are taken in parts, and parts as whole tensors."""
+    wanted = curve(await train(warm, 1))
+    before = await train(warm, 2, data={"die_at": 8}, **first)
+    stored = [each.checkpoint_id for each in before.of(CheckpointStored)][::-1]
+    after = await train(warm, 2, stored, **then)
+    assert after.exit.outcome == "finished", after.printed("stderr")
+    assert [each.checkpoint_id for each in after.of(TrialRestored)] == stored[:1]
+    assert_same(curve(before, after), wanted)
+
+
+@pytest.mark.parametrize("more", [{}, FSDP])
+async def test_on_as_many_slots_it_resumes_bit_for_bit(warm: Rig, more: dict[str, Any]) -> None:
     """Each rank takes up its own generators: with dropout the curve is the unbroken one."""
-    wanted = curve(await train(warm, 2, data={"noise": True}))
-    first = await train(warm, 2, data={"noise": True, "die_at": 8})
+    wanted = curve(await train(warm, 2, data={"noise": True}, **more))
+    first = await train(warm, 2, data={"noise": True, "die_at": 8}, **more)
     stored = [each.checkpoint_id for each in first.of(CheckpointStored)][::-1]
-    second = await train(warm, 2, stored, data={"noise": True})
+    second = await train(warm, 2, stored, data={"noise": True}, **more)
     assert curve(first, second) == wanted
+
+
+async def test_no_rank_ever_holds_a_whole_tensor(warm: Rig) -> None:
+    """Of sharded ones: neither when a checkpoint is written nor when training goes on from it."""
+    first = await train(warm, 3, data={"parts": True, "die_at": 8}, **FSDP)
+    assert "killed by signal 9" in first.exit.message
+    stored = [each.checkpoint_id for each in first.of(CheckpointStored)][::-1]
+    second = await train(warm, 2, stored, data={"parts": True}, **FSDP)
+    assert second.exit.outcome == "finished", second.printed("stderr")
+    assert [each.checkpoint_id for each in second.of(TrialRestored)] == stored[:1]
+
+
+async def test_torchs_own_tools_open_what_several_ranks_wrote(warm: Rig, tmp_path: Path) -> None:
+    """They make one file of it; and what is not trained was written once, by each rank."""
+    ended = await train(warm, 2, data={"kept": True}, **FSDP)
+    names = [each.checkpoint_id for each in ended.of(CheckpointStored)]
+    folders = [folder_of(warm, name) / "sharded" for name in names]
+    dcp_to_torch_save(folders[-1], tmp_path / "whole.pt")
+    whole = torch.load(tmp_path / "whole.pt", weights_only=True)
+    shapes = {name: list(value.shape) for name, value in whole["model"].items()}
+    assert shapes == {
+        "0.weight": [16, 3],
+        "0.bias": [16],
+        "3.weight": [1, 16],
+        "3.bias": [1],
+        "table": [1 << 18],
+    }
+    assert whole["model"]["table"].equal(torch.ones(1 << 18))
+    assert (
+        whole["optimizers"][0]["state"]["1"]["exp_avg"].shape == whole["model"]["0.weight"].shape
+    )
+    assert whole["kept"]["ema"].keys() == whole["model"].keys()
+    for rank in range(2):
+        assert len({(it / f"__{rank}_1.distcp").stat().st_ino for it in folders}) == 1
+
+
+async def test_a_callback_sees_what_the_chief_writes(warm: Rig) -> None:
+    """Of all ranks; what it leaves there is stored, and what others leave is thrown away."""
+    ended = await train(warm, 2, data={"look": True}, **FSDP)
+    assert ended.exit.outcome == "finished", ended.printed("stderr")
+    files = ["sharded/.metadata", "sharded/__0_0.distcp", "trainer.json", "training.pt"]
+    seen = {text for text in ended.printed() if text.startswith("seen")}
+    assert seen == {"seen", " ".join(["seen", *files])}
+    newest = folder_of(warm, ended.of(CheckpointStored)[-1].checkpoint_id)
+    stored = {it.relative_to(newest).as_posix() for it in newest.rglob("*") if it.is_file()}
+    assert stored == {*files, "sharded/__1_0.distcp", "note", "manifest.json"}
+
+
+def folder_of(rig: Rig, checkpoint_id: str) -> Path:
+    """Return where a checkpoint lies."""
+    assert isinstance(rig.store, FolderStore)
+    return rig.store.root / "checkpoints" / checkpoint_id.partition(".")[0] / checkpoint_id
 
 
 async def test_a_slow_rank_is_named(warm: Rig) -> None:

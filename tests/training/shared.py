@@ -4,23 +4,29 @@ noise        dropout, so that each rank draws
 stream       an IterableDataset that can tell where it is, in place of a shuffled list
 per_slot     the loader's batch size is this process's share of `global_batch_size`
 die_at       in its first run, rank 1 (or the only one) kills itself in this step
-kept         a large table that is not trained, an average of the weights (not of sharded ones),
-             and a callback that speaks with the other ranks when a checkpoint is stored
+kept         a large table that is not trained, an average of the weights, and a callback that
+             speaks with the other ranks when a checkpoint is stored
+parts        nobody may bring the parts of a sharded tensor together
+look         a callback says what it sees of a checkpoint's files
 slow         so many seconds of rest in each step of rank 1
 """
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed import tensor
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from rung import torch as rt
+from rung.torch.shards import Piece, is_shard
 
 INPUTS = torch.linspace(-1, 1, 22).reshape(22, 1).repeat(1, 3) ** torch.tensor([1, 2, 3])
 TARGETS = INPUTS.sum(1, keepdim=True).sin()
@@ -62,6 +68,46 @@ class Agreed(rt.Callback):
         self._context.core.checkpoint.get_metadata(uuid)
 
 
+class Looking(rt.Callback):
+    """Says what it sees of a checkpoint's files."""
+
+    def on_checkpoint_write_end(self, path: str) -> None:
+        """Look, and leave something there."""
+        folder = Path(path)
+        found = sorted(
+            it.relative_to(folder).as_posix() for it in folder.rglob("*") if it.is_file()
+        )
+        sys.stdout.write(" ".join(["seen", *found]) + "\n")
+        (folder / "note").write_text("looked")
+
+
+class Average:
+    """A moving average of the weights, sharded as they are."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self.values: Any = {name: it.detach().clone() for name, it in model.named_parameters()}
+
+    def parameters(self) -> Iterator[Any]:
+        """Yield the averages."""
+        yield from self.values.values()
+
+    @torch.no_grad()
+    def update_parameters(self, _model: nn.Module) -> None:
+        """Move nearer to the weights of now."""
+        for name, now in self._model.named_parameters():
+            self.values[name].lerp_(now.detach(), 0.1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Keep the averages."""
+        return dict(self.values)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take them back."""
+        for name, value in self.values.items():
+            value.copy_(state[name])
+
+
 class SharedTrial(rt.Trial):
     """A small network; 22 records in batches of 8, so the last one is uneven."""
 
@@ -75,16 +121,23 @@ class SharedTrial(rt.Trial):
                 "table", nn.Parameter(torch.ones(1 << 18), requires_grad=False)
             )
         self.model = context.wrap_model(model)
-        self.ema: AveragedModel | None = None
-        if self.options.get("kept") and not context.parallel.sharded:
-            self.ema = context.keep("ema", AveragedModel(self.model))
+        self.ema: AveragedModel | Average | None = None
+        strategy = (context.get_experiment_config().get("distributed") or {}).get("strategy")
+        if self.options.get("kept"):
+            self.ema = Average(model) if strategy == "fsdp" else AveragedModel(self.model)
+            context.keep("ema", self.ema)
         self.optimizer = context.wrap_optimizer(
             torch.optim.AdamW(self.model.parameters(), lr=0.01)
         )
 
     def build_callbacks(self) -> dict[str, rt.Callback]:
         """Listen to what is stored."""
-        return {"agreed": Agreed(self.context)} if self.options.get("kept") else {}
+        hooks: dict[str, rt.Callback] = {}
+        if self.options.get("kept"):
+            hooks["agreed"] = Agreed(self.context)
+        if self.options.get("look"):
+            hooks["looking"] = Looking()
+        return hooks
 
     def build_training_data_loader(self) -> DataLoader[Any]:
         """Return the records in batches of 8 of all slots, or of this one's share."""
@@ -111,7 +164,8 @@ class SharedTrial(rt.Trial):
         metrics = {"loss": loss, "lr": self.optimizer.param_groups[0]["lr"]}
         if self.ema is not None:
             self.ema.update_parameters(self.model)
-            metrics["average"] = next(self.ema.parameters()).detach().mean()
+            average: Any = next(self.ema.parameters()).detach().mean()
+            metrics["average"] = average.full_tensor() if is_shard(average) else average
         return metrics
 
     def evaluate_batch(self, batch: Any) -> Mapping[str, Any]:
@@ -119,7 +173,24 @@ class SharedTrial(rt.Trial):
         return {"loss": (self.model(batch[0]) - batch[1]).square().mean()}
 
 
+def refuse_wholes() -> None:
+    """Let whoever brings a sharded tensor together fail."""
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("a rank holds a whole tensor")
+
+    places: list[tuple[Any, str]] = [
+        (tensor.DTensor, "full_tensor"),
+        (tensor, "distribute_tensor"),
+        (Piece, "whole"),
+    ]
+    for owner, name in places:
+        setattr(owner, name, refuse)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     with rt.init() as made:
+        if (made.get_experiment_config().get("data") or {}).get("parts"):
+            refuse_wholes()
         rt.Trainer(SharedTrial(made), made).fit()

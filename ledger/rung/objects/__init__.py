@@ -11,13 +11,14 @@ from rung.objects.manifest import (
     Manifest,
     Provenance,
     StoredCheckpoint,
+    check_file,
     checkpoint_prefix,
     read_manifest,
 )
 from rung.objects.port import ObjectInfo, ObjectStore
 from rung.objects.preparation import inspect, prepare
 from rung.objects.sharing import delete_checkpoint, locate
-from rung.objects.transfer import copy_checkpoint, load_checkpoint, open_checkpoint
+from rung.objects.transfer import copy_checkpoint, copy_files, load_checkpoint, open_checkpoint
 from rung.objects.unfinished import sweep_unfinished
 
 __all__ = [
@@ -33,8 +34,10 @@ __all__ = [
     "ObjectUnavailable",
     "Provenance",
     "StoredCheckpoint",
+    "check_file",
     "checkpoint_prefix",
     "copy_checkpoint",
+    "copy_files",
     "delete_checkpoint",
     "inspect",
     "load_checkpoint",

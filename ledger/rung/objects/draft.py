@@ -7,7 +7,7 @@ made on the way. It exists once its manifest, which is written last, is there.
 import os
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, Protocol, runtime_checkable
@@ -18,18 +18,17 @@ from rung.objects.durable import DurableFile
 from rung.objects.folder import FolderStore
 from rung.objects.manifest import (
     MANIFEST,
-    RESERVED,
     FileEntry,
     Manifest,
     Provenance,
     StoredCheckpoint,
+    check_file,
     checkpoint_prefix,
     digest_of,
     measure,
     seal,
     side_by_side,
 )
-from rung.objects.name import check_name
 from rung.objects.port import ObjectStore
 
 
@@ -86,6 +85,16 @@ class Draft:
         self._lasting: set[str] = set()
 
     @property
+    def checkpoint_id(self) -> str:
+        """Its name."""
+        return self._checkpoint_id
+
+    @property
+    def files(self) -> dict[str, FileEntry]:
+        """What was written of it so far, by name."""
+        return dict(self._files)
+
+    @property
     def lasting(self) -> list[str]:
         """The objects of it that the next checkpoint may well have, too."""
         return [self._prefix + name for name in sorted(self._lasting)]
@@ -104,7 +113,7 @@ class Draft:
         Raises:
             ObjectError: the store refused.
         """
-        _check_file(name)
+        check_file(name)
         if may_be_unchanged:
             self._lasting.add(name)
         if may_be_unchanged and self._before(name) is not None:
@@ -132,6 +141,24 @@ class Draft:
         found = _files_of(folder)
         entries = side_by_side(self._store.parallel, lambda it: self._put(*it), found)
         self._files |= {name: entry for (name, _), entry in zip(found, entries, strict=True)}
+
+    def include(self, files: Mapping[str, FileEntry], whose: str) -> None:
+        """Count files as its own that others have put beside these.
+
+        Args:
+            files: by name.
+            whose: who put them there, in words.
+
+        Raises:
+            ObjectError: a file of that name is among these already.
+        """
+        twice = sorted(files.keys() & self._files.keys())
+        if twice:
+            raise ObjectError(
+                f"checkpoint {self._checkpoint_id}: {whose} wrote {twice[0]}, which another rank "
+                "wrote, too; give each rank's files names of their own"
+            )
+        self._files |= files
 
     def seal(
         self, *, steps_completed: int, metadata: dict[str, Any], provenance: Provenance
@@ -239,17 +266,6 @@ def _size_of(path: Path) -> int:
     return path.stat().st_size
 
 
-def _check_file(name: str) -> str:
-    """Return the name if a file of a checkpoint may have it.
-
-    Raises:
-        ObjectError: it is one of Rung's own, or none at all.
-    """
-    if name == MANIFEST or name.partition("/")[0] in RESERVED:
-        raise ObjectError(f"checkpoint file {name}: the name is taken by Rung; rename it")
-    return check_name(name)
-
-
 def _files_of(folder: Path) -> list[tuple[str, Path]]:
     """Return the files below a folder by relative name, sorted.
 
@@ -267,5 +283,5 @@ def _files_of(folder: Path) -> list[tuple[str, Path]]:
                 continue
             if not stat.S_ISREG(path.stat().st_mode):
                 raise ObjectError(f"checkpoint file {name}: only files and folders are stored")
-            found.append((_check_file(name), path))
+            found.append((check_file(name), path))
     return sorted(found)

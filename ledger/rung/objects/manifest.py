@@ -119,6 +119,17 @@ def checkpoint_prefix(experiment_id: str, checkpoint_id: str) -> str:
     return name + "/"
 
 
+def check_file(name: str) -> str:
+    """Return the name if a file of a checkpoint may have it.
+
+    Raises:
+        ObjectError: it is one of Rung's own, or none at all.
+    """
+    if name == MANIFEST or name.partition("/")[0] in RESERVED:
+        raise ObjectError(f"checkpoint file {name}: the name is taken by Rung; rename it")
+    return check_name(name)
+
+
 def digest_of(value: Any) -> str:
     """Return the SHA-256 of a JSON value, the same whatever the order of its keys."""
     return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()

@@ -89,8 +89,7 @@ def copy_checkpoint(
 ) -> StoredCheckpoint:
     """Copy a whole checkpoint from a folder to another store, its manifest last.
 
-    Files that the target has of the previous checkpoint are shared with that. Cut in the middle,
-    it may be called again; large files go on where they were.
+    Cut in the middle, it may be called again; large files go on where they were.
 
     Raises:
         ObjectMissing: the source has no such checkpoint.
@@ -98,15 +97,35 @@ def copy_checkpoint(
         ObjectUnavailable: the target did not answer; it may later.
     """
     stored = read_manifest(source, experiment_id, checkpoint_id)
-    files = stored.manifest.files
+    copy_files(source, target, stored)
     prefix = checkpoint_prefix(experiment_id, checkpoint_id)
+    target.put_bytes(prefix + MANIFEST, source.read(prefix + MANIFEST))
+    return stored
+
+
+def copy_files(source: FolderStore, target: ObjectStore, stored: StoredCheckpoint) -> None:
+    """Copy the files of a checkpoint, or of a part of one, but no manifest.
+
+    Files that the target has of the previous checkpoint are shared with that. One that is not in
+    the source must be in the target already: other machines bring theirs themselves.
+
+    Raises:
+        ObjectDamaged: it is not whole there; the message names the file and the difference.
+        ObjectUnavailable: the target did not answer; it may later.
+    """
+    files, checkpoint_id = stored.manifest.files, stored.manifest.checkpoint_id
+    prefix = checkpoint_prefix(stored.manifest.provenance.experiment_id, checkpoint_id)
     shared = _share(target, stored)
+    brought = [name for name in files if not (source.root / prefix / check_name(name)).is_file()]
+    there = locate(target, stored) if brought else {}
 
     def put(file: tuple[str, FileEntry]) -> None:
         name, expected = file
         if name in shared:  # the target has these bytes, whatever became of the source's
             return
-        path = source.root / prefix / check_name(name)
+        if name in brought and name in there and there[name].size_bytes == expected.size_bytes:
+            return
+        path = source.root / prefix / name
         _check(checkpoint_id, name, expected, path)
         target.put(prefix + name, path)
 
@@ -115,8 +134,6 @@ def copy_checkpoint(
     for name, expected in files.items():
         if name not in there or there[name].size_bytes != expected.size_bytes:
             raise ObjectUnavailable(f"checkpoint {checkpoint_id}: {name} was deleted meanwhile")
-    target.put_bytes(prefix + MANIFEST, source.read(prefix + MANIFEST))
-    return stored
 
 
 def _share(target: ObjectStore, stored: StoredCheckpoint) -> frozenset[str]:

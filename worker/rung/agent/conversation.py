@@ -94,6 +94,9 @@ class Conversation:
                 self._to.departure.acknowledge()
             case protocol.HparamsRefused():
                 self._to.departure.refuse(message.reason)
+            case protocol.StagedPart():
+                if (problem := self._to.delivery.staged_part(connection, message)) is not None:
+                    self.rejected(problem)
             case protocol.Fetch():
                 self._to.delivery.fetch(connection, message)
             case _:

@@ -8,11 +8,13 @@ leaves, or for what will never arrive; what is complete by then is carried on al
 import asyncio
 import itertools
 import shutil
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 from rung.agent.depot import Depot, Note, Owner, remove_if_empty
 from rung.agent.endpoint import Connection
-from rung.core.protocol import Fetch, Fetched, Shipped, Stored
+from rung.core.protocol import Fetch, Fetched, Shipped, StagedPart, Stored
 from rung.events.trial import RunSpec, allocation_id_of
 from rung.objects import ObjectError, ObjectMissing, ObjectUnavailable, sweep_unfinished
 
@@ -29,7 +31,7 @@ class Delivery:
         self._order = asyncio.Lock()
         self._numbers = itertools.count(1)
         self._shipments: set[asyncio.Task[None]] = set()
-        self._fetches: set[asyncio.Task[None]] = set()
+        self._answers: set[asyncio.Task[None]] = set()
         self._served_at = 0.0
         self._hurried = asyncio.Event()
         self.problem = ""
@@ -52,22 +54,33 @@ class Delivery:
 
     def stored(self, connection: Connection, message: Stored) -> str | None:
         """Carry on what was staged; return what is wrong with the message, if something is."""
-        if not message.checkpoint_id.startswith(f"{self._allocation_id}."):
-            return f"checkpoint {message.checkpoint_id!r} is not one of this run's"
+        if problem := self._problem_with(message.checkpoint_id):
+            return problem
         after = self._depot.said
         task = self._depot.background(self._ship(connection, message.checkpoint_id, after))
         self._follow(task, self._shipments)
         return None
 
+    def staged_part(self, connection: Connection, message: StagedPart) -> str | None:
+        """Carry on a part of a checkpoint; return what is wrong with the message, if something is.
+
+        The process that staged it waits for the answer; when it is gone, nobody does.
+        """
+        if not self.staged:
+            return "a part of a checkpoint is staged where runs do not stage"
+        if problem := self._problem_with(message.checkpoint_id):
+            return problem
+        self._answer(self._ship_part(connection, message))
+        return None
+
     def fetch(self, connection: Connection, message: Fetch) -> None:
         """Bring what the run asks for."""
-        task = self._depot.background(self._fetch(connection, message))
-        self._follow(task, self._fetches)
+        self._answer(self._fetch(connection, message))
 
     @property
     def served_at(self) -> float:
         """When the run may last have waited for the object store, by the loop's clock."""
-        waits = self._fetches or self._shipments
+        waits = self._answers or self._shipments
         return asyncio.get_running_loop().time() if waits else self._served_at
 
     @property
@@ -81,7 +94,7 @@ class Delivery:
 
     async def finish(self, within_s: float | None) -> None:
         """Return when the run's checkpoints have arrived, it is in a hurry, or time is over."""
-        for task in self._fetches:
+        for task in self._answers:
             task.cancel()
         if self._shipments:
             hurried = asyncio.create_task(self._hurried.wait())
@@ -113,6 +126,24 @@ class Delivery:
             self._note(problem)
             self.problem = self.problem or problem
         connection.say(Shipped(checkpoint_id, problem))
+
+    async def _ship_part(self, connection: Connection, message: StagedPart) -> None:
+        try:
+            await self._depot.ship_part(self._owner, message, self._note)
+        except (OSError, ObjectError) as error:
+            self.problem = self.problem or f"{message.checkpoint_id} could not be stored: {error}"
+            connection.say(Shipped(message.checkpoint_id, str(error)))
+        else:
+            connection.say(Shipped(message.checkpoint_id))
+
+    def _answer(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something for a process that waits for it, as long as the run goes on."""
+        self._follow(self._depot.background(work), self._answers)
+
+    def _problem_with(self, checkpoint_id: str) -> str | None:
+        if not checkpoint_id.startswith(f"{self._allocation_id}."):
+            return f"checkpoint {checkpoint_id!r} is not one of this run's"
+        return None
 
     async def _fetch(self, connection: Connection, message: Fetch) -> None:
         target = self._folder / "fetched" / str(next(self._numbers))

@@ -9,6 +9,9 @@ they lie in S3, each run gets a folder of the agent's to stage its checkpoints i
     staged/<allocation>/fetched/…        objects on their way to the run
     staged/<allocation>/kept/…           what its next checkpoint may have in common with the last
 
+Of a checkpoint to which ranks on several machines give their files, each other machine's agent
+carries these on without a manifest, before the first one's agent carries on what is there with it.
+
 An announced one is carried on, its manifest last; then, and not before, `CheckpointStored` is
 written, and the staged one deleted. So the folder is the queue: what lies there when an agent
 starts is carried on first, if it was announced: a checkpoint must not overtake the reports of the
@@ -27,18 +30,23 @@ from typing import Any, Final, NamedTuple, TypeVar
 import structlog
 
 from rung.agent.spool import Spool
+from rung.core.protocol import StagedPart
 from rung.events.checkpoint import CheckpointStored
 from rung.host.observed_store import ObservedStore
 from rung.objects import (
     FolderStore,
+    Manifest,
     ObjectDamaged,
     ObjectError,
     ObjectMissing,
     ObjectStore,
     ObjectUnavailable,
+    Provenance,
     StoredCheckpoint,
+    check_file,
     checkpoint_prefix,
     copy_checkpoint,
+    copy_files,
 )
 from rung.objects.manifest import MANIFEST
 
@@ -143,6 +151,24 @@ class Depot:
             await asyncio.to_thread(discard)
         return ""
 
+    async def ship_part(self, owner: Owner, part: StagedPart, note: Note) -> None:
+        """Carry the staged files of a rank to the store, without a manifest.
+
+        Raises:
+            ObjectError: they will never be there.
+        """
+        staged = FolderStore(self.folder_of(owner.allocation_id))
+        stored = _part_of(owner, part)
+        folder = staged.root / checkpoint_prefix(owner.experiment_id, part.checkpoint_id)
+
+        def carry() -> None:
+            copy_files(staged, self.store, stored)
+            for name in part.files:
+                (folder / name).unlink(missing_ok=True)
+
+        what = f"the part of checkpoint {part.checkpoint_id}"
+        await self._patiently(self._shippers, what, note, carry)
+
     async def fetch(self, name: str, target: Path, note: Note) -> None:
         """Bring an object to a file.
 
@@ -238,6 +264,28 @@ def _fact_of(owner: Owner, stored: StoredCheckpoint) -> CheckpointStored:
         files=len(manifest.files),
         digest=stored.digest,
     )
+
+
+def _part_of(owner: Owner, part: StagedPart) -> StoredCheckpoint:
+    """Return what a rank staged as if it were all of the checkpoint; it has no manifest.
+
+    Raises:
+        ObjectError: a file has a name that none may have.
+    """
+    for name in part.files:
+        check_file(name)
+    manifest = Manifest(
+        checkpoint_id=part.checkpoint_id,
+        steps_completed=0,
+        metadata={},
+        files=part.files,
+        provenance=Provenance(
+            experiment_id=owner.experiment_id, trial_id=owner.trial_id, run=owner.run
+        ),
+        environment="",
+        previous=part.previous,
+    )
+    return StoredCheckpoint(manifest, "")
 
 
 def _log_note(text: str) -> None:

@@ -8,25 +8,24 @@ and is swept by the next run of the trial.
 next one waits. What fails there is raised by the next call, at the latest when the run ends, and
 so fails the run. Checkpoints are made known in the order in which they were begun.
 
-Where a run has several ranks, all of them make these calls and the chief alone stores.
+Where a run has several ranks, all of them make these calls. The chief alone stores, or, with
+`shard=True`, each rank stores files of its own, under one manifest.
 """
 
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from rung.core.behind import Behind
-from rung.core.distributed import DistributedContext
-from rung.core.environment import provenance
+from rung.core.distributed import Alone, DistributedContext, Group
 from rung.core.link import Link
-from rung.core.protocol import Stored
 from rung.core.restoring import Restoring
-from rung.core.staging import StagedStore
+from rung.core.storing import Begun, Complete, Storing
 from rung.core.values import step_number
 from rung.events.trial import RunSpec, allocation_id_of
-from rung.objects import Draft, ObjectError, ObjectStore, StoredCheckpoint
+from rung.objects import Draft, ObjectStore
 
 STEPS: Final = "steps_completed"
 
@@ -42,40 +41,50 @@ class CheckpointContext:
         scratch: Path,
         ranks: DistributedContext,
     ) -> None:
-        self._link = link
-        self._store = store
         self._spec = spec
         self._scratch = scratch
-        self._stores = ranks.is_chief
+        self._ranks = ranks
+        self._group: Group | None = None
+        self._storing = Storing(link, store, spec, ranks)
         self._names: dict[int, int] = {}
         self._behind = Behind()
-        self._previous: StoredCheckpoint | None = None
         self._restoring = Restoring(link, store, spec, scratch, ranks)
 
     @contextlib.contextmanager
     def store_path(
-        self, metadata: Mapping[str, Any] | None = None, *, steps_completed: int | None = None
+        self,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        steps_completed: int | None = None,
+        shard: bool = False,
     ) -> Iterator[tuple[Path, str]]:
         """Yield a folder to write to and the checkpoint's id; store the folder at the end.
 
         A block that raises stores nothing, and so does another rank than the chief: what it
-        writes is thrown away.
+        writes is thrown away, unless the checkpoint is sharded.
 
         Args:
             metadata: JSON values to keep with the checkpoint; `steps_completed` may be among
                 them.
             steps_completed: at which step the checkpoint is.
+            shard: whether it is the files of all ranks, each in a folder of its own and under
+                names that no other rank has. The metadata are the chief's. Ends on all ranks
+                when it is stored, and fails on all if it is not.
         """
         self.wait()
-        begun = self._begin(metadata, steps_completed)
+        begun = self._begin(metadata, steps_completed, shard=shard)
         with self._scratch_folder() as folder:
             yield folder, begun.checkpoint_id
-            if self._stores:
-                self._store_one(begun, lambda draft: draft.add(folder))
+            if shard or self._ranks.is_chief:
+                self._store(begun, lambda draft: draft.add(folder), shard=shard)
 
     @contextlib.contextmanager
     def store_path_async(
-        self, metadata: Mapping[str, Any] | None = None, *, steps_completed: int | None = None
+        self,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        steps_completed: int | None = None,
+        shard: bool = False,
     ) -> Iterator[tuple[Path, str]]:
         """As `store_path`, but what follows the block does not wait for the store.
 
@@ -83,26 +92,28 @@ class CheckpointContext:
         after the block. If the checkpoint before is still being stored, this waits for it first.
         """
         self.wait()
-        begun = self._begin(metadata, steps_completed)
+        begun = self._begin(metadata, steps_completed, shard=shard)
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(self._scratch_folder())
             yield folder, begun.checkpoint_id
-            if not self._stores:
+            if not (shard or self._ranks.is_chief):
                 return
             later = stack.pop_all()
 
         def store() -> None:
             with later:
-                self._store_one(begun, lambda draft: draft.add(folder))
+                self._store(begun, lambda draft: draft.add(folder), shard=shard)
 
         self._behind.start(store)
 
     def save_async(
         self,
-        save: Callable[[Draft], None],
+        save: Callable[[Draft], Any],
         metadata: Mapping[str, Any] | None = None,
         *,
         steps_completed: int | None = None,
+        shard: bool = False,
+        complete: Complete | None = None,
     ) -> str:
         """Have a function write a checkpoint behind the script's back; return its id at once.
 
@@ -110,21 +121,26 @@ class CheckpointContext:
         change. What it writes goes straight to the store, digested on the way:
         `draft.write("model.pt", lambda file: torch.save(state, file))`. If the checkpoint before
         is still being stored, this waits for it first. On other ranks than the chief it is not
-        called.
+        called, unless the checkpoint is sharded.
 
         Args:
             save: writes the checkpoint's files.
             metadata: as for `store_path`.
             steps_completed: as for `store_path`.
+            shard: as for `store_path`.
+            complete: of a sharded checkpoint, is called on the chief when all ranks have written
+                their files, with what `save` returned on each; it may write files about that.
         """
         self.wait()
-        begun = self._begin(metadata, steps_completed)
-        if self._stores:
-            self._behind.start(lambda: self._store_one(begun, save))
+        begun = self._begin(metadata, steps_completed, shard=shard)
+        if shard or self._ranks.is_chief:
+            self._behind.start(lambda: self._store(begun, save, complete, shard=shard))
         return begun.checkpoint_id
 
     def wait(self) -> None:
         """Return when all checkpoints that this process began to store are stored.
+
+        A sharded one is stored when the files of all ranks are.
 
         Raises:
             ObjectError: one could not be stored.
@@ -150,8 +166,8 @@ class CheckpointContext:
         one before it is tried. All ranks ask, and get what the chief found.
         """
         latest = self._restoring.latest()
-        if self._previous is None:
-            self._previous = self._restoring.own
+        if self._storing.previous is None:
+            self._storing.previous = self._restoring.own
         return latest
 
     @contextlib.contextmanager
@@ -186,35 +202,27 @@ class CheckpointContext:
         """Return what was kept with the checkpoint; `steps_completed` is always among it."""
         return self._restoring.metadata(checkpoint_id)
 
-    def _begin(self, metadata: Mapping[str, Any] | None, steps_completed: int | None) -> "_Begun":
+    def _begin(
+        self, metadata: Mapping[str, Any] | None, steps_completed: int | None, *, shard: bool
+    ) -> Begun:
+        """Give a checkpoint its name, on all ranks the same."""
+        if shard and self._group is None:
+            self._group = self._ranks.apart("checkpoints")
         kept = dict(metadata or {})
         steps = step_number(kept.get(STEPS, 0) if steps_completed is None else steps_completed)
         kept[STEPS] = steps
-        return _Begun(self._new_id(steps), steps, kept)
+        return Begun(self._new_id(steps), steps, kept)
 
-    def _store_one(self, begun: "_Begun", save: Callable[[Draft], None]) -> None:
-        """Store a checkpoint and make it known; whoever calls sees to it that one is at a time."""
-        spec, checkpoint_id = self._spec, begun.checkpoint_id
-        room = self._store.room_for if isinstance(self._store, StagedStore) else _no_limit
-        with room(checkpoint_id):
-            draft = Draft(self._store, spec.experiment_id, checkpoint_id, self._previous)
-            try:
-                save(draft)
-                stored = draft.seal(
-                    steps_completed=begun.steps,
-                    metadata=begun.metadata,
-                    provenance=provenance(spec),
-                )
-            except BaseException:
-                with contextlib.suppress(ObjectError):  # the next run sweeps
-                    draft.discard()
-                raise
-            if isinstance(self._store, StagedStore):
-                with contextlib.suppress(ObjectError):  # the next one writes them again
-                    self._store.keep(draft.lasting)
-        self._previous, manifest = stored, stored.manifest
-        size, files = manifest.size_bytes, len(manifest.files)
-        self._link.send(Stored(checkpoint_id, begun.steps, size, files, stored.digest))
+    def _store(
+        self,
+        begun: Begun,
+        save: Callable[[Draft], Any],
+        complete: Complete | None = None,
+        *,
+        shard: bool,
+    ) -> None:
+        group = self._group if shard and self._group is not None else Alone()
+        self._storing.store(begun, save, group, complete)
 
     def _new_id(self, steps: int) -> str:
         name = f"{allocation_id_of(self._spec.trial_id, self._spec.run)}.{steps}"
@@ -226,15 +234,3 @@ class CheckpointContext:
     def _scratch_folder(self) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=self._scratch) as folder:
             yield Path(folder)
-
-
-class _Begun(NamedTuple):
-    """A checkpoint that has a name and nothing else yet."""
-
-    checkpoint_id: str
-    steps: int
-    metadata: dict[str, Any]
-
-
-def _no_limit(_checkpoint_id: str) -> contextlib.nullcontext[None]:
-    return contextlib.nullcontext()

@@ -6,7 +6,8 @@ with any collective; who calls another than the chief is told so. The words are 
 (a decision, a metric, a path): tensors go by the framework's own collectives.
 
 Of what a run reports, only the chief's counts: on other ranks, reports go nowhere, a checkpoint
-that is stored is thrown away, and the answer to `should_preempt` is the chief's.
+that is stored is thrown away unless it is sharded, and `should_preempt` answers what the chief
+heard.
 """
 
 import hashlib
@@ -63,21 +64,31 @@ def place_from(environment: Mapping[str, str]) -> Place:
     return Place(**{field: int(value) for field, value in given.items() if value})
 
 
-class _Group(Protocol):
+class Group(Protocol):
     """A hub or a spoke."""
 
-    def gather(self, call: str, value: Any) -> list[Any] | None: ...
-    def broadcast(self, call: str, value: Any) -> Any: ...
-    def close(self) -> None: ...
+    def gather(self, call: str, value: Any) -> list[Any] | None:
+        """Give the chief what each rank has, in the order of the ranks; None elsewhere."""
+        ...
+
+    def broadcast(self, call: str, value: Any) -> Any:
+        """Return what the chief gave, on every rank."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the other ranks."""
+        ...
 
 
-class _Alone:
+class Alone:
     """A group of one."""
 
     def gather(self, call: str, value: Any) -> list[Any] | None:  # noqa: ARG002 - the group's
+        """Return what was given."""
         return [value]
 
     def broadcast(self, call: str, value: Any) -> Any:  # noqa: ARG002 - the group's
+        """Return what was given."""
         return value
 
     def close(self) -> None:
@@ -113,8 +124,10 @@ class DistributedContext:
         self.local_size: Final = place.local_size
         self.cross_rank: Final = place.cross_rank
         self.cross_size: Final = place.cross_size
-        self._all: _Group = _Alone()
-        self._local: _Group = _Alone()
+        self._chief, self._key = chief, key
+        self._others: list[Group] = []
+        self._all: Group = Alone()
+        self._local: Group = Alone()
         if place.size > 1:
             self._all = _meet(_tcp(chief), key, place.rank, place.size)
             if place.cross_size == 1:
@@ -161,8 +174,27 @@ class DistributedContext:
         """As `allgather`, among the processes on this agent."""
         return _allgather(self._local, stuff)
 
+    def apart(self, purpose: str) -> Group:
+        """Return connections of their own between all ranks, for a thread; all must call this.
+
+        What is said there is in no order with what the script says.
+
+        Raises:
+            RanksApart: not all ranks came in time.
+        """
+        if self.size == 1:
+            return Alone()
+        # The chief's address again: no other is known to be open between the agents. Who comes
+        # early, while the ranks still meet there for another purpose, has another key, and tries
+        # again.
+        group = _meet(_tcp(self._chief), f"{self._key}/{purpose}", self.rank, self.size)
+        self._others.append(group)
+        return group
+
     def close(self) -> None:
         """Let go of the other ranks."""
+        for group in self._others:
+            group.close()
         self._local.close()
         self._all.close()
 
@@ -185,13 +217,13 @@ def from_environment() -> DistributedContext:
     return DistributedContext(place_from(os.environ), chief, key)
 
 
-def _allgather(group: _Group, stuff: Any) -> list[Any]:
+def _allgather(group: Group, stuff: Any) -> list[Any]:
     together = group.gather("allgather", stuff)
     everything: list[Any] = group.broadcast("allgather", together)
     return everything
 
 
-def _meet(address: Address, key: str, rank: int, size: int) -> _Group:
+def _meet(address: Address, key: str, rank: int, size: int) -> Group:
     if rank == 0:
         return Hub(address, key, size, JOIN_S)
     return Spoke(address, key, rank, JOIN_S)

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from rung.events.trial import MetricValue, RunSpec
+from rung.objects import FileEntry
 
 SOCKET_VARIABLE: Final = "RUNG_SOCKET"
 """Environment variable with the path of the agent's socket."""
@@ -63,6 +64,19 @@ class Stored(Struct, frozen=True, tag="stored"):
     size_bytes: int
     files: int
     digest: str
+
+
+class StagedPart(Struct, frozen=True, tag="staged_part"):
+    """This process's part of a checkpoint is staged; the run's first agent has the manifest.
+
+    The agent carries it on, and answers with `Shipped`.
+    """
+
+    checkpoint_id: str
+    files: dict[str, FileEntry]
+    """By name, relative to the checkpoint's folder."""
+    previous: str | None = None
+    """The checkpoint whose unchanged files it may share."""
 
 
 class Restored(Struct, frozen=True, tag="restored"):
@@ -133,14 +147,23 @@ class Fetched(Struct, frozen=True, tag="fetched"):
 
 
 class Shipped(Struct, frozen=True, tag="shipped"):
-    """A checkpoint that was staged is complete in the real store, or will never be."""
+    """A checkpoint, or a part of one, that was staged is in the real store, or will never be."""
 
     checkpoint_id: str
     problem: str = ""
 
 
 FromTrial = (
-    Hello | Reported | Stored | Restored | Damaged | Acknowledged | HparamsRefused | Alive | Fetch
+    Hello
+    | Reported
+    | Stored
+    | StagedPart
+    | Restored
+    | Damaged
+    | Acknowledged
+    | HparamsRefused
+    | Alive
+    | Fetch
 )
 FromAgent = Welcome | Preempt | Fetched | Shipped
 

@@ -53,18 +53,17 @@ class Restoring:
         self._spec = spec
         self._scratch = scratch
         self._found: OpenCheckpoint | None = None
-        self._latest: str | None = None
+        self._latest: StoredCheckpoint | None = None
         self._searched = False
         self._restored = False
 
     @property
     def own(self) -> StoredCheckpoint | None:
-        """The latest checkpoint, on the chief, if it is of this experiment."""
-        if self._found is None:
+        """The latest checkpoint, if it is of this experiment."""
+        if self._latest is None:
             return None
-        stored = self._found.stored
-        own = stored.manifest.provenance.experiment_id == self._spec.experiment_id
-        return stored if own else None
+        experiment_id = self._latest.manifest.provenance.experiment_id
+        return self._latest if experiment_id == self._spec.experiment_id else None
 
     def latest(self) -> str | None:
         """Return the name of the newest checkpoint that is whole."""
@@ -72,10 +71,9 @@ class Restoring:
             if self._ranks.is_chief:
                 self._sweep()
                 self._found = self._first_whole()
-            found = self._found.stored.manifest.checkpoint_id if self._found else None
-            self._latest = self._ranks.broadcast(found)
+            self._latest = self._ranks.broadcast(self._found.stored if self._found else None)
             self._searched = True
-        return self._latest
+        return self._latest.manifest.checkpoint_id if self._latest else None
 
     @contextlib.contextmanager
     def copies(self, checkpoint_id: str) -> Iterator[Path]:

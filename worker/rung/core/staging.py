@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from rung.core.link import AgentLink
-from rung.core.protocol import Fetch, Fetched, Shipped
+from rung.core.protocol import Fetch, Fetched, Shipped, StagedPart
 from rung.objects import FolderStore, ObjectError, ObjectInfo, ObjectMissing
 from rung.objects.durable import DurableFile
 from rung.objects.name import check_name
@@ -43,6 +43,7 @@ class StagedStore:
         self._answers: dict[int, Fetched] = {}
         self._under_way: set[str] = set()
         self._problem = ""
+        self._kept: frozenset[str] = frozenset()
         link.hear = self._hear
 
     @property
@@ -72,6 +73,19 @@ class StagedStore:
         except BaseException:
             self._under_way.discard(checkpoint_id)
             raise
+
+    def hand_on(self, part: StagedPart) -> None:
+        """Have a part of a checkpoint carried on that is staged; return when it is there.
+
+        Raises:
+            ObjectError: it could not be carried on.
+        """
+        with self._changed:
+            self._under_way.add(part.checkpoint_id)
+            self._link.send(part)
+            self._changed.wait_for(lambda: part.checkpoint_id not in self._under_way)
+            if self._problem:
+                raise ObjectError(self._problem)
 
     def put(self, name: str, source: Path) -> None:
         """Stage a file, which must not be changed afterwards."""
@@ -103,11 +117,11 @@ class StagedStore:
         They take their space once, also when no checkpoint that has them is staged any more;
         the agent frees it when the run is over.
         """
-        before = {info.name for info in self._staged.list(_KEPT)}
         for name in names:
             self._staged.link(_KEPT + name, name)
-        for name in before.difference(_KEPT + name for name in names):
-            self._staged.delete(name)
+        for name in self._kept.difference(names):  # this process's: other ranks keep theirs there
+            self._staged.delete(_KEPT + name)
+        self._kept = frozenset(names)
 
     def get(self, name: str, target: Path) -> None:
         """Write the object's bytes to a file."""

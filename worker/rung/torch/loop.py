@@ -22,6 +22,7 @@ from rung.torch import compiling, exactness, ranks, rng, state
 from rung.torch.averages import TrainingAverages, named
 from rung.torch.context import TrialContext
 from rung.torch.data import TrainingData
+from rung.torch.files import read
 from rung.torch.plan import Plan, Progress, due
 from rung.torch.saving import Saver
 from rung.torch.telling import Telling
@@ -207,7 +208,7 @@ class Loop:
         A checkpoint of another trial gives only its model, optimizers and schedulers.
         """
         with self._core.checkpoint.restore_files(checkpoint_id) as files:
-            captured = state.read(files, len(self._context.models))
+            captured = read(files, len(self._context.models))
             for hook in self._hooks:
                 hook.on_checkpoint_load_start(captured.training)
             state.apply(self._parts, captured)

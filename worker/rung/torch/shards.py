@@ -1,94 +1,102 @@
-"""Parts of tensors as whole ones, and back: what lies in a checkpoint knows nothing of ranks."""
+"""States of tensors, whole or in pieces, as those have them who take them: sharded or not."""
 
 import sys
 from collections import OrderedDict
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Self
 
 import torch
-from torch import nn
 from torch.optim import Optimizer
 
 from rung.torch.exactness import Kept
 
 
-def whole(value: Any, *, kept: bool = True) -> Any:
-    """Return a state with every sharded tensor brought together; all ranks must call this.
+class Piece:
+    """A tensor of a checkpoint that several ranks wrote, not yet read.
 
-    One after the other, each in main memory at once, so that no device has to hold more than one
-    of them whole.
+    Attributes:
+        name: of the tensor.
+        shape: of the whole tensor.
+        dtype: of the tensor.
+    """
+
+    def __init__(
+        self, name: str, like: torch.Tensor, read: Callable[[str, torch.Tensor], None]
+    ) -> None:
+        self.name = name
+        self.shape = like.shape
+        self.dtype = like.dtype
+        self._read = read
+
+    def whole(self) -> torch.Tensor:
+        """Return all of it, in main memory."""
+        return self._filled(torch.empty(self.shape, dtype=self.dtype))
+
+    def part(self, model: torch.Tensor) -> torch.Tensor:
+        """Return the part of it that this rank holds of another sharded tensor of its shape."""
+        return self._filled(torch.empty_like(model, dtype=self.dtype, requires_grad=False))
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Self:
+        """Return itself: who reads it gets a tensor of its own."""
+        return self
+
+    def _filled(self, target: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self._read(self.name, target)
+        return target
+
+
+def placed(value: Any, model: Any) -> Any:
+    """Return a state for whoever has one like it.
 
     Args:
-        value: the state.
-        kept: whether this rank wants them; others have None in their places.
+        value: the state; tensors in it are whole, or pieces.
+        model: the state of who takes it. Tensors become sharded where this has sharded ones of
+            the same shape in their places, and whole where it has not.
     """
+    if isinstance(value, Piece):
+        return value.part(model) if _is_shard_of(model, value.shape) else value.whole()
     if isinstance(value, torch.Tensor):
-        if not _is_shard(value):
-            return value
-        together: Any = value
-        brought = together.full_tensor()
-        return brought.cpu() if kept else None
+        return _distributed(value, model) if _is_shard_of(model, value.shape) else value
     if isinstance(value, dict):
-        together = type(value)((key, whole(item, kept=kept)) for key, item in value.items())
+        of = model if isinstance(model, Mapping) else {}
+        together = type(value)((key, placed(item, of.get(key))) for key, item in value.items())
         if isinstance(value, OrderedDict):
             vars(together).update(vars(value))  # a model's has its modules' versions there
         return together
     if isinstance(value, list | tuple):
-        return type(value)(whole(item, kept=kept) for item in value)
+        models: list[Any] = [*model] if isinstance(model, list | tuple) else []
+        models += [None] * len(value)
+        return type(value)(placed(*both) for both in zip(value, models, strict=False))
     return value
 
 
-def like(value: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
-    """Return a whole tensor sharded as another of its shape is; as it is where that is not."""
-    if not _is_shard(model) or value.shape != model.shape:
-        return value
-    from torch.distributed.tensor import distribute_tensor  # noqa: PLC0415 - seldom needed
-
-    placed: Any = model
-    on_device = value.to(model.device)
-    return distribute_tensor(on_device, placed.device_mesh, placed.placements)
-
-
-def load_model(model: nn.Module, state: Mapping[str, Any]) -> None:
-    """Set a model's state from a whole one."""
-    if not any(_is_shard(parameter) for parameter in model.parameters()):
-        model.load_state_dict(state)
-        return
-    own = model.state_dict()
-    model.load_state_dict(
-        {
-            name: like(value, own[name])
-            if name in own and isinstance(value, torch.Tensor)
-            else value
-            for name, value in state.items()
-        }
-    )
+def load(owner: Kept, state: Any) -> None:
+    """Set the state of a model, or of something else that is kept."""
+    owner.load_state_dict(placed(state, owner.state_dict()))
 
 
 def load_optimizer(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """Set an optimizer's state from a whole one."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    if not any(_is_shard(parameter) for parameter in parameters):
-        optimizer.load_state_dict(dict(state))
-        return
-    kept = {
-        number: {
-            name: like(item, parameters[number]) if isinstance(item, torch.Tensor) else item
-            for name, item in found.items()
-        }
+    """Set an optimizer's state, which is sharded as its parameters are."""
+    parameters = dict(enumerate(p for group in optimizer.param_groups for p in group["params"]))
+    models = {
+        number: dict.fromkeys(found, parameters.get(number))
         for number, found in state["state"].items()
     }
-    optimizer.load_state_dict({**state, "state": kept})
+    optimizer.load_state_dict(placed(dict(state), {"state": models}))
 
 
-def load_kept(kept: Kept, state: Any) -> None:
-    """Set the state of something that the context keeps from a whole one."""
-    if isinstance(kept, nn.Module):
-        load_model(kept, state)
-    else:
-        kept.load_state_dict(state)
-
-
-def _is_shard(value: torch.Tensor) -> bool:
+def is_shard(value: torch.Tensor) -> bool:
+    """Return whether a tensor is a part of one that several ranks hold."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(value, module.DTensor)
+
+
+def _is_shard_of(model: Any, shape: torch.Size) -> bool:
+    return isinstance(model, torch.Tensor) and is_shard(model) and model.shape == shape
+
+
+def _distributed(value: torch.Tensor, model: Any) -> torch.Tensor:
+    from torch.distributed.tensor import distribute_tensor  # noqa: PLC0415 - seldom needed
+
+    return distribute_tensor(value.to(model.device), model.device_mesh, model.placements)

@@ -66,6 +66,8 @@ class Snapshot:
 
     def _copy(self, tensor: torch.Tensor) -> Any:
         tensor = tensor.detach()
+        if tensor.is_meta:
+            return tensor
         if not _is_strided(tensor):
             return tensor.cpu().clone()
         storage = tensor.untyped_storage()

@@ -1,33 +1,18 @@
-"""A trial's state as files of a checkpoint, and back.
+"""A trial's state: `capture` reads that of the moment, `apply` sets it.
 
-    model.pt         the model's state_dict; load it with torch.load(…, weights_only=True)
-    model.frozen.pt  of it the parameters that are not trained, if they are large; stored once
-    model-1.pt …     of further models
-    training.pt      optimizers, schedulers, scaler, gradients, torch's generators, position in
-                     the data, averages, what the context keeps (an EMA copy, for example), the
-                     trial's and the callbacks' own state
-    trainer.json     counters, Python's and NumPy's generators, what the moment ran on
-
-Where several ranks train, the chief's files hold for all: sharded tensors are brought together,
-and `training.pt` holds under `ranks` what each rank has of its own (`rung.torch.ranks`).
-
-`capture` reads the state of the moment, `copied` copies it; `files_of` says how to write it. Only
-the first two must happen between two steps; the first on all ranks, the others on the chief.
+Where several ranks train, all must capture, between two steps. What the chief has then holds for
+all, and `training` holds under `ranks` what each rank has of its own (`rung.torch.ranks`); of
+sharded tensors each rank has its parts. `rung.torch.files` says how it is written.
 """
 
-import json
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from functools import partial
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 import torch
 from msgspec import Struct
 
 from rung import core
-from rung.objects.draft import Sink
 from rung.torch import ranks, rng, shards, tensor_file
 from rung.torch.averages import TrainingAverages
 from rung.torch.callback import Callback
@@ -36,7 +21,6 @@ from rung.torch.context import TrialContext
 from rung.torch.exactness import Kept, machine
 from rung.torch.plain import plain
 from rung.torch.plan import Progress
-from rung.torch.snapshot import Snapshot
 from rung.torch.trial import Trial
 
 FORMAT: Final = 1
@@ -67,13 +51,10 @@ class Captured(Struct, kw_only=True):
     trainer: dict[str, Any]
     frozen: list[frozenset[str]] = []
     """Of each model, the names of the parameters that are not trained."""
-
-
-class File(NamedTuple):
-    """How to write a file of a checkpoint."""
-
-    save: Callable[[Sink], object]
-    may_be_unchanged: bool = False
+    sharded: bool = False
+    """Whether each rank has parts of the tensors."""
+    share: Any = None
+    """Once it is divided, what this rank writes of the tensors: a `Share`."""
 
 
 def capture(parts: Parts, data: dict[str, Any] | None, *, fetched: bool = True) -> Captured:
@@ -89,19 +70,17 @@ def capture(parts: Parts, data: dict[str, Any] | None, *, fetched: bool = True) 
     """
     context = parts.context
     generators = rng.capture()
-    sharded, chief = context.parallel.sharded, parts.ranks.is_chief
-    whole = partial(shards.whole, kept=chief) if sharded else _as_it_is
     training = {
-        "optimizers": [whole(optimizer.state_dict()) for optimizer in context.optimizers],
+        "optimizers": [optimizer.state_dict() for optimizer in context.optimizers],
         "schedulers": [scheduled.scheduler.state_dict() for scheduled in context.schedulers],
         "scheduler_steps": context.schedulers.steps(),
         "scaler": context.scaler.state_dict() if context.scaler is not None else None,
-        "gradients": [whole(_gradients(model)) for model in context.models],
+        "gradients": [_gradients(model) for model in context.models],
         "generator": generators.torch,
         "generators_cuda": generators.cuda,
         "data": data,
         "averages": parts.averages.state_dict(),
-        "kept": {name: whole(_state_of_kept(kept)) for name, kept in context.kept.items()},
+        "kept": {name: _state_of_kept(kept) for name, kept in context.kept.items()},
         "trial": _own_state(parts.trial),
         "callbacks": {name: hook.state_dict() for name, hook in parts.callbacks.items()},
     }
@@ -116,67 +95,16 @@ def capture(parts: Parts, data: dict[str, Any] | None, *, fetched: bool = True) 
         "generators": rng.to_json(generators),
         "machine": machine(),
     }
-    models = [whole(with_plain_names(model.state_dict())) for model in context.models]
+    models = [with_plain_names(model.state_dict()) for model in context.models]
     for model in models:
         plain(model, "model")
     frozen = [_frozen(model) for model in context.models]
-    return Captured(models=models, training=checked, trainer=trainer, frozen=frozen)
-
-
-def copied(captured: Captured, snapshot: Snapshot) -> Captured:
-    """Return a captured state that does not change when training goes on."""
-    models = snapshot.take(captured.models)
-    training = snapshot.take(captured.training)
-    snapshot.settle()
     return Captured(
-        models=models, training=training, trainer=captured.trainer, frozen=captured.frozen
-    )
-
-
-def files_of(captured: Captured) -> dict[str, File]:
-    """Return how to write a captured state, by name of the file."""
-    files = {}
-    for index, model in enumerate(captured.models):
-        frozen = captured.frozen[index] if captured.frozen else frozenset[str]()
-        trained = OrderedDict((name, it) for name, it in model.items() if name not in frozen)
-        vars(trained).update(getattr(model, "__dict__", {}))  # the versions of its modules
-        files[_model_file(index)] = File(partial(tensor_file.save, trained))
-        if frozen:
-            rest = {name: it for name, it in model.items() if name in frozen}
-            files[_model_file(index, ".frozen")] = File(partial(tensor_file.save, rest), True)  # noqa: FBT003 - a record
-    files["training.pt"] = File(partial(tensor_file.save, captured.training))
-    text = json.dumps(captured.trainer)  # knows NaN, which a metric's best value may be
-    files["trainer.json"] = File(lambda sink: sink.write(text.encode()))
-    return files
-
-
-def write(folder: Path, captured: Captured, beside: Mapping[str, File] | None = None) -> None:
-    """Write a captured state into a folder, and other files beside it."""
-    for name, file in (files_of(captured) | dict(beside or {})).items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        with (folder / name).open("wb") as opened:
-            file.save(opened)
-
-
-def read(files: Mapping[str, Path], models: int) -> Captured:
-    """Read what was written; nothing but tensors and plain values is ever made of it.
-
-    Models and optimizers are mapped, not read: their tensors are good for being copied from, as
-    long as the files are there.
-    """
-    found = []
-    for index in range(models):
-        state = tensor_file.load(files[_model_file(index)])
-        frozen = files.get(_model_file(index, ".frozen"))
-        if frozen is not None:
-            state.update(tensor_file.load(frozen))
-        found.append(state)
-    training = tensor_file.load(files["training.pt"])
-    rest = {name: value for name, value in training.items() if name != "optimizers"}
-    return Captured(
-        models=found,
-        training=training | tensor_file.owned(rest),
-        trainer=json.loads(files["trainer.json"].read_text(encoding="utf-8")),
+        models=models,
+        training=checked,
+        trainer=trainer,
+        frozen=frozen,
+        sharded=context.parallel.sharded,
     )
 
 
@@ -184,7 +112,7 @@ def apply(parts: Parts, captured: Captured) -> None:
     """Set models, optimizers and all else but progress, data and generators."""
     context, training = parts.context, captured.training
     for model, state in zip(context.models, captured.models, strict=True):
-        shards.load_model(model, with_own_names(model, state))
+        shards.load(model, with_own_names(model, state))
     for optimizer, state in zip(context.optimizers, training["optimizers"], strict=True):
         if tensor_file.is_taken_in_whole(optimizer):
             shards.load_optimizer(optimizer, state)
@@ -205,7 +133,7 @@ def apply_moment(parts: Parts, captured: Captured) -> None:
         gradients = with_plain_names(stored)
         for named, parameter in model.named_parameters():
             if (name := plain_name(named)) in gradients:
-                gradient = shards.like(gradients[name], parameter)
+                gradient = shards.placed(gradients[name], parameter)
                 parameter.grad = gradient.to(parameter.device)
     own = ranks.of_rank(parts.ranks, training)
     if own is not None or parts.ranks.is_chief:
@@ -214,7 +142,7 @@ def apply_moment(parts: Parts, captured: Captured) -> None:
         parts.trial.load_state_dict(training["trial"])  # type: ignore[attr-defined]  # it has one
     for name, kept in parts.context.kept.items():
         if name in training.get("kept", {}):
-            shards.load_kept(kept, with_own_names(kept, training["kept"][name]))
+            shards.load(kept, with_own_names(kept, training["kept"][name]))
     for name, hook in parts.callbacks.items():
         if name in training["callbacks"]:
             hook.load_state_dict(training["callbacks"][name])
@@ -236,10 +164,6 @@ def generators_of(parts: Parts, captured: Captured) -> rng.Generators:
     return new or rng.from_json(
         trainer["generators"], training["generator"], training["generators_cuda"]
     )
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
 
 
 def _gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -270,7 +194,3 @@ def _frozen(model: torch.nn.Module) -> frozenset[str]:
     frozen = {plain_name(name): it for name, it in named if not it.requires_grad}
     size = sum(parameter.numel() * parameter.element_size() for parameter in frozen.values())
     return frozenset(frozen) if size >= FROZEN_BYTES_MIN else frozenset()
-
-
-def _model_file(index: int, kind: str = "") -> str:
-    return f"model-{index}{kind}.pt" if index else f"model{kind}.pt"

@@ -29,7 +29,7 @@ def save(value: Any, sink: Sink) -> None:
     crc32 = torch.serialization.get_crc32_options()
     alignment = getattr(config.save, "storage_alignment", None)  # older ones know none
     torch.serialization.set_crc32_options(False)
-    if alignment is not None and _has_large_tensors(value):
+    if alignment is not None and has_boundaries(value):
         config.save.storage_alignment = ALIGNMENT
     try:
         torch.save(value, cast("IO[bytes]", sink))
@@ -42,6 +42,12 @@ def save(value: Any, sink: Sink) -> None:
 def load(path: Path) -> Any:
     """Return a value, mapped; nothing but tensors and plain values is ever made of it."""
     return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+
+
+def has_boundaries(value: Any) -> bool:
+    """Return whether the tensors of a value begin at boundaries of the disk in its file."""
+    sizes = [tensor.nbytes for tensor in _tensors_of(value)]
+    return sum(sizes) >= _PADDING_MAX * ALIGNMENT * max(1, len(sizes))
 
 
 def owned(value: Any) -> Any:
@@ -77,11 +83,6 @@ def _owned_on_cpu(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_owned_on_cpu(item) for item in value)
     return value
-
-
-def _has_large_tensors(value: Any) -> bool:
-    sizes = [tensor.nbytes for tensor in _tensors_of(value)]
-    return sum(sizes) >= _PADDING_MAX * ALIGNMENT * max(1, len(sizes))
 
 
 def _tensors_of(value: Any) -> Iterator[torch.Tensor]:

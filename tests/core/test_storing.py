@@ -1,0 +1,323 @@
+"""Checkpoints to which every rank gives its files: one manifest over all of them, or none."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.agent_end import run_spec
+from core.test_distributed import on_agents, ranked
+from rung.core import star
+from rung.core.checkpoint import CheckpointContext
+from rung.core.distributed import DistributedContext
+from rung.core.protocol import FromTrial, Shipped, StagedPart, Stored
+from rung.core.staging import StagedStore
+from rung.objects import (
+    Draft,
+    FolderStore,
+    ObjectError,
+    ObjectMissing,
+    copy_checkpoint,
+    load_checkpoint,
+    open_checkpoint,
+    read_manifest,
+)
+
+EXPERIMENT = "exp00000"
+TABLE = b"table" * 100_000
+Work = Callable[[DistributedContext, CheckpointContext], Any]
+
+
+class Link:
+    """A link that remembers."""
+
+    def __init__(self) -> None:
+        self.preempted = False
+        self.said: list[FromTrial] = []
+
+    def send(self, message: FromTrial) -> None:
+        """Remember."""
+        self.said.append(message)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Scene:
+    """The ranks of a run, in threads of this process, and their store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = FolderStore(folder / "objects")
+        self.links: dict[int, Link] = {}
+
+    def run(self, work: Work, *agents: int, **changes: Any) -> list[Any]:
+        """Do some work on each rank; return what came of it."""
+        spec = run_spec(**changes)
+
+        def one(ranks: DistributedContext) -> Any:
+            link = self.links[ranks.rank] = Link()
+            scratch = self.folder / f"scratch-{ranks.rank}"
+            scratch.mkdir(exist_ok=True)
+            context = CheckpointContext(link, self.store, spec, scratch, ranks)
+            return work(ranks, context)
+
+        return ranked(on_agents(*agents), one)
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    """A store that is empty, and ranks that nobody stops."""
+    monkeypatch.setattr(star, "QUIET_S", 0.0)
+    return Scene(tmp_path)
+
+
+def saver(rank: int, table: bytes = TABLE) -> Callable[[Draft], int]:
+    """Return what writes a rank's files: a table that may be unchanged, and its number."""
+
+    def save(draft: Draft) -> int:
+        draft.write(f"table-{rank}", lambda file: file.write(table), may_be_unchanged=True)
+        draft.write(f"rank-{rank}", lambda file: file.write(b"%d" % rank))
+        return rank
+
+    return save
+
+
+def test_the_files_of_all_ranks_are_one_checkpoint(scene: Scene, tmp_path: Path) -> None:
+    """The chief seals them and makes it known, with a file about what the ranks returned."""
+
+    def complete(draft: Draft, returned: list[Any]) -> None:
+        draft.write("index", lambda file: file.write(repr(returned).encode()))
+
+    def work(ranks: DistributedContext, context: CheckpointContext) -> str:
+        name = context.save_async(
+            saver(ranks.rank), {"note": 1}, steps_completed=4, shard=True, complete=complete
+        )
+        context.wait()
+        return name
+
+    [name] = set(scene.run(work, 3))
+    stored = load_checkpoint(scene.store, EXPERIMENT, name, tmp_path / "back")
+    names = [*(f"rank-{n}" for n in range(3)), *(f"table-{n}" for n in range(3))]
+    assert list(stored.manifest.files) == ["index", *names]
+    assert (tmp_path / "back" / "index").read_text() == "[0, 1, 2]"
+    assert stored.manifest.metadata == {"note": 1, "steps_completed": 4}
+    size = stored.manifest.size_bytes
+    assert scene.links[0].said == [Stored(name, 4, size, 7, stored.digest)]
+    assert scene.links[1].said == scene.links[2].said == []
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_folders_of_all_ranks_are_one_checkpoint(scene: Scene, behind: bool) -> None:  # noqa: FBT001 - pytest's
+    """As Determined has it: each rank fills a folder of its own."""
+
+    def work(ranks: DistributedContext, context: CheckpointContext) -> str:
+        opening = context.store_path_async if behind else context.store_path
+        with opening(steps_completed=1, shard=True) as (folder, name):
+            (folder / "sub").mkdir()
+            (folder / "sub" / f"of-{ranks.rank}").write_text(str(ranks.rank))
+        context.wait()
+        return name
+
+    [name] = set(scene.run(work, 2, 1))
+    opened = open_checkpoint(scene.store, EXPERIMENT, name, scene.folder / "none")
+    found = {file: path.read_text() for file, path in opened.paths.items()}
+    assert found == {f"sub/of-{rank}": str(rank) for rank in range(3)}
+
+
+def test_alone_a_rank_stores_all(scene: Scene) -> None:
+    """A script for several slots works on one."""
+
+    def work(ranks: DistributedContext, context: CheckpointContext) -> str:
+        name = context.save_async(saver(ranks.rank), steps_completed=1, shard=True)
+        context.wait()
+        return name
+
+    [name] = scene.run(work, 1)
+    assert len(read_manifest(scene.store, EXPERIMENT, name).manifest.files) == 2
+
+
+def test_it_does_not_exist_before_all_ranks_have_written(scene: Scene) -> None:
+    """Meanwhile the script talks to its ranks as it likes, and waits for nothing."""
+    may_write = threading.Event()
+
+    def work(ranks: DistributedContext, context: CheckpointContext) -> bool:
+        def save(draft: Draft) -> None:
+            if ranks.rank == 1:
+                may_write.wait()
+            saver(ranks.rank)(draft)
+
+        name = context.save_async(save, steps_completed=1, shard=True)
+        assert ranks.allgather(ranks.rank) == [0, 1, 2]
+        assert not any(ranks.allgather(context.stored()))
+        missing = False
+        try:
+            read_manifest(scene.store, EXPERIMENT, name)
+        except ObjectMissing:
+            missing = True
+        ranks.barrier()
+        may_write.set()
+        context.wait()
+        assert read_manifest(scene.store, EXPERIMENT, name)
+        return missing
+
+    assert scene.run(work, 3) == [True] * 3
+
+
+def failures(scene: Scene, save: Callable[[int, Draft], None]) -> list[str]:
+    """Return with what a checkpoint fails on each of two ranks; nothing of it must be left."""
+
+    def work(ranks: DistributedContext, context: CheckpointContext) -> str:
+        context.save_async(lambda draft: save(ranks.rank, draft), steps_completed=1, shard=True)
+        with pytest.raises((ObjectError, ZeroDivisionError)) as caught:
+            context.wait()
+        name = context.save_async(saver(ranks.rank), steps_completed=1, shard=True)
+        context.wait()
+        assert read_manifest(scene.store, EXPERIMENT, name)
+        return str(caught.value)
+
+    said = scene.run(work, 2)
+    assert {info.name.split("/")[2] for info in scene.store.list("")} == {"exp00000.3.1.1-1"}
+    return said
+
+
+def test_files_of_one_name_are_refused(scene: Scene) -> None:
+    """All ranks hear which name, and what to do."""
+    message = (
+        "checkpoint exp00000.3.1.1: rank 1 wrote state, which another rank wrote, too; give each "
+        "rank's files names of their own"
+    )
+
+    def save(rank: int, draft: Draft) -> None:
+        draft.write("state", lambda file: file.write(b"%d" % rank))
+
+    assert failures(scene, save) == [message] * 2
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_one_rank_that_fails_fails_all(scene: Scene, victim: int) -> None:
+    """It hears its own failure, the others whose and what; the next checkpoint is a new chance."""
+
+    def save(rank: int, draft: Draft) -> None:
+        saver(rank)(draft)
+        if rank == victim:
+            raise ZeroDivisionError("nothing left")
+
+    said = failures(scene, save)
+    assert said[victim] == "nothing left"
+    others = f"checkpoint exp00000.3.1.1: rank {victim}: ZeroDivisionError: nothing left"
+    assert said[1 - victim] == others
+
+
+def test_what_is_unchanged_is_written_once(scene: Scene) -> None:
+    """By each rank for itself, also in the next run, which goes on from the checkpoint."""
+
+    def work(ranks: DistributedContext, context: CheckpointContext) -> list[str]:
+        assert context.latest in {None, "exp00000.3.1.2"}
+        names = []
+        for step in (1, 2):
+            names.append(context.save_async(saver(ranks.rank), steps_completed=step, shard=True))
+            context.wait()
+        return names
+
+    names = [*scene.run(work, 2)[0], *scene.run(work, 2, run=2, restore=["exp00000.3.1.2"])[0]]
+    for rank in range(2):
+        files = [
+            scene.store.root / "checkpoints" / EXPERIMENT / name / f"table-{rank}"
+            for name in names
+        ]
+        assert len(files) == 4
+        assert len({file.stat().st_ino for file in files}) == 1
+
+
+class Staged(Scene):
+    """Ranks on two machines, whose agents carry on what is staged to a store far away."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.far = FolderStore(folder / "far")
+        self.refusal = ""
+        self.carrying: list[threading.Thread] = []
+
+    def run(self, work: Work, *agents: int, **changes: Any) -> list[Any]:
+        """Do some work on each rank, each of which has its agent's end of a link."""
+
+        def one(ranks: DistributedContext) -> Any:
+            staged = FolderStore(self.folder / f"agent-{ranks.cross_rank}")
+            link = self.links[ranks.rank] = Agent(self, staged, ranks)
+            scratch = self.folder / f"scratch-{ranks.rank}"
+            scratch.mkdir(exist_ok=True)
+            store = StagedStore(staged, link)  # type: ignore[arg-type]  # what it wants of one
+            spec = run_spec(**changes)
+            return work(ranks, CheckpointContext(link, store, spec, scratch, ranks))
+
+        came = ranked(on_agents(*agents), one)
+        for thread in self.carrying:
+            thread.join()
+        return came
+
+
+class Agent(Link):
+    """Does for a rank what its agent does."""
+
+    def __init__(self, scene: Staged, staged: FolderStore, ranks: DistributedContext) -> None:
+        super().__init__()
+        self.hear: Callable[[Shipped], None]
+        self._scene = scene
+        self._staged = staged
+        self._rank = ranks.rank
+
+    def send(self, message: FromTrial) -> None:
+        """Carry on, and answer, as soon as the caller waits for that."""
+        super().send(message)
+        thread = threading.Thread(target=self._carry_on, args=[message])
+        self._scene.carrying.append(thread)
+        thread.start()
+
+    def _carry_on(self, message: FromTrial) -> None:
+        scene = self._scene
+        if isinstance(message, StagedPart):
+            place = f"checkpoints/{EXPERIMENT}/{message.checkpoint_id}"
+            for name in message.files:
+                scene.far.put(f"{place}/{name}", self._staged.root / place / name)
+            self.hear(Shipped(message.checkpoint_id, scene.refusal))
+        elif isinstance(message, Stored):
+            copy_checkpoint(self._staged, scene.far, EXPERIMENT, message.checkpoint_id)
+            self.hear(Shipped(message.checkpoint_id))
+
+
+def store_staged(ranks: DistributedContext, context: CheckpointContext) -> str:
+    """Store a checkpoint; return what came of it."""
+    name = context.save_async(saver(ranks.rank), steps_completed=1, shard=True)
+    try:
+        context.wait()
+    except ObjectError as error:
+        return str(error)
+    return name
+
+
+def test_agents_carry_on_what_is_on_their_machines(tmp_path: Path) -> None:
+    """Those of other ranks bring their files first, so the manifest comes when all are there."""
+    scene = Staged(tmp_path)
+    [name] = set(scene.run(store_staged, 2, 2))
+    kinds = {rank: [type(message) for message in link.said] for rank, link in scene.links.items()}
+    assert kinds == {0: [Stored], 1: [], 2: [StagedPart], 3: [StagedPart]}
+    here = [
+        info.name.rpartition("/")[2]
+        for info in FolderStore(tmp_path / "agent-0").list("checkpoints/")
+    ]
+    assert sorted(here) == ["manifest.json", "rank-0", "rank-1", "table-0", "table-1"]
+    loaded = load_checkpoint(scene.far, EXPERIMENT, name, tmp_path / "back")
+    assert len(loaded.manifest.files) == 8
+
+
+def test_a_part_that_cannot_be_carried_on_fails_all(tmp_path: Path) -> None:
+    """There is no manifest anywhere, and nothing is made known."""
+    scene = Staged(tmp_path)
+    scene.refusal = "the store refused"
+    said = scene.run(store_staged, 1, 1)
+    assert said == ["checkpoint exp00000.3.1.1: rank 1: the store refused", "the store refused"]
+    assert scene.links[0].said == []
+    assert not list(tmp_path.rglob("manifest.json"))
