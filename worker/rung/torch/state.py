@@ -70,6 +70,9 @@ def capture(parts: Parts, data: dict[str, Any] | None, *, fetched: bool = True) 
     """
     context = parts.context
     generators = rng.capture()
+    # First, for FSDP then has its shards back, and with them the gradients: a validation leaves
+    # the model in one piece.
+    models = [with_plain_names(model.state_dict()) for model in context.models]
     training = {
         "optimizers": [optimizer.state_dict() for optimizer in context.optimizers],
         "schedulers": [scheduled.scheduler.state_dict() for scheduled in context.schedulers],
@@ -95,7 +98,6 @@ def capture(parts: Parts, data: dict[str, Any] | None, *, fetched: bool = True) 
         "generators": rng.to_json(generators),
         "machine": machine(),
     }
-    models = [with_plain_names(model.state_dict()) for model in context.models]
     for model in models:
         plain(model, "model")
     frozen = [_frozen(model) for model in context.models]
