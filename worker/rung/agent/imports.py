@@ -44,8 +44,8 @@ def _imported(path: Path) -> Iterator[str]:
     """Yield the modules that a file imports by their full names."""
     try:
         tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError, RecursionError, MemoryError, OSError):
-        return  # it fails in the run just the same
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OSError, SystemError):
+        return  # it fails in the run just the same; the last is a parser's that threads confused
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
