@@ -42,7 +42,7 @@ check: $(DEV)
 
 # Pure parts and single services, in about three minutes.
 test-fast: $(DEV) $(DEPLOYING) $(CLICKHOUSE)
-	$(BIN)/pytest -m "not e2e and not ledger and not sim and not cluster and not horovod" -n 3
+	$(BIN)/pytest -m "not e2e and not ledger and not sim and not cluster and not horovod" -n 2
 
 # The ledger's adapters against one conformance suite.
 test-ledger: $(DEV) $(KAFKA)
