@@ -145,6 +145,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
         model = network(plain=plain, counting=counting, masking=masking)
         rung = Burning(run)
         rung.fuse = Fuse(order["moment"])
+        named: dict[str, Any] = {"eval_strategy": "epoch", "save_strategy": "no"}
         arguments = transformers.TrainingArguments(
             output_dir="output",
             num_train_epochs=2,
@@ -153,10 +154,9 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
             dataloader_num_workers=order.get("workers", 0),
             learning_rate=0.01,
             logging_steps=order.get("logging", 1),
-            eval_strategy="epoch",
-            save_strategy="no",
             report_to=[],
             disable_tqdm=True,
+            **(named | order.get("arguments", {})),
         )
         words: Words = PlainWords(counting=counting, masking=masking) if plain else Words()
         trainer = (InOrder if masking else transformers.Trainer)(

@@ -46,6 +46,18 @@ def test_no_kill_shows_in_what_the_trainer_averages(
     assert list(outcome["training"]) == [5]
 
 
+def test_no_kill_shows_where_an_evaluation_falls_on_an_epochs_last_step(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """What the trainer wants evaluated by steps belongs to the epoch's end, as its checkpoint."""
+    by_steps = {"eval_strategy": "steps", "eval_steps": 3}
+    outcome = killed_again_and_again(
+        process, tmp_path, FIELDS, [before(5), before(8)], arguments=by_steps
+    )
+    assert list(outcome["validation"]) == [3, 6, 9, 12]
+    assert [values["epochs"] for values in outcome["validation"].values()] == [0, 1, 1, 2]
+
+
 def test_a_kill_on_the_way_out_shows_nowhere(
     process: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:

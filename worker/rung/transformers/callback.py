@@ -50,6 +50,7 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         self._begun: rng.Generators | None = None
         self._data: SeededData | None = None
         self._asked = False
+        self._put_off = False
         self._left = False
 
     def train(self, trainer: Any) -> Any:
@@ -128,6 +129,7 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
             records = self._shared.batch_size * args.gradient_accumulation_steps
         course.batch_done(state.global_step - course.progress.batches, records)
         if self._ends_epoch(state):
+            self._put_off, control.should_evaluate = control.should_evaluate, False
             control.should_save = self._asked = False
         else:
             self._mark(control)
@@ -137,6 +139,8 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         if self._left:
             control.should_evaluate = control.should_save = False
         else:
+            control.should_evaluate |= self._put_off
+            self._put_off = False
             self._course.epoch_done()
             self._mark(control)
 
