@@ -1,5 +1,7 @@
 """A Lightning trial with dropout, noise, a scheduler, and metrics that Lightning averages.
 
+Its module and an early stop keep counts of their own, beside and behind Rung's callback.
+
 A plain one draws nothing: what it trains must not depend on the number of slots. Its 21 records
 make uneven batches, the last of a single record.
 """
@@ -14,6 +16,7 @@ from typing import Any
 
 import lightning
 import torch
+from lightning.pytorch.callbacks import EarlyStopping
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -41,6 +44,20 @@ class Module(lightning.LightningModule):  # type: ignore[misc]  # may not be ins
         drawing = [] if plain else [nn.BatchNorm1d(8), nn.Dropout(0.3)]
         self.network = nn.Sequential(nn.Linear(4, 8), *drawing, nn.ReLU(), nn.Linear(8, 1))
         self.validated: list[torch.Tensor] = []
+        self.register_buffer("trail", torch.zeros(8, 4))
+        self.register_buffer("ends", torch.zeros(2))
+
+    def on_train_batch_end(self, *_others: Any) -> None:
+        """Follow the weights."""
+        self.trail.lerp_(next(self.network.parameters()).detach(), 0.1)
+
+    def on_validation_end(self) -> None:
+        """Count validations."""
+        self.ends[0] += not self.trainer.sanity_checking
+
+    def on_train_epoch_end(self) -> None:
+        """Count epochs."""
+        self.ends[1] += 1
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         """Train, and log by step and by epoch."""
@@ -111,10 +128,11 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
         rung = Burning(run)
         rung.fuse, rung.means = Fuse(order["moment"]), {}
         rung.wait_at = order.get("wait_at")
+        early = EarlyStopping("val_loss", patience=100)
         trainer = lightning.Trainer(
             max_epochs=5,
             accelerator="cpu",
-            callbacks=[rung],
+            callbacks=[rung, early],
             logger=False,
             enable_checkpointing=False,
             enable_progress_bar=False,
@@ -136,5 +154,6 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
         return {
             "weights": hashlib.sha256(buffer.getvalue()).hexdigest(),
             "drawn": random.random(),  # noqa: S311 - the generator's state
+            "early": [early.wait_count, float(early.best_score)],
             "mean": rung.means.get(max(rung.means)) if rung.means else None,
         }
