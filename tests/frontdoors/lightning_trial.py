@@ -16,6 +16,7 @@ from typing import Any
 
 import lightning
 import torch
+import torchmetrics
 from lightning.pytorch.callbacks import EarlyStopping
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -44,6 +45,7 @@ class Module(lightning.LightningModule):  # type: ignore[misc]  # may not be ins
         drawing = [] if plain else [nn.BatchNorm1d(8), nn.Dropout(0.3)]
         self.network = nn.Sequential(nn.Linear(4, 8), *drawing, nn.ReLU(), nn.Linear(8, 1))
         self.validated: list[torch.Tensor] = []
+        self.measured = torchmetrics.MeanMetric()
         self.register_buffer("trail", torch.zeros(8, 4))
         self.register_buffer("ends", torch.zeros(2))
 
@@ -64,6 +66,8 @@ class Module(lightning.LightningModule):  # type: ignore[misc]  # may not be ins
         inputs, targets = batch
         loss = nn.functional.mse_loss(self.network(inputs), targets)
         self.log("train_loss", loss, on_step=True, on_epoch=True)
+        self.measured.update(loss.detach(), len(inputs))
+        self.log("measured", self.measured, on_step=False, on_epoch=True)
         return loss
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
@@ -94,7 +98,7 @@ class Burning(rl.Callback):
     """Asks the fuse before and after what Rung does at a batch; remembers epochs' means."""
 
     fuse = Fuse(None)
-    means: dict[int, float]
+    means: dict[int, list[float]]
     wait_at: int | None = None
     """The step at which to wait until somebody asks to leave."""
 
@@ -108,8 +112,10 @@ class Burning(rl.Callback):
                 pass
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Remember the mean that Lightning made."""
-        self.means[trainer.current_epoch] = float(trainer.callback_metrics["train_loss_epoch"])
+        """Remember the means that Lightning and torchmetrics made."""
+        self.means[trainer.current_epoch] = [
+            float(trainer.callback_metrics[name]) for name in ("train_loss_epoch", "measured")
+        ]
         super().on_train_epoch_end(trainer, pl_module)
 
 

@@ -58,6 +58,8 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         self._generators: rng.Generators | None = None
         self._sums: dict[str, Any] = {}
         self._to_add: list[dict[str, Any]] = []
+        self._measured: dict[str, Any] = {}
+        self._to_measure: list[dict[str, Any]] | None = None
         self._searched = False
         self._storing = False
         if self._several:
@@ -80,7 +82,7 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
             kept = torch.load(self._weights, map_location="cpu", weights_only=True)
             pl_module.load_state_dict(kept["state_dict"])
         source = trainer.fit_loop._data_source
-        trainer.fit_loop._data_source = Source(source, self._exact)
+        trainer.fit_loop._data_source = Source(source, functools.partial(self._exact, trainer))
         if self._several:
             self._share(trainer)
         self._moments = Moments(
@@ -167,6 +169,7 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
             "generators": generators_to_json(rng.capture()),
             "averages": self._averages.state_dict(),
             "sums": self._sums,
+            "measured": self._measured,
         }
         if self._several:
             own["records"] = self._results[0].records if self._results else 0
@@ -185,6 +188,7 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
                 self._course.run, self._course.progress.batches
             )
         self._to_add = [each["sums"] for each in share.to_add]
+        self._to_measure = [each["measured"] for each in share.to_add]
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """See to it that what Rung keeps can be loaded without running code."""
@@ -221,14 +225,18 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         if self._generators is None:
             self._generators = ranks.new_generators(self._course.run, 0)
 
-    def _exact(self, loader: Any) -> Any:
-        self._loader = ExactLoader(loader, self._course, self._arrive)
+    def _exact(self, trainer: Any, loader: Any) -> Any:
+        arrive = functools.partial(self._arrive, trainer)
+        self._loader = ExactLoader(loader, self._course, arrive)
         return self._loader
 
-    def _arrive(self) -> None:
+    def _arrive(self, trainer: Any) -> None:
         if self._generators is not None:
             rng.restore(self._generators)
             self._generators = None
+        if self._to_measure is not None:
+            logged.measure(trainer, self._to_measure)
+            self._to_measure = None
 
     def _trained(self, trainer: Any) -> None:
         """Set right what the hooks of a batch have logged, those of the module among them."""
@@ -241,12 +249,13 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
 
     def _store(self, trainer: Any) -> None:
         self._sums = logged.sums(trainer) if self._course.progress.batch_in_epoch else {}
+        self._measured = logged.measured(trainer)
         self._storing = True
         try:
             self._course.store(lambda folder: trainer.save_checkpoint(folder / FILE))
         finally:
             self._storing = False
-            self._sums = {}
+            self._sums, self._measured = {}, {}
 
 
 def _is_fitting(trainer: Any) -> bool:
