@@ -37,6 +37,16 @@ class Endless(IterableDataset[Any]):
         return itertools.cycle(iter(PLAIN))
 
 
+class Pair:
+    """A batch whose records nobody can count."""
+
+    def __init__(self, records: list[Any]) -> None:
+        self.parts = [torch.stack(part) for part in zip(*records, strict=True)]
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(self.parts)
+
+
 class Module(lightning.LightningModule):  # type: ignore[misc]  # may not be installed
     """A small network."""
 
@@ -148,7 +158,12 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
             **order.get("trainer", {}),
         )
         data: Any = PLAIN if plain else NoisyData()
-        train = DataLoader(data, batch_size=5 if plain else 4, shuffle=True)
+        collate = Pair if order.get("uncounted") else None
+        train: Any = DataLoader(
+            data, batch_size=5 if plain else 4, shuffle=True, collate_fn=collate
+        )
+        if order.get("named"):
+            train = {"one": train}
         validation: Any = DataLoader(Endless() if order.get("endless") else data, batch_size=7)
         if order.get("beside"):
             trainer.validate(module, validation, verbose=False)

@@ -71,6 +71,22 @@ def test_no_kill_shows_with_a_limit_of_steps_and_of_batches(
     assert list(outcome["validation"]) == [4, 8]
 
 
+@pytest.mark.parametrize(
+    ("order", "said"),
+    [
+        ({"uncounted": True}, "of type Pair cannot be counted"),
+        ({"named": True}, "are a dict, whose position cannot be kept"),
+    ],
+)
+def test_data_that_cannot_be_counted_or_kept_are_refused(
+    process: "subprocess.Popen[str]", tmp_path: Path, order: dict[str, Any], said: str
+) -> None:
+    """The message says what to give instead."""
+    with trial(process, tmp_path, **(FIELDS | {"length": 48, "time_metric": "records"})) as runs:
+        assert runs.train(**order) == 1
+        assert said in runs.refusal()
+
+
 def test_no_kill_shows_between_steps(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
     """A checkpoint that is due while gradients are added up waits for the step."""
     period = {"min_checkpoint_period": {"batches": 1}}

@@ -104,6 +104,12 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
         """Weigh the batch by this rank's part of it."""
+        if self._course.counts_records and records_of(batch) is None:
+            raise CannotFollow(
+                "a length or a period of the experiment file is in records, but those of a batch "
+                f"of type {type(batch).__name__} cannot be counted: count in batches or epochs, "
+                "or have the loader give tensors, or a dict, list or tuple of them"
+            )
         if not self._several or self._loader is None:
             return
         share = self._loader.share
