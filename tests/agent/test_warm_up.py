@@ -14,6 +14,8 @@ from rung.agent.threads import cores
 
 pytest.importorskip("torch")
 
+pytestmark = pytest.mark.e2e
+
 TRAIN = """
 import sys, threading, time
 assert "torch" in sys.modules and "torch._dynamo" in sys.modules

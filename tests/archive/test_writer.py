@@ -99,6 +99,7 @@ turns = st.lists(
 """What is appended; how large segments are; and how the look at it ends."""
 
 
+@pytest.mark.sim
 @given(turns)
 @settings(max_examples=40)
 async def test_killed_at_any_moment_by_any_number_of_writers(

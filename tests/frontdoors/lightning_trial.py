@@ -1,5 +1,7 @@
 """A Lightning trial with dropout, noise, a scheduler, and metrics that Lightning averages.
 
+Its module and an early stop keep counts of their own, beside and behind Rung's callback.
+
 A plain one draws nothing: what it trains must not depend on the number of slots. Its 21 records
 make uneven batches, the last of a single record.
 """
@@ -14,6 +16,8 @@ from typing import Any
 
 import lightning
 import torch
+import torchmetrics
+from lightning.pytorch.callbacks import EarlyStopping
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -33,6 +37,16 @@ class Endless(IterableDataset[Any]):
         return itertools.cycle(iter(PLAIN))
 
 
+class Pair:
+    """A batch whose records nobody can count."""
+
+    def __init__(self, records: list[Any]) -> None:
+        self.parts = [torch.stack(part) for part in zip(*records, strict=True)]
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(self.parts)
+
+
 class Module(lightning.LightningModule):  # type: ignore[misc]  # may not be installed
     """A small network."""
 
@@ -41,12 +55,29 @@ class Module(lightning.LightningModule):  # type: ignore[misc]  # may not be ins
         drawing = [] if plain else [nn.BatchNorm1d(8), nn.Dropout(0.3)]
         self.network = nn.Sequential(nn.Linear(4, 8), *drawing, nn.ReLU(), nn.Linear(8, 1))
         self.validated: list[torch.Tensor] = []
+        self.measured = torchmetrics.MeanMetric()
+        self.register_buffer("trail", torch.zeros(8, 4))
+        self.register_buffer("ends", torch.zeros(2))
+
+    def on_train_batch_end(self, *_others: Any) -> None:
+        """Follow the weights."""
+        self.trail.lerp_(next(self.network.parameters()).detach(), 0.1)
+
+    def on_validation_end(self) -> None:
+        """Count validations."""
+        self.ends[0] += not self.trainer.sanity_checking
+
+    def on_train_epoch_end(self) -> None:
+        """Count epochs."""
+        self.ends[1] += 1
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         """Train, and log by step and by epoch."""
         inputs, targets = batch
         loss = nn.functional.mse_loss(self.network(inputs), targets)
         self.log("train_loss", loss, on_step=True, on_epoch=True)
+        self.measured.update(loss.detach(), len(inputs))
+        self.log("measured", self.measured, on_step=False, on_epoch=True)
         return loss
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
@@ -77,7 +108,7 @@ class Burning(rl.Callback):
     """Asks the fuse before and after what Rung does at a batch; remembers epochs' means."""
 
     fuse = Fuse(None)
-    means: dict[int, float]
+    means: dict[int, list[float]]
     wait_at: int | None = None
     """The step at which to wait until somebody asks to leave."""
 
@@ -91,8 +122,10 @@ class Burning(rl.Callback):
                 pass
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Remember the mean that Lightning made."""
-        self.means[trainer.current_epoch] = float(trainer.callback_metrics["train_loss_epoch"])
+        """Remember the means that Lightning and torchmetrics made."""
+        self.means[trainer.current_epoch] = [
+            float(trainer.callback_metrics[name]) for name in ("train_loss_epoch", "measured")
+        ]
         super().on_train_epoch_end(trainer, pl_module)
 
 
@@ -111,10 +144,11 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
         rung = Burning(run)
         rung.fuse, rung.means = Fuse(order["moment"]), {}
         rung.wait_at = order.get("wait_at")
+        early = EarlyStopping("val_loss", patience=100)
         trainer = lightning.Trainer(
             max_epochs=5,
             accelerator="cpu",
-            callbacks=[rung],
+            callbacks=[rung, early],
             logger=False,
             enable_checkpointing=False,
             enable_progress_bar=False,
@@ -124,7 +158,12 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
             **order.get("trainer", {}),
         )
         data: Any = PLAIN if plain else NoisyData()
-        train = DataLoader(data, batch_size=5 if plain else 4, shuffle=True)
+        collate = Pair if order.get("uncounted") else None
+        train: Any = DataLoader(
+            data, batch_size=5 if plain else 4, shuffle=True, collate_fn=collate
+        )
+        if order.get("named"):
+            train = {"one": train}
         validation: Any = DataLoader(Endless() if order.get("endless") else data, batch_size=7)
         if order.get("beside"):
             trainer.validate(module, validation, verbose=False)
@@ -136,5 +175,6 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
         return {
             "weights": hashlib.sha256(buffer.getvalue()).hexdigest(),
             "drawn": random.random(),  # noqa: S311 - the generator's state
+            "early": [early.wait_count, float(early.best_score)],
             "mean": rung.means.get(max(rung.means)) if rung.means else None,
         }

@@ -94,6 +94,16 @@ class Burning(rt.Callback):
         self.fuse.reach(out(round(state.epoch)))
 
 
+class Beside(transformers.TrainerCallback):  # type: ignore[misc]  # may not be installed
+    """Evaluates on its own account, as a script may."""
+
+    trainer: Any = None
+
+    def on_epoch_begin(self, *_others: Any, **_more: Any) -> None:
+        """Evaluate under another name."""
+        self.trainer.evaluate(self.trainer.train_dataset, metric_key_prefix="other")
+
+
 def warm_up() -> None:
     """Pay once for what is imported at first use, such as every class of this library."""
     runner.warm_up()
@@ -145,6 +155,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
         model = network(plain=plain, counting=counting, masking=masking)
         rung = Burning(run)
         rung.fuse = Fuse(order["moment"])
+        named: dict[str, Any] = {"eval_strategy": "epoch", "save_strategy": "no"}
         arguments = transformers.TrainingArguments(
             output_dir="output",
             num_train_epochs=2,
@@ -153,21 +164,25 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
             dataloader_num_workers=order.get("workers", 0),
             learning_rate=0.01,
             logging_steps=order.get("logging", 1),
-            eval_strategy="epoch",
-            save_strategy="no",
             report_to=[],
             disable_tqdm=True,
+            **(named | order.get("arguments", {})),
         )
+        names = order.get("names")
         words: Words = PlainWords(counting=counting, masking=masking) if plain else Words()
         trainer = (InOrder if masking else transformers.Trainer)(
             model,
             arguments,
             data_collator=transformers.default_data_collator if plain else collate,
             train_dataset=words,
-            eval_dataset=words,
+            eval_dataset=dict.fromkeys(names, words) if names else words,
             compute_metrics=measures if plain else None,
             callbacks=[rung],
         )
+        if order.get("beside"):
+            beside = Beside()
+            beside.trainer = trainer
+            trainer.add_callback(beside)
         rung.train(trainer)
         return {
             "model": _digest(model.state_dict()),

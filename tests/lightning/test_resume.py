@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from frontdoors.trials import killed_everywhere, needs
+from frontdoors.trials import killed_everywhere, needs, trial
+from rung.core.protocol import Acknowledged, FromTrial, Reported, Stored
 
 pytestmark = [needs("lightning"), pytest.mark.e2e, pytest.mark.timeout(300)]
 FIELDS: dict[str, Any] = {
@@ -39,3 +40,77 @@ def test_no_kill_shows_with_validations_within_epochs_and_accumulation(
         process, tmp_path, FIELDS, range(1, 2 * STEPS, 2), validate=4, accumulate=2
     )
     assert list(outcome["validation"]) == [4, 10, 12]
+
+
+@pytest.mark.parametrize(
+    ("period", "validated"),
+    [({}, [12, 18]), ({"min_validation_period": {"batches": 4}}, [4, 8, 12, 16, 18])],
+)
+def test_a_validation_comes_when_due_and_at_the_length(
+    process: "subprocess.Popen[str]",
+    tmp_path: Path,
+    period: dict[str, Any],
+    validated: list[int],
+) -> None:
+    """Whatever the trainer's own periods are; and its smallest length holds nothing up."""
+    fields = FIELDS | {"length": 3, "config": FIELDS["config"] | period}
+    with trial(process, tmp_path, **fields) as runs:
+        trainer = {"check_val_every_n_epoch": 2, "min_epochs": 5}
+        assert runs.train(trainer=trainer) == 0
+        assert list(runs.curve("validation")) == validated
+        assert list(runs.curve("training")) == list(range(1, 19))
+
+
+def test_no_kill_shows_with_a_limit_of_steps_and_of_batches(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """An epoch that is cut short ends; the next one begins at its own first batch."""
+    trainer = {"max_steps": 100, "limit_train_batches": 4}
+    moments = range(2 * 5 - 1, 2 * 6, 2)
+    outcome = killed_everywhere(process, tmp_path, FIELDS, moments, trainer=trainer)
+    assert list(outcome["validation"]) == [4, 8]
+
+
+@pytest.mark.parametrize(
+    ("order", "said"),
+    [
+        ({"uncounted": True}, "of type Pair cannot be counted"),
+        ({"named": True}, "are a dict, whose position cannot be kept"),
+    ],
+)
+def test_data_that_cannot_be_counted_or_kept_are_refused(
+    process: "subprocess.Popen[str]", tmp_path: Path, order: dict[str, Any], said: str
+) -> None:
+    """The message says what to give instead."""
+    with trial(process, tmp_path, **(FIELDS | {"length": 48, "time_metric": "records"})) as runs:
+        assert runs.train(**order) == 1
+        assert said in runs.refusal()
+
+
+def test_no_kill_shows_between_steps(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
+    """A checkpoint that is due while gradients are added up waits for the step."""
+    period = {"min_checkpoint_period": {"batches": 1}}
+    fields = FIELDS | {"config": FIELDS["config"] | period}
+    killed_everywhere(process, tmp_path, fields, range(2 * 4 - 1, 2 * 4), accumulate=2)
+
+
+def test_leaving_within_an_epoch_ends_none(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """Nobody is told of an epoch's end: not an early stop that has no validation to look at."""
+    with trial(process, tmp_path / "unbroken", **FIELDS) as runs:
+        assert runs.train() == 0
+        expected = runs.outcome()
+    with trial(process, tmp_path / "asked", **FIELDS) as runs:
+
+        def ask(message: FromTrial) -> None:
+            if isinstance(message, Reported) and message.kind == "training" and message.step == 3:
+                runs.agent.preempt()
+
+        runs.agent.on_message = ask
+        assert runs.train(wait_at=3) == 0
+        assert runs.agent.of(Acknowledged)
+        assert runs.agent.of(Stored)[-1].steps_completed == 3
+        assert runs.outcome()["result"]["mean"] is None
+        assert runs.train() == 0
+        assert runs.outcome() == expected

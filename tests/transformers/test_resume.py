@@ -46,6 +46,44 @@ def test_no_kill_shows_in_what_the_trainer_averages(
     assert list(outcome["training"]) == [5]
 
 
+def test_no_kill_shows_where_an_evaluation_falls_on_an_epochs_last_step(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """What the trainer wants evaluated by steps belongs to the epoch's end, as its checkpoint."""
+    by_steps = {"eval_strategy": "steps", "eval_steps": 3}
+    outcome = killed_again_and_again(
+        process, tmp_path, FIELDS, [before(5), before(8)], arguments=by_steps
+    )
+    assert list(outcome["validation"]) == [3, 6, 9, 12]
+    assert [values["epochs"] for values in outcome["validation"].values()] == [0, 1, 1, 2]
+
+
+def test_several_validation_sets_are_one_validation(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """Their metrics are reported together; what a script evaluates by itself is its own."""
+    searcher = FIELDS["config"]["searcher"] | {"metric": "eval_b_loss"}
+    fields = FIELDS | {"config": FIELDS["config"] | {"searcher": searcher}}
+    with trial(process, tmp_path, **fields) as runs:
+        assert runs.train(names=["a", "b"], beside=True) == 0
+        found = runs.curve("validation")
+    assert list(found) == [6, 12]
+    for values in found.values():
+        assert {"eval_a_loss", "eval_b_loss"} <= values.keys()
+        assert not any(name.startswith("other") for name in values)
+
+
+def test_saving_only_what_is_best_is_refused(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """The message names the argument, and what to say instead."""
+    with trial(process, tmp_path, **FIELDS) as runs:
+        best = {"save_strategy": "best", "metric_for_best_model": "loss"}
+        assert runs.train(arguments=best) == 1
+        assert 'save_strategy="best"' in runs.refusal()
+        assert "checkpoint_policy: best" in runs.refusal()
+
+
 def test_a_kill_on_the_way_out_shows_nowhere(
     process: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:

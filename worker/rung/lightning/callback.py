@@ -1,8 +1,7 @@
 """The callback: a trial in Lightning's own loop.
 
-A moment's order is: train the batch, report, validate, checkpoint. Lightning validates after
-`on_train_batch_end`, where it does, so what is due at such a batch waits for `on_validation_end`;
-and what is due at the last batch of an epoch waits for `on_train_epoch_end`.
+A moment's order is: train the batch, report, validate, checkpoint. The hooks of this callback
+count and report; what is kept, and when a run leaves, is decided behind all hooks, by `Moments`.
 
 The checkpoint is Lightning's own file, `lightning.ckpt`; what is Rung's lies in it as the state
 of this callback. It is read without unpickling anything but tensors and plain values.
@@ -11,6 +10,7 @@ On several slots every rank has this callback, in step with the others: each tra
 the batch, and the chief reports and stores what all of them say.
 """
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,7 @@ from lightning.pytorch.callbacks import Callback as LightningCallback
 from rung import core
 from rung.lightning import logged, strategy
 from rung.lightning.loader import ExactLoader
+from rung.lightning.moments import Moments
 from rung.lightning.source import Source, Validation
 from rung.loop import Course, ranks
 from rung.loop.course import generators_from_json, generators_to_json
@@ -50,15 +51,17 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         self._loader: ExactLoader | None = None
         self._results: list[logged.SharedResults] = []
         self._validation: Validation | None = None
+        self._moments: Moments | None = None
         self._undo: Callable[[], None] | None = None
         self._path: Path | None = None
         self._weights: Path | None = None
         self._generators: rng.Generators | None = None
         self._sums: dict[str, Any] = {}
         self._to_add: list[dict[str, Any]] = []
+        self._measured: dict[str, Any] = {}
+        self._to_measure: list[dict[str, Any]] | None = None
         self._searched = False
         self._storing = False
-        self._left = False
         if self._several:
             strategy.offer(run)
 
@@ -79,12 +82,15 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
             kept = torch.load(self._weights, map_location="cpu", weights_only=True)
             pl_module.load_state_dict(kept["state_dict"])
         source = trainer.fit_loop._data_source
-        trainer.fit_loop._data_source = Source(source, self._exact)
+        trainer.fit_loop._data_source = Source(source, functools.partial(self._exact, trainer))
         if self._several:
             self._share(trainer)
-        if self._course.complete:
-            self._course.validated_again()
-            self._left = trainer.should_stop = True
+        self._moments = Moments(
+            trainer,
+            self._course,
+            functools.partial(self._trained, trainer),
+            functools.partial(self._store, trainer),
+        )
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """See to it that a checkpoint that is there was taken in."""
@@ -98,6 +104,12 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
         """Weigh the batch by this rank's part of it."""
+        if self._course.counts_records and records_of(batch) is None:
+            raise CannotFollow(
+                "a length or a period of the experiment file is in records, but those of a batch "
+                f"of type {type(batch).__name__} cannot be counted: count in batches or epochs, "
+                "or have the loader give tensors, or a dict, list or tuple of them"
+            )
         if not self._several or self._loader is None:
             return
         share = self._loader.share
@@ -112,27 +124,14 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Report, checkpoint and leave, as is due."""
+        """Count the batch, and report as is due."""
         course = self._course
-        if self._left:
-            return
         records = self._loader.records if self._loader is not None else None
         course.batch_done(1, records_of(batch) or 0 if records is None else records)
         share = self._loader.share if self._loader is not None else 1.0
         self._averages.add(logged.of_step(trainer, outputs), share)
-        if self._undo is not None:
-            self._undo()
-            self._undo = None
-        to_add, self._to_add = self._to_add, []
-        for sums in to_add:
-            logged.add_sums(trainer, sums)
         if course.report_due:
             course.report(self._averages.take(self._ranks))
-        last = self._is_last(trainer)
-        if course.complete or (last and course.epochs == course.progress.epochs + 1):
-            trainer.should_stop = True  # Lightning validates before it stops
-        if not last and not self._validates(trainer):
-            self._keep_and_leave(trainer)
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Validate what the chief has: running means differ from rank to rank."""
@@ -148,36 +147,26 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
             self._results[1].records += records_of(batch) or 0
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Report the validation; within an epoch, checkpoint and leave, as is due."""
-        if trainer.sanity_checking or self._left or not _is_fitting(trainer):
-            return
-        last = self._is_last(trainer)
-        if last:
-            self._course.epoch_done()
-        self._course.validated(logged.logged(trainer))
-        if not last:
-            self._keep_and_leave(trainer)
+        """Report the validation."""
+        if _is_fitting(trainer) and not trainer.sanity_checking:
+            self._course.validated(logged.logged(trainer))
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Checkpoint and leave at the end of an epoch, as is due."""
-        course = self._course
+        """Have all ranks look at the epoch's metrics at once, so that one may look alone after."""
         if self._several:
-            logged.logged(trainer)  # all ranks look at once, so that one may look alone after
-        if self._left:
-            return
-        if course.progress.batch_in_epoch:
-            course.epoch_done()
-        self._keep_and_leave(trainer)
+            logged.logged(trainer)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Leave the trainer as the script made it."""
         if self._validation is not None:
             self._validation.give_back(trainer)
             self._validation = None
+        if self._moments is not None and stage == "fit":
+            self._moments.give_back()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """A script that ends by itself leaves a checkpoint, too."""
-        if not self._left:
+        if self._moments is not None and not self._moments.left:
             self._store(trainer)
 
     def state_dict(self) -> dict[str, Any]:
@@ -186,6 +175,7 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
             "generators": generators_to_json(rng.capture()),
             "averages": self._averages.state_dict(),
             "sums": self._sums,
+            "measured": self._measured,
         }
         if self._several:
             own["records"] = self._results[0].records if self._results else 0
@@ -204,6 +194,7 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
                 self._course.run, self._course.progress.batches
             )
         self._to_add = [each["sums"] for each in share.to_add]
+        self._to_measure = [each["measured"] for each in share.to_add]
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """See to it that what Rung keeps can be loaded without running code."""
@@ -240,40 +231,37 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         if self._generators is None:
             self._generators = ranks.new_generators(self._course.run, 0)
 
-    def _exact(self, loader: Any) -> Any:
-        self._loader = ExactLoader(loader, self._course, self._arrive)
+    def _exact(self, trainer: Any, loader: Any) -> Any:
+        arrive = functools.partial(self._arrive, trainer)
+        self._loader = ExactLoader(loader, self._course, arrive)
         return self._loader
 
-    def _arrive(self) -> None:
+    def _arrive(self, trainer: Any) -> None:
         if self._generators is not None:
             rng.restore(self._generators)
             self._generators = None
+        if self._to_measure is not None:
+            logged.measure(trainer, self._to_measure)
+            self._to_measure = None
 
-    def _keep_and_leave(self, trainer: Any) -> None:
-        leaving = self._course.leaving
-        if leaving or self._course.checkpoint_due:
-            self._store(trainer)
-        if leaving:
-            self._left = trainer.should_stop = True
-            trainer.fit_loop.epoch_loop._skip_next_val = True
+    def _trained(self, trainer: Any) -> None:
+        """Set right what the hooks of a batch have logged, those of the module among them."""
+        if self._undo is not None:
+            self._undo()
+            self._undo = None
+        to_add, self._to_add = self._to_add, []
+        for sums in to_add:
+            logged.add_sums(trainer, sums)
 
     def _store(self, trainer: Any) -> None:
         self._sums = logged.sums(trainer) if self._course.progress.batch_in_epoch else {}
+        self._measured = logged.measured(trainer)
         self._storing = True
         try:
             self._course.store(lambda folder: trainer.save_checkpoint(folder / FILE))
         finally:
             self._storing = False
-            self._sums = {}
-
-    def _is_last(self, trainer: Any) -> bool:
-        return bool(trainer.fit_loop.epoch_loop.batch_progress.is_last_batch)
-
-    def _validates(self, trainer: Any) -> bool:
-        loop = trainer.fit_loop
-        return bool(
-            trainer.enable_validation and loop.epoch_loop._should_check_val_fx(loop._data_fetcher)
-        )
+            self._sums, self._measured = {}, {}
 
 
 def _is_fitting(trainer: Any) -> bool:

@@ -8,6 +8,8 @@ Lightning has said which epoch it is.
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from torch.utils.data import DataLoader
+
 from rung.loop import Course
 from rung.loop.errors import CannotFollow
 from rung.torch.data import TrainingData
@@ -24,6 +26,12 @@ class ExactLoader:
             course: of the run; has the time measured that the loop waits here.
             arrive: is called before the first batch after a state was loaded.
         """
+        if not isinstance(loader, DataLoader):
+            raise CannotFollow(
+                f"the training data given to Trainer.fit are a {type(loader).__name__}, whose "
+                "position cannot be kept: give one torch DataLoader; for several data sets at "
+                "once, one over a data set that holds them (torch.utils.data.StackDataset)"
+            )
         run = course.run
         wanted = run.hparams.get("global_batch_size")
         self._data = TrainingData(loader, run.seed, run.distributed, wanted)

@@ -5,10 +5,12 @@ only what was logged with `sync_dist=True`. Here every mean of an epoch becomes 
 records of all ranks, before anybody (a schedule of patience, an early stop, the report) sees it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
+import torchmetrics
+from lightning.fabric.utilities.apply_func import move_data_to_device
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
 
 from rung import core
@@ -59,14 +61,49 @@ def add_sums(trainer: Any, kept: Mapping[str, Any]) -> None:
             metric.cumulated_batch_size = metric.cumulated_batch_size + size
 
 
+def measured(trainer: Any) -> dict[str, Any]:
+    """Return what the module's torchmetrics objects have seen so far, by their names."""
+    return {
+        name: {
+            "state": {
+                state: [part.clone() for part in value]
+                if isinstance(value, list)
+                else value.clone()
+                for state, value in metric.metric_state.items()
+            },
+            "count": metric._update_count,
+        }
+        for name, metric in _metrics(trainer)
+        if metric._update_count
+    }
+
+
+def measure(trainer: Any, kept: Sequence[Mapping[str, Any]]) -> None:
+    """Have the module's torchmetrics objects go on from what `measured` returned, on each rank."""
+    for name, metric in _metrics(trainer):
+        metric.reset()
+        for found in (each[name] for each in kept if name in each):
+            state = move_data_to_device(found["state"], metric.device)
+            earlier = metric._update_count
+            metric._update_count = earlier + found["count"]
+            metric._computed = None
+            if earlier:
+                metric._reduce_states(state)
+            else:
+                for attribute, value in state.items():
+                    setattr(metric, attribute, value)
+
+
 def not_counting(trainer: Any) -> Callable[[], None]:
     """Return what undoes what is logged from now on: a record only stands in for none.
 
     What is logged for the first time is there after it, empty: the ranks settle it together.
     """
     before = sums(trainer)
+    seen = measured(trainer)
 
     def undo() -> None:
+        measure(trainer, [seen])
         for name, metric in _of_epoch(trainer):
             if name not in before:
                 metric.reset()
@@ -77,6 +114,20 @@ def not_counting(trainer: Any) -> Callable[[], None]:
                 metric.cumulated_batch_size = before[name]["size"]
 
     return undo
+
+
+def _metrics(trainer: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the module's torchmetrics objects, but those of a validation that is over.
+
+    Lightning resets these before the next validation, where it knows of them.
+    """
+    results = trainer.fit_loop.epoch_loop.val_loop._results.values()
+    over = {
+        id(part) for metric in results if not metric.is_tensor for part in metric.value.modules()
+    }
+    for name, module in trainer.lightning_module.named_modules():
+        if isinstance(module, torchmetrics.Metric) and id(module) not in over:
+            yield name, module
 
 
 def _of_epoch(trainer: Any) -> Iterator[tuple[str, Any]]:

@@ -22,7 +22,7 @@ import msgspec
 from rung import core
 from rung.torch import rng
 from rung.torch.plan import Progress, due, make_plan
-from rung.torch.unit import Batch, Epoch
+from rung.torch.unit import Batch, Epoch, Record
 from rung.torch.waiting import GROUP, DataWait
 
 T = TypeVar("T")
@@ -86,6 +86,13 @@ class Course:
             if isinstance(length, Batch):
                 return length.value
         return None
+
+    @property
+    def counts_records(self) -> bool:
+        """Whether a length or a period of the run is in records."""
+        plan = self.plan
+        periods = (plan.validation_period, plan.checkpoint_period, plan.reporting_period)
+        return any(isinstance(unit, Record) for unit in (*plan.lengths, *periods))
 
     def fetched(self, following: Callable[[], T]) -> T:
         """Return what `following` does, the data of the next step, and measure the time it takes.

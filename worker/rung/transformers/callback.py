@@ -50,6 +50,7 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         self._begun: rng.Generators | None = None
         self._data: SeededData | None = None
         self._asked = False
+        self._put_off = False
         self._left = False
 
     def train(self, trainer: Any) -> Any:
@@ -63,6 +64,7 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         """
         _check(trainer.args)
         self._trainer = trainer
+        trainer._evaluate = self._evaluate
         self._data = seed_data(trainer, self._course.run.seed)
         if self._ranks.size > 1:
             self._shared = SharedTrainer(trainer, self._course)
@@ -128,6 +130,7 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
             records = self._shared.batch_size * args.gradient_accumulation_steps
         course.batch_done(state.global_step - course.progress.batches, records)
         if self._ends_epoch(state):
+            self._put_off, control.should_evaluate = control.should_evaluate, False
             control.should_save = self._asked = False
         else:
             self._mark(control)
@@ -137,6 +140,8 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         if self._left:
             control.should_evaluate = control.should_save = False
         else:
+            control.should_evaluate |= self._put_off
+            self._put_off = False
             self._course.epoch_done()
             self._mark(control)
 
@@ -147,20 +152,6 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         metrics = {name: value for name, value in (logs or {}).items() if _is_metric(name, value)}
         if not self._left and "loss" in metrics:
             self._course.report(metrics)
-
-    def on_evaluate(
-        self,
-        args: Any,
-        state: Any,
-        control: Any,
-        metrics: dict[str, Any] | None = None,
-        **_more: Any,
-    ) -> None:
-        """Report a validation."""
-        if not self._left:
-            found = {n: v for n, v in (metrics or {}).items() if _is_metric(n, v)}
-            self._course.validated(found)
-            self._keep(control)
 
     def on_save(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
         """Take the folder that the trainer saved as the checkpoint."""
@@ -183,6 +174,18 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
             return course.fetched(functools.partial(fetch, *arguments))
 
         trainer.get_batch_samples = get_batch_samples
+
+    def _evaluate(self, *arguments: Any, **named: Any) -> Any:
+        """Report what the trainer's own evaluation gives, of all data sets together.
+
+        Its hook is called for each data set, and for evaluations that a script makes by itself.
+        """
+        trainer = self._trainer
+        found = type(trainer)._evaluate(trainer, *arguments, **named)
+        if not self._left:
+            self._course.validated({n: v for n, v in found.items() if _is_metric(n, v)})
+            self._keep(trainer.control)
+        return found
 
     def _mark(self, control: Any) -> None:
         """Ask the trainer for what is due at this moment."""
@@ -251,6 +254,11 @@ def _check(args: Any) -> None:
         raise CannotFollow(
             "TrainingArguments(ignore_data_skip=True) would train on the first batches of a "
             "resumed epoch twice; leave it out"
+        )
+    if args.save_strategy == "best":
+        raise CannotFollow(
+            'TrainingArguments(save_strategy="best") saves only there, and a run could not leave: '
+            "leave it out; `checkpoint_policy: best` in the experiment file keeps the best"
         )
     if args.load_best_model_at_end:
         raise CannotFollow(
