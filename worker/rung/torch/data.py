@@ -19,7 +19,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from rung import core
-from rung.torch.order import WHOLE, EpochOrder, Part, SeededDataset
+from rung.torch.order import WHOLE, EpochOrder, Part, SeededDataset, refuse_shared
 from rung.torch.rng import derive
 from rung.torch.stream import part_of_stream
 from rung.torch.unit import InvalidPlan
@@ -152,6 +152,7 @@ class TrainingData:
         inner = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
         if self._part.size == 1:
             return inner
+        refuse_shared(inner, "training")
         if loader.batch_size is None and loader.batch_sampler is None:
             raise InvalidPlan(
                 "the training data loader has batch_size=None, so its batches cannot be shared "

@@ -22,6 +22,7 @@ from torch.utils.data import Dataset, Sampler
 
 from rung.torch.exactness import is_kept
 from rung.torch.rng import derive, isolated, seed_worker
+from rung.torch.unit import InvalidPlan
 
 _ORDER = 1
 _WORKER = 2
@@ -52,6 +53,36 @@ class Part(NamedTuple):
 WHOLE: Final = Part(0, 1)
 
 
+def refuse_shared(inner: Any, data: str) -> None:
+    """Refuse a sampler that gives this rank a part of the records.
+
+    Args:
+        inner: the sampler, or batch sampler, of a loader that several ranks build.
+        data: what it draws from, for the message.
+
+    Raises:
+        InvalidPlan: it does; parts of what is a part already would leave most records out.
+    """
+    for sampler in _samplers_of(inner):
+        replicas = getattr(sampler, "num_replicas", 1)
+        if isinstance(replicas, int) and replicas > 1:
+            raise InvalidPlan(
+                f"the {data} data loader has a {type(sampler).__name__} with "
+                f"num_replicas={replicas}, which gives each slot its own records: leave it out, "
+                "give shuffle=True or the sampler that you have on one slot; Rung shares the "
+                "batches between the slots"
+            )
+
+
+def _samplers_of(inner: Any) -> list[Any]:
+    """Return a sampler, and those that it is made of."""
+    found = []
+    while inner is not None:
+        found.append(inner)
+        inner = getattr(inner, "sampler", None)
+    return found
+
+
 class Drawn(NamedTuple):
     """An entry of a sampler on its way to a worker, with the seed for fetching it."""
 
@@ -78,11 +109,7 @@ class EpochOrder(Sampler[Any]):
     @property
     def samplers(self) -> list[Any]:
         """The sampler, and those that it is made of."""
-        found, current = [], self._inner
-        while current is not None:
-            found.append(current)
-            current = getattr(current, "sampler", None)
-        return found
+        return _samplers_of(self._inner)
 
     def sampler_states(self) -> dict[str, list[Any]] | None:
         """Return what the samplers that have a state say of it: at the epoch's start, and now."""
