@@ -21,6 +21,7 @@ import torch
 from torch.utils.data import Dataset, Sampler
 
 from rung.torch.exactness import is_kept
+from rung.torch.forwarding import Forwarding
 from rung.torch.rng import derive, isolated, seed_worker
 from rung.torch.unit import InvalidPlan
 
@@ -175,30 +176,25 @@ class EpochOrder(Sampler[Any]):
                 sampler.set_epoch(self.epoch)
 
 
-class SeededDataset(Dataset[Any]):
+class SeededDataset(Forwarding, Dataset[Any]):
     """A data set that is fetched from with generators seeded for each entry of the sampler."""
 
     def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "_inner":
-            raise AttributeError(name)
-        return getattr(self._inner, name)
+        self.rung_inner = inner
 
     def __len__(self) -> int:
-        return len(self._inner)
+        return len(self.rung_inner)
 
     def __getitem__(self, drawn: Drawn) -> Any:
         """Fetch a single sample."""
         seed_worker(drawn.seed)
-        return self._inner[drawn.entry]
+        return self.rung_inner[drawn.entry]
 
     def __getitems__(self, drawn: Drawn) -> list[Any]:
         """Fetch a batch of samples."""
         seed_worker(drawn.seed)
-        fetch = getattr(self._inner, "__getitems__", None)
+        fetch = getattr(self.rung_inner, "__getitems__", None)
         if fetch is not None:
             fetched: list[Any] = fetch(drawn.entry)
             return fetched
-        return [self._inner[index] for index in drawn.entry]
+        return [self.rung_inner[index] for index in drawn.entry]
