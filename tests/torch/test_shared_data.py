@@ -1,7 +1,7 @@
 """The training data of several ranks: what each gets of every batch, and what is refused."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     DistributedSampler,
+    IterableDataset,
     TensorDataset,
 )
 
@@ -67,3 +68,103 @@ def test_a_sampler_of_all_records_is_shared() -> None:
     )
     assert [len(batch) for batches in found for batch in batches] == [2] * 8
     assert sorted(it for batches in found for batch in batches for it in batch) == [*range(16)]
+
+
+class Plain(IterableDataset[int]):
+    """A stream without a state."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.length))
+
+
+class Placed(Plain):
+    """A stream that can tell where it is."""
+
+    position = 0
+
+    def __iter__(self) -> Iterator[int]:
+        while self.position < self.length:
+            self.position += 1
+            yield self.position - 1
+        self.position = 0
+
+    def state_dict(self) -> dict[str, int]:
+        """Keep the position."""
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Take the position back."""
+        self.position = state["position"]
+
+
+class Parts(NamedTuple):
+    """What a rank got of a stream's batches, and its position afterwards."""
+
+    batches: list[tuple[list[int], float]]
+    state: dict[str, Any] | None
+    counts: bool
+    """Whether the position is one that a checkpoint takes."""
+
+
+def streamed(
+    loader: Callable[[], DataLoader[Any]],
+    epoch: int = 0,
+    state: dict[str, Any] | None = None,
+    batch: int = 0,
+    until: int | None = None,
+) -> list[Parts]:
+    """Return what each of two ranks gets of an epoch, from a position on."""
+
+    def work(ranks: DistributedContext) -> Parts:
+        data = TrainingData(loader(), SEED, ranks)
+        data.start(epoch, state, batch)
+        found: list[tuple[list[int], float]] = []
+        while until is None or len(found) < until:
+            try:
+                found.append((data.next().tolist(), data.share))
+            except StopIteration:
+                break
+        return Parts(found, data.state(), data.share > 0)
+
+    return on_ranks(2, work)
+
+
+def position_of(parts: list[Parts]) -> dict[str, Any] | None:
+    """Return the position that a checkpoint holds."""
+    found = [each.state for each in parts if each.counts and each.state is not None]
+    return found[-1] if found else None
+
+
+@pytest.mark.parametrize("stream", [Plain, Placed])
+@pytest.mark.parametrize("drop", [False, True])
+def test_a_run_resumed_behind_a_streams_end_trains_the_next_epoch(
+    stream: type[Plain], *, drop: bool
+) -> None:
+    """The stream does not divide evenly: 11 records in batches of 4; the epochs are equal."""
+
+    def loader() -> DataLoader[Any]:
+        return DataLoader(stream(11), batch_size=4, drop_last=drop)
+
+    first = streamed(loader)
+    assert [len(each.batches) for each in first] == [2 if drop else 3] * 2
+    second = streamed(loader, 1, position_of(first))
+    assert [each.batches for each in second] == [each.batches for each in first]
+
+
+@pytest.mark.parametrize("stream", [Plain, Placed])
+def test_a_run_resumed_before_a_last_batch_without_its_part_trains_it(
+    stream: type[Plain],
+) -> None:
+    """Nine records in batches of 4: of the last one a rank has nothing, and takes another's."""
+
+    def loader() -> DataLoader[Any]:
+        return DataLoader(stream(9), batch_size=4)
+
+    unbroken = streamed(loader)
+    assert [each.batches[2] for each in unbroken] == [([8], 1.0), ([6, 7], 0.0)]
+    position = position_of(streamed(loader, until=2))
+    resumed = streamed(loader, 0, position, 2)
+    assert [each.batches for each in resumed] == [[([8], 1.0)], [([8], 0.0)]]

@@ -98,9 +98,13 @@ class TrainingData:
         Raises:
             StopIteration: the epoch is over.
         """
-        if self._part.size == 1:
-            return next(self._batches)
-        batch = self._agreed() if self._order is None else self._known(self._order)
+        try:
+            if self._part.size == 1:
+                return next(self._batches)
+            batch = self._agreed() if self._order is None else self._known(self._order)
+        except StopIteration:
+            self._finished = True
+            raise
         self._batch += 1
         return batch
 
@@ -112,19 +116,36 @@ class TrainingData:
         return batch
 
     def _agreed(self) -> Any:
-        """Return this rank's part of a batch of a stream, once all know how much each has."""
+        """Return this rank's part of a batch of a stream, once all know how much each has.
+
+        Short batches that are to be dropped are read all the same: so the stream comes to its end
+        on all ranks, and what each worker of the loader leaves over is dropped, not what follows.
+        """
         assert self._ranks is not None
-        batch = next(self._batches, None)
-        own = (records_of(batch) or 0) if batch is not None else 0
-        counts = self._ranks.allgather(own)
-        self.records = sum(counts)
-        if not self.records or (self._drop_last and self.records < self._full):
-            raise StopIteration
-        if batch is None and self._stand_in is None:
-            raise InvalidPlan("the training data has too few records for a part for each slot")
-        self._stand_in = self._stand_in if batch is None else batch
+        while True:
+            batch = next(self._batches, None)
+            own = 0 if batch is None else _counted(batch)
+            said = self._ranks.allgather((own, batch is None and self._stand_in is None))
+            counts = [count for count, _ in said]
+            self.records = sum(counts)
+            if not self.records:
+                raise StopIteration
+            if not self._drop_last or self.records >= self._full:
+                break
+        if any(without for _, without in said):
+            self._lend(batch, counts)
+        if batch is not None:
+            self._stand_in = batch
         self.share = own / self.records
         return self._stand_in
+
+    def _lend(self, batch: Any, counts: list[int]) -> None:
+        """Have ranks that never had a part compute with what another one has, for no weight."""
+        assert self._ranks is not None
+        lender = next(rank for rank, count in enumerate(counts) if count)
+        lent = self._ranks.allgather(batch if lender == self._ranks.rank else None)[lender]
+        if self._stand_in is None:
+            self._stand_in = lent
 
     def finish(self) -> None:
         """Let the loader notice that its last batch was its last."""
@@ -211,6 +232,18 @@ def _length(dataset: Any, inner: Any) -> int | None:
     if isinstance(dataset, IterableDataset):
         return None
     return len(inner) if isinstance(inner, Sized) else None
+
+
+def _counted(batch: Any) -> int:
+    """Return how many records a part of a stream's batch holds."""
+    records = records_of(batch)
+    if records is None:
+        raise InvalidPlan(
+            f"cannot tell how many records a batch of {type(batch).__name__} holds, so a stream "
+            "of them cannot be shared between slots: have the collate function return tensors, "
+            "alone or in a list, a tuple, a dict or a dataclass"
+        )
+    return records
 
 
 def records_of(batch: Any) -> int | None:
