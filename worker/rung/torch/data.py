@@ -11,7 +11,6 @@ position counts batches, so it holds for any number of ranks.
 """
 
 import warnings
-from collections.abc import Sized
 from typing import Any, Final
 
 import torch
@@ -19,7 +18,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from rung import core
-from rung.torch.order import WHOLE, EpochOrder, Part, SeededDataset, refuse_shared
+from rung.torch.order import WHOLE, EpochOrder, Part, SeededDataset, known_length, refuse_shared
 from rung.torch.rng import derive
 from rung.torch.stream import part_of_stream
 from rung.torch.unit import InvalidPlan
@@ -231,7 +230,7 @@ def _stateful(dataset: Any, options: dict[str, Any]) -> Any:
 def _length(dataset: Any, inner: Any) -> int | None:
     if isinstance(dataset, IterableDataset):
         return None
-    return len(inner) if isinstance(inner, Sized) else None
+    return known_length(inner)
 
 
 def _counted(batch: Any) -> int:

@@ -6,6 +6,10 @@ order, and a resumed epoch has the order that it had. A sampler with `state_dict
 `load_state_dict`, which may learn as training goes on, is set back to its state at the epoch's
 start, draws, and is set to its state at the checkpoint.
 
+An epoch's order is drawn at its start: as many entries as the sampler's length says, so one that
+goes on for ever has epochs, too. A sampler without a length draws as it goes, from generators of
+its own; after a resume it draws again what was drawn before, from its state at the epoch's start.
+
 In the workers of a DataLoader, the generators are seeded anew for every batch, so what a data set
 draws there (augmentation) does not depend on the number of workers, nor on where a run resumed.
 
@@ -14,7 +18,8 @@ part of every entry, so that how many ranks there are changes neither the order 
 """
 
 import copy
-from collections.abc import Iterator, Sized
+import itertools
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -22,7 +27,15 @@ from torch.utils.data import Dataset, Sampler
 
 from rung.torch.exactness import is_kept
 from rung.torch.forwarding import Forwarding
-from rung.torch.rng import derive, isolated, seed_worker
+from rung.torch.rng import (
+    Generators,
+    capture,
+    derive,
+    isolated,
+    preserved,
+    restore,
+    seed_worker,
+)
 from rung.torch.unit import InvalidPlan
 
 _ORDER = 1
@@ -132,8 +145,9 @@ class EpochOrder(Sampler[Any]):
         if self._resumed is not None:
             self._set(self._resumed["start"])
         self._at_start = [copy.deepcopy(it.state_dict()) for it in self._states]
-        entries = self._draw()
-        if self._resumed is not None:
+        length = known_length(self._inner)
+        entries = self._draw(length)
+        if self._resumed is not None and length is not None:
             self._set(self._resumed["now"])
         if self._part.size > 1:
             entries = self._split(entries)
@@ -143,13 +157,13 @@ class EpochOrder(Sampler[Any]):
         for sampler, state in zip(self._states, states, strict=True):
             sampler.load_state_dict(copy.deepcopy(state))
 
-    def _draw(self) -> Iterator[Any]:
+    def _draw(self, length: int | None) -> Iterator[Any]:
         with isolated(derive(self._seed, _ORDER, self.epoch)):
             self._reseed(derive(self._seed, _ORDER, self.epoch))
             entries: Iterator[Any] = iter(self._inner)
-            if isinstance(self._inner, Sized):
-                entries = iter(list(entries))
-        return entries
+            if length is None:
+                return _as_it_goes(entries, capture())
+            return iter(list(itertools.islice(entries, length)))
 
     def __len__(self) -> int:
         return len(self._inner)
@@ -174,6 +188,30 @@ class EpochOrder(Sampler[Any]):
                 generator.manual_seed(seed)
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(self.epoch)
+
+
+def _as_it_goes(entries: Iterator[Any], generators: Generators) -> Iterator[Any]:
+    """Draw one entry after another from generators that nothing else draws from."""
+    while True:
+        with preserved():
+            restore(generators)
+            try:
+                entry = next(entries)
+            except StopIteration:
+                return
+            generators = capture()
+        yield entry
+
+
+def known_length(entries: Any) -> int | None:
+    """Return how many entries there are; None where nobody can tell.
+
+    A BatchSampler has a length only if its sampler has one.
+    """
+    try:
+        return len(entries)
+    except (TypeError, NotImplementedError):
+        return None
 
 
 class SeededDataset(Forwarding, Dataset[Any]):
