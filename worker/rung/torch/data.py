@@ -10,10 +10,13 @@ size is a rank's share of `global_batch_size`, are made so), and each rank fetch
 position counts batches, so it holds for any number of ranks.
 """
 
+import dataclasses
 import warnings
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -249,8 +252,12 @@ def records_of(batch: Any) -> int | None:
     """Return how many records a batch holds: the first dimension of its first tensor."""
     if isinstance(batch, torch.Tensor):
         return int(batch.shape[0]) if batch.ndim else 1
-    if isinstance(batch, dict):
+    if isinstance(batch, PackedSequence):
+        return int(batch.batch_sizes[0])
+    if isinstance(batch, Mapping):
         batch = list(batch.values())
+    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        batch = [getattr(batch, field.name, None) for field in dataclasses.fields(batch)]
     if isinstance(batch, list | tuple):
         for part in batch:
             records = records_of(part)
