@@ -10,8 +10,10 @@ from torch.utils.data import (
     DataLoader,
     DistributedSampler,
     IterableDataset,
+    SequentialSampler,
     TensorDataset,
 )
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from core.test_distributed import on_agents, ranked
 from rung.core import DistributedContext
@@ -68,6 +70,40 @@ def test_a_sampler_of_all_records_is_shared() -> None:
     )
     assert [len(batch) for batches in found for batch in batches] == [2] * 8
     assert sorted(it for batches in found for batch in batches for it in batch) == [*range(16)]
+
+
+PER_SLOT: dict[str, Callable[[], DataLoader[Any]]] = {
+    "torch": lambda: DataLoader(NUMBERS, batch_size=4),
+    "torchdata": lambda: StatefulDataLoader(NUMBERS, batch_size=4),
+    "torchdata, shuffled": lambda: StatefulDataLoader(NUMBERS, batch_size=4, shuffle=True),
+    "batches": lambda: DataLoader(
+        NUMBERS, batch_sampler=BatchSampler(SequentialSampler(NUMBERS), 4, drop_last=False)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(PER_SLOT))
+def test_a_share_of_the_global_batch_size_is_taken_at_its_word(kind: str) -> None:
+    """Each of two ranks has four records of each batch of eight, whatever loader there is."""
+    found = of_numbers(lambda _: PER_SLOT[kind](), 8)
+    assert [len(batch) for batches in found for batch in batches] == [4] * 4
+    assert sorted(it for batches in found for batch in batches for it in batch) == [*range(16)]
+
+
+class Foreign(BatchSampler):
+    """A batch sampler of a script's own."""
+
+
+def test_a_share_in_a_batch_sampler_of_ones_own_is_refused() -> None:
+    """Nobody else can make its batches larger; as it is, they would be too small."""
+
+    def build(size: int) -> DataLoader[Any]:
+        sampler = Foreign(SequentialSampler(NUMBERS), size, drop_last=False)
+        return DataLoader(NUMBERS, batch_sampler=sampler)
+
+    with pytest.raises(InvalidPlan, match=r"Foreign with batch_size=4, .*get_global_batch_size"):
+        of_numbers(lambda _: build(4), 8)
+    assert of_numbers(lambda _: build(8), 8)[1] == [[4, 5, 6, 7], [12, 13, 14, 15]]
 
 
 class Plain(IterableDataset[int]):

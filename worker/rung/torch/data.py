@@ -28,6 +28,8 @@ from rung.torch.unit import InvalidPlan
 
 _BASE: Final = 3
 _SAMPLERS: Final = "rung_samplers"
+_TORCHS: Final = ("torch.", "torchdata.")
+"""Batch samplers of these are nothing but a sampler, a size, and what becomes of the rest."""
 
 
 class TrainingData:
@@ -181,8 +183,9 @@ class TrainingData:
                 "the training data loader has batch_size=None, so its batches cannot be shared "
                 "between slots: give it a batch size, or a batch_sampler"
             )
-        size, wanted = loader.batch_size, self._wanted
+        wanted = self._wanted
         share = None if wanted is None else max(1, wanted // self._part.size)
+        size = loader.batch_size or _of_share(inner, share, wanted)
         whole = wanted if wanted is not None and size == share else size
         if whole is not None and whole < self._part.size:
             raise InvalidPlan(
@@ -190,7 +193,7 @@ class TrainingData:
                 "batch size, or lower resources.slots_per_trial"
             )
         self._full = whole or 0
-        if whole != size and type(inner) is BatchSampler and whole is not None:
+        if whole != size and isinstance(inner, BatchSampler) and whole is not None:
             return BatchSampler(inner.sampler, whole, inner.drop_last)
         return inner
 
@@ -222,6 +225,24 @@ class TrainingData:
         if loader.batch_sampler is None:
             return _stateful(dataset, options | {"batch_size": None, "sampler": self._order})
         return _stateful(dataset, options | {"batch_sampler": self._order})
+
+
+def _of_share(inner: Any, share: int | None, wanted: int | None) -> int | None:
+    """Return the batch size of a loader's own batch sampler, if it is the share of a rank.
+
+    Raises:
+        InvalidPlan: it is, and the sampler is of a kind that nobody else can make larger.
+    """
+    size = getattr(inner, "batch_size", None)
+    if share is None or share == wanted or not isinstance(size, int) or size != share:
+        return None
+    if isinstance(inner, BatchSampler) and type(inner).__module__.startswith(_TORCHS):
+        return size
+    raise InvalidPlan(
+        f"the training data loader has a {type(inner).__name__} with batch_size={size}, a slot's "
+        f"share of global_batch_size={wanted}; its batches are those of all slots together: make "
+        "it with context.get_global_batch_size()"
+    )
 
 
 def _stateful(dataset: Any, options: dict[str, Any]) -> Any:
