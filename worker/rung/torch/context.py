@@ -289,7 +289,10 @@ class TrialContext:
         return self.epoch
 
     def set_stop_requested(self, stop_requested: bool) -> None:  # noqa: FBT001 - Determined's
-        """Ask the trainer to checkpoint and end the trial after this batch."""
+        """Ask the trainer to checkpoint and end the trial after this batch, or this validation.
+
+        On several slots the chief's request counts. It is part of the checkpoint.
+        """
         self._stop = stop_requested
 
     def get_stop_requested(self) -> bool:
