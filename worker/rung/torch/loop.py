@@ -23,6 +23,7 @@ from rung.torch import compiling, exactness, ranks, rng, state
 from rung.torch.averages import TrainingAverages, named
 from rung.torch.context import TrialContext
 from rung.torch.data import TrainingData
+from rung.torch.normalising import too_few_named
 from rung.torch.plan import Plan, Progress, due
 from rung.torch.saving import Saver
 from rung.torch.telling import Telling
@@ -139,6 +140,7 @@ class Loop:
         with (
             exactness.operators_named(),
             compiling.obstacles_named(),
+            too_few_named(records, context.distributed.size),
             context.precision.autocast(),
             context.reducers.paused(when=data.share == 0),
         ):
