@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from core.agent_end import run_spec
@@ -75,3 +76,8 @@ def test_a_period_is_due_whenever_it_was_crossed() -> None:
     assert not due(Epoch(1), before, after)
     assert due(Epoch(2), Progress(epochs=1), Progress(epochs=2))
     assert not due(None, before, after)
+
+
+def test_progress_of_an_older_checkpoint_asks_for_nothing() -> None:
+    """Checkpoints that do not say whether the trial asked to end are read."""
+    assert msgspec.convert({"batches": 3}, Progress) == Progress(batches=3, stop_requested=False)

@@ -73,7 +73,10 @@ def test_what_was_collected_survives_in_a_checkpoint(start: Start) -> None:
 
     class Leaving(Spread):
         def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
-            self.context.set_stop_requested(batch_idx == 2)
+            if batch_idx == 2:
+                agent.preempt()
+                while not context.core.preempt.should_preempt(auto_ack=False):
+                    pass
             return super().train_batch(batch, epoch_idx, batch_idx)
 
     agent, context = start(config=config, length=4)

@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from rung import torch as rt
+from rung.core.protocol import Stored
 from training.plain import INPUTS, PlainTrial
 from training.story import CONFIG, finish
 
@@ -101,6 +102,33 @@ def test_a_trial_may_end_itself(start: Start) -> None:
 
     rt.Trainer(Enough(context), context).fit()
     assert finish(agent, context) == ["t2", "s3"]
+
+
+class Satisfied(PlainTrial):
+    """Asks to end after the validation at step 4."""
+
+    def evaluate_full_dataset(self, data_loader: DataLoader[Any]) -> Mapping[str, Any]:
+        """Return any loss, and ask."""
+        self.context.set_stop_requested(self.context.current_train_batch() == 4)
+        return {"loss": 1.0}
+
+
+@pytest.mark.parametrize("policy", ["none", "all"])
+def test_a_trial_that_ends_itself_in_a_validation_trains_no_more(
+    start: Start, tmp_path: Path, policy: str
+) -> None:
+    """It leaves at once; and a run that was killed on its way out, before its first batch."""
+    config = CONFIG | {"min_validation_period": {"batches": 2}, "checkpoint_policy": policy}
+    agent, context = start(tmp_path / "first", config=config, length=1000)
+    rt.Trainer(Satisfied(context), context).fit()
+    assert finish(agent, context)[-3:] == ["t4", "v4", "s4"]
+    stored = [message.checkpoint_id for message in agent.of(Stored)][::-1]
+    agent.close()
+    agent.path.unlink()
+    again, context = start(tmp_path / "first", config=config, length=1000, restore=stored)
+    rt.Trainer(PlainTrial(context), context).fit()
+    assert context.get_stop_requested()
+    assert finish(again, context) == ["r4"]
 
 
 def test_a_length_in_a_metric_of_the_scripts(start: Start) -> None:

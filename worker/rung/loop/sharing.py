@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
-from rung.torch.order import EpochOrder, Part
+from rung.torch.order import EpochOrder, Part, refuse_shared
 
 
 def dealt(entries: list[list[Any]], part: Part) -> list[list[Any]]:
@@ -42,7 +42,11 @@ class Entries:
             loader: with a data set that has an index.
             seed: the trial's; what a sampler draws follows from it and the moment.
             moment: how many batches are trained.
+
+        Raises:
+            InvalidPlan: its sampler gives each rank only some of the records already.
         """
+        refuse_shared(loader.batch_sampler, "validation")
         self._order = EpochOrder(loader.batch_sampler, seed, tagged=False)
         self._moment = moment
 

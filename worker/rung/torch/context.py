@@ -13,7 +13,7 @@ from rung import core
 from rung.torch import compiling
 from rung.torch.board import Board
 from rung.torch.exactness import Circumstances, Kept
-from rung.torch.nested import mapped
+from rung.torch.nested import moved
 from rung.torch.parallel import Parallel
 from rung.torch.precision import Precision
 from rung.torch.profiling import Profiling
@@ -203,8 +203,8 @@ class TrialContext:
         return thing
 
     def to_device(self, data: Any) -> Any:
-        """Return tensors, and what holds them, on the device."""
-        return mapped(data, lambda tensor: tensor.to(self.device, non_blocking=True))
+        """Return tensors, and what holds them or has a `to` of its own, on the device."""
+        return moved(data, self.device)
 
     def backward(
         self,
@@ -289,7 +289,10 @@ class TrialContext:
         return self.epoch
 
     def set_stop_requested(self, stop_requested: bool) -> None:  # noqa: FBT001 - Determined's
-        """Ask the trainer to checkpoint and end the trial after this batch."""
+        """Ask the trainer to checkpoint and end the trial after this batch, or this validation.
+
+        On several slots the chief's request counts. It is part of the checkpoint.
+        """
         self._stop = stop_requested
 
     def get_stop_requested(self) -> bool:

@@ -10,22 +10,26 @@ size is a rank's share of `global_batch_size`, are made so), and each rank fetch
 position counts batches, so it holds for any number of ranks.
 """
 
+import dataclasses
 import warnings
-from collections.abc import Sized
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from rung import core
-from rung.torch.order import WHOLE, EpochOrder, Part, SeededDataset
+from rung.torch.order import WHOLE, EpochOrder, Part, SeededDataset, known_length, refuse_shared
 from rung.torch.rng import derive
 from rung.torch.stream import part_of_stream
 from rung.torch.unit import InvalidPlan
 
 _BASE: Final = 3
 _SAMPLERS: Final = "rung_samplers"
+_TORCHS: Final = ("torch.", "torchdata.")
+"""Batch samplers of these are nothing but a sampler, a size, and what becomes of the rest."""
 
 
 class TrainingData:
@@ -98,9 +102,13 @@ class TrainingData:
         Raises:
             StopIteration: the epoch is over.
         """
-        if self._part.size == 1:
-            return next(self._batches)
-        batch = self._agreed() if self._order is None else self._known(self._order)
+        try:
+            if self._part.size == 1:
+                return next(self._batches)
+            batch = self._agreed() if self._order is None else self._known(self._order)
+        except StopIteration:
+            self._finished = True
+            raise
         self._batch += 1
         return batch
 
@@ -112,19 +120,36 @@ class TrainingData:
         return batch
 
     def _agreed(self) -> Any:
-        """Return this rank's part of a batch of a stream, once all know how much each has."""
+        """Return this rank's part of a batch of a stream, once all know how much each has.
+
+        Short batches that are to be dropped are read all the same: so the stream comes to its end
+        on all ranks, and what each worker of the loader leaves over is dropped, not what follows.
+        """
         assert self._ranks is not None
-        batch = next(self._batches, None)
-        own = (records_of(batch) or 0) if batch is not None else 0
-        counts = self._ranks.allgather(own)
-        self.records = sum(counts)
-        if not self.records or (self._drop_last and self.records < self._full):
-            raise StopIteration
-        if batch is None and self._stand_in is None:
-            raise InvalidPlan("the training data has too few records for a part for each slot")
-        self._stand_in = self._stand_in if batch is None else batch
+        while True:
+            batch = next(self._batches, None)
+            own = 0 if batch is None else _counted(batch)
+            said = self._ranks.allgather((own, batch is None and self._stand_in is None))
+            counts = [count for count, _ in said]
+            self.records = sum(counts)
+            if not self.records:
+                raise StopIteration
+            if not self._drop_last or self.records >= self._full:
+                break
+        if any(without for _, without in said):
+            self._lend(batch, counts)
+        if batch is not None:
+            self._stand_in = batch
         self.share = own / self.records
         return self._stand_in
+
+    def _lend(self, batch: Any, counts: list[int]) -> None:
+        """Have ranks that never had a part compute with what another one has, for no weight."""
+        assert self._ranks is not None
+        lender = next(rank for rank, count in enumerate(counts) if count)
+        lent = self._ranks.allgather(batch if lender == self._ranks.rank else None)[lender]
+        if self._stand_in is None:
+            self._stand_in = lent
 
     def finish(self) -> None:
         """Let the loader notice that its last batch was its last."""
@@ -152,13 +177,15 @@ class TrainingData:
         inner = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
         if self._part.size == 1:
             return inner
+        refuse_shared(inner, "training")
         if loader.batch_size is None and loader.batch_sampler is None:
             raise InvalidPlan(
                 "the training data loader has batch_size=None, so its batches cannot be shared "
                 "between slots: give it a batch size, or a batch_sampler"
             )
-        size, wanted = loader.batch_size, self._wanted
+        wanted = self._wanted
         share = None if wanted is None else max(1, wanted // self._part.size)
+        size = loader.batch_size or _of_share(inner, share, wanted)
         whole = wanted if wanted is not None and size == share else size
         if whole is not None and whole < self._part.size:
             raise InvalidPlan(
@@ -166,7 +193,7 @@ class TrainingData:
                 "batch size, or lower resources.slots_per_trial"
             )
         self._full = whole or 0
-        if whole != size and type(inner) is BatchSampler and whole is not None:
+        if whole != size and isinstance(inner, BatchSampler) and whole is not None:
             return BatchSampler(inner.sampler, whole, inner.drop_last)
         return inner
 
@@ -200,6 +227,24 @@ class TrainingData:
         return _stateful(dataset, options | {"batch_sampler": self._order})
 
 
+def _of_share(inner: Any, share: int | None, wanted: int | None) -> int | None:
+    """Return the batch size of a loader's own batch sampler, if it is the share of a rank.
+
+    Raises:
+        InvalidPlan: it is, and the sampler is of a kind that nobody else can make larger.
+    """
+    size = getattr(inner, "batch_size", None)
+    if share is None or share == wanted or not isinstance(size, int) or size != share:
+        return None
+    if isinstance(inner, BatchSampler) and type(inner).__module__.startswith(_TORCHS):
+        return size
+    raise InvalidPlan(
+        f"the training data loader has a {type(inner).__name__} with batch_size={size}, a slot's "
+        f"share of global_batch_size={wanted}; its batches are those of all slots together: make "
+        "it with context.get_global_batch_size()"
+    )
+
+
 def _stateful(dataset: Any, options: dict[str, Any]) -> Any:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="'set_vital'")  # torchdata's call, not ours
@@ -209,15 +254,31 @@ def _stateful(dataset: Any, options: dict[str, Any]) -> Any:
 def _length(dataset: Any, inner: Any) -> int | None:
     if isinstance(dataset, IterableDataset):
         return None
-    return len(inner) if isinstance(inner, Sized) else None
+    return known_length(inner)
+
+
+def _counted(batch: Any) -> int:
+    """Return how many records a part of a stream's batch holds."""
+    records = records_of(batch)
+    if records is None:
+        raise InvalidPlan(
+            f"cannot tell how many records a batch of {type(batch).__name__} holds, so a stream "
+            "of them cannot be shared between slots: have the collate function return tensors, "
+            "alone or in a list, a tuple, a dict or a dataclass"
+        )
+    return records
 
 
 def records_of(batch: Any) -> int | None:
     """Return how many records a batch holds: the first dimension of its first tensor."""
     if isinstance(batch, torch.Tensor):
         return int(batch.shape[0]) if batch.ndim else 1
-    if isinstance(batch, dict):
+    if isinstance(batch, PackedSequence):
+        return int(batch.batch_sizes[0])
+    if isinstance(batch, Mapping):
         batch = list(batch.values())
+    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        batch = [getattr(batch, field.name, None) for field in dataclasses.fields(batch)]
     if isinstance(batch, list | tuple):
         for part in batch:
             records = records_of(part)

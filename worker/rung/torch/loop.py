@@ -4,7 +4,8 @@ A batch at a time: train, step the schedulers, then report, validate and checkpo
 says. A checkpoint is made after everything else of its moment, so a run that restores it goes on
 with the next batch. At the run's length the trainer validates, checkpoints and leaves; asked to
 leave before that, it checkpoints and leaves; a run that finds itself at its length already was
-killed on its way out, so it validates once more, for the report may have been lost.
+killed on its way out, so it validates once more, for the report may have been lost. One whose
+checkpoint says that the trial asked to end leaves before its first batch.
 
 Several ranks run this loop in step: what it decides by (periods, lengths, the reduced metrics, the
 chief's word on leaving) is the same on all of them. The chief reports and stores.
@@ -23,6 +24,7 @@ from rung.torch.averages import TrainingAverages, named
 from rung.torch.context import TrialContext
 from rung.torch.data import TrainingData
 from rung.torch.files import read
+from rung.torch.normalising import too_few_named
 from rung.torch.plan import Plan, Progress, due
 from rung.torch.saving import Saver
 from rung.torch.telling import Telling
@@ -93,7 +95,8 @@ class Loop:
             hook.on_training_start()
         if not self._restored and self._plan.initial_validation:
             self._telling.validate()
-        leaving = self._core.preempt.should_preempt()
+        leaving = self._restored and self._asked_to_stop()
+        leaving = leaving or self._core.preempt.should_preempt()
         while not leaving:
             progress = self._progress
             self._data.start(progress.epochs, self._data_state, progress.batch_in_epoch)
@@ -138,6 +141,7 @@ class Loop:
         with (
             exactness.operators_named(),
             compiling.obstacles_named(),
+            too_few_named(records, context.distributed.size),
             context.precision.autocast(),
             context.reducers.paused(when=data.share == 0),
         ):
@@ -174,20 +178,26 @@ class Loop:
         self._saver.poll()
         plan, progress = self._plan, self._progress
         complete = plan.complete(progress)
-        stop = self._context.distributed.broadcast(self._context.get_stop_requested())
-        leaving = complete or stop or self._core.preempt.should_preempt()
+        leaving = self._asked_to_stop() or complete or self._core.preempt.should_preempt()
         validate = complete or due(plan.validation_period, before, progress)
         if validate or due(plan.reporting_period, before, progress):
             self._telling.report()
         wanted = due(plan.checkpoint_period, before, progress)
         if validate and progress.validated_at != progress.moment():
             wanted = self._telling.validate() or wanted
-            leaving = leaving or self._core.preempt.should_preempt()
+            leaving = self._asked_to_stop() or leaving or self._core.preempt.should_preempt()
         if leaving:
             self._context.profiling.stop()  # its traces belong to the last checkpoint
         if wanted or leaving:
             self._checkpoint()
         return leaving
+
+    def _asked_to_stop(self) -> bool:
+        """Return whether the trial asked to end, and have the next checkpoint say so."""
+        context = self._context
+        asked: bool = context.distributed.broadcast(context.get_stop_requested())
+        self._progress.stop_requested = asked
+        return asked
 
     def _checkpoint(self) -> None:
         """Copy the state of this moment and have it stored behind training."""
@@ -220,6 +230,8 @@ class Loop:
                 exactness.tell_differences(captured.trainer.get("machine"))
                 self._context.board.bring_back(files)
         self._parts.progress = state.progress_of(captured)
+        if self._progress.stop_requested:
+            self._context.set_stop_requested(stop_requested=True)
         self._say_where()
         self._data_state = captured.training["data"]
         self._stored_at = self._progress.moment()

@@ -6,6 +6,10 @@ order, and a resumed epoch has the order that it had. A sampler with `state_dict
 `load_state_dict`, which may learn as training goes on, is set back to its state at the epoch's
 start, draws, and is set to its state at the checkpoint.
 
+An epoch's order is drawn at its start: as many entries as the sampler's length says, so one that
+goes on for ever has epochs, too. A sampler without a length draws as it goes, from generators of
+its own; after a resume it draws again what was drawn before, from its state at the epoch's start.
+
 In the workers of a DataLoader, the generators are seeded anew for every batch, so what a data set
 draws there (augmentation) does not depend on the number of workers, nor on where a run resumed.
 
@@ -14,14 +18,25 @@ part of every entry, so that how many ranks there are changes neither the order 
 """
 
 import copy
-from collections.abc import Iterator, Sized
+import itertools
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch.utils.data import Dataset, Sampler
 
 from rung.torch.exactness import is_kept
-from rung.torch.rng import derive, isolated, seed_worker
+from rung.torch.forwarding import Forwarding
+from rung.torch.rng import (
+    Generators,
+    capture,
+    derive,
+    isolated,
+    preserved,
+    restore,
+    seed_worker,
+)
+from rung.torch.unit import InvalidPlan
 
 _ORDER = 1
 _WORKER = 2
@@ -52,6 +67,36 @@ class Part(NamedTuple):
 WHOLE: Final = Part(0, 1)
 
 
+def refuse_shared(inner: Any, data: str) -> None:
+    """Refuse a sampler that gives this rank a part of the records.
+
+    Args:
+        inner: the sampler, or batch sampler, of a loader that several ranks build.
+        data: what it draws from, for the message.
+
+    Raises:
+        InvalidPlan: it does; parts of what is a part already would leave most records out.
+    """
+    for sampler in _samplers_of(inner):
+        replicas = getattr(sampler, "num_replicas", 1)
+        if isinstance(replicas, int) and replicas > 1:
+            raise InvalidPlan(
+                f"the {data} data loader has a {type(sampler).__name__} with "
+                f"num_replicas={replicas}, which gives each slot its own records: leave it out, "
+                "give shuffle=True or the sampler that you have on one slot; Rung shares the "
+                "batches between the slots"
+            )
+
+
+def _samplers_of(inner: Any) -> list[Any]:
+    """Return a sampler, and those that it is made of."""
+    found = []
+    while inner is not None:
+        found.append(inner)
+        inner = getattr(inner, "sampler", None)
+    return found
+
+
 class Drawn(NamedTuple):
     """An entry of a sampler on its way to a worker, with the seed for fetching it."""
 
@@ -78,11 +123,7 @@ class EpochOrder(Sampler[Any]):
     @property
     def samplers(self) -> list[Any]:
         """The sampler, and those that it is made of."""
-        found, current = [], self._inner
-        while current is not None:
-            found.append(current)
-            current = getattr(current, "sampler", None)
-        return found
+        return _samplers_of(self._inner)
 
     def sampler_states(self) -> dict[str, list[Any]] | None:
         """Return what the samplers that have a state say of it: at the epoch's start, and now."""
@@ -104,8 +145,9 @@ class EpochOrder(Sampler[Any]):
         if self._resumed is not None:
             self._set(self._resumed["start"])
         self._at_start = [copy.deepcopy(it.state_dict()) for it in self._states]
-        entries = self._draw()
-        if self._resumed is not None:
+        length = known_length(self._inner)
+        entries = self._draw(length)
+        if self._resumed is not None and length is not None:
             self._set(self._resumed["now"])
         if self._part.size > 1:
             entries = self._split(entries)
@@ -115,13 +157,13 @@ class EpochOrder(Sampler[Any]):
         for sampler, state in zip(self._states, states, strict=True):
             sampler.load_state_dict(copy.deepcopy(state))
 
-    def _draw(self) -> Iterator[Any]:
+    def _draw(self, length: int | None) -> Iterator[Any]:
         with isolated(derive(self._seed, _ORDER, self.epoch)):
             self._reseed(derive(self._seed, _ORDER, self.epoch))
             entries: Iterator[Any] = iter(self._inner)
-            if isinstance(self._inner, Sized):
-                entries = iter(list(entries))
-        return entries
+            if length is None:
+                return _as_it_goes(entries, capture())
+            return iter(list(itertools.islice(entries, length)))
 
     def __len__(self) -> int:
         return len(self._inner)
@@ -148,30 +190,49 @@ class EpochOrder(Sampler[Any]):
                 sampler.set_epoch(self.epoch)
 
 
-class SeededDataset(Dataset[Any]):
+def _as_it_goes(entries: Iterator[Any], generators: Generators) -> Iterator[Any]:
+    """Draw one entry after another from generators that nothing else draws from."""
+    while True:
+        with preserved():
+            restore(generators)
+            try:
+                entry = next(entries)
+            except StopIteration:
+                return
+            generators = capture()
+        yield entry
+
+
+def known_length(entries: Any) -> int | None:
+    """Return how many entries there are; None where nobody can tell.
+
+    A BatchSampler has a length only if its sampler has one.
+    """
+    try:
+        return len(entries)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+class SeededDataset(Forwarding, Dataset[Any]):
     """A data set that is fetched from with generators seeded for each entry of the sampler."""
 
     def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "_inner":
-            raise AttributeError(name)
-        return getattr(self._inner, name)
+        self.rung_inner = inner
 
     def __len__(self) -> int:
-        return len(self._inner)
+        return len(self.rung_inner)
 
     def __getitem__(self, drawn: Drawn) -> Any:
         """Fetch a single sample."""
         seed_worker(drawn.seed)
-        return self._inner[drawn.entry]
+        return self.rung_inner[drawn.entry]
 
     def __getitems__(self, drawn: Drawn) -> list[Any]:
         """Fetch a batch of samples."""
         seed_worker(drawn.seed)
-        fetch = getattr(self._inner, "__getitems__", None)
+        fetch = getattr(self.rung_inner, "__getitems__", None)
         if fetch is not None:
             fetched: list[Any] = fetch(drawn.entry)
             return fetched
-        return [self._inner[index] for index in drawn.entry]
+        return [self.rung_inner[index] for index in drawn.entry]

@@ -25,6 +25,8 @@ class Progress(Struct):
     """The best value of the searcher's metric so far."""
     validated_at: tuple[int, int] | None = None
     """Batches and epochs at the last validation; the same moment is not validated twice."""
+    stop_requested: bool = False
+    """Whether the trial asked to end."""
 
     def moment(self) -> tuple[int, int]:
         """Return what tells this moment from any other."""

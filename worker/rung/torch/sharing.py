@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from rung.torch.context import TrialContext
-from rung.torch.order import EpochOrder
+from rung.torch.order import EpochOrder, refuse_shared
 
 Numbered = Iterable[tuple[int, Any]]
 ENDLESS: Final = 2**62
@@ -38,6 +38,7 @@ def shared_batches(loader: Any, context: TrialContext) -> Shared:
         if context.parallel.sharded:
             return Shared(enumerate(loader), ENDLESS if ranks.is_chief else 0)
         return Shared(itertools.islice(enumerate(loader), ranks.rank, None, ranks.size), ENDLESS)
+    refuse_shared(loader.batch_sampler, "validation")
     order = EpochOrder(loader.batch_sampler, context.core.seed, tagged=False)
     order.epoch = context.batches
     entries = list(order)

@@ -10,33 +10,34 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
+from rung.torch.forwarding import Forwarding
 from rung.torch.order import Part
 
 
-class PartOfStream(IterableDataset[Any]):
+class PartOfStream(Forwarding, IterableDataset[Any]):
     """The records of a stream that fall to one rank."""
 
     def __init__(self, inner: Any, part: Part, batch: int) -> None:
-        self._inner = inner
-        self._own = part.of(batch)
-        self._batch = batch
-        self._position = 0
+        self.rung_inner = inner
+        self.rung_own = part.of(batch)
+        self.rung_batch = batch
+        self.rung_position = 0
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name in {"_inner", "state_dict", "load_state_dict"}:
+        if name in {"state_dict", "load_state_dict"}:
             raise AttributeError(name)
-        return getattr(self._inner, name)
+        return super().__getattr__(name)
 
     def __iter__(self) -> Iterator[Any]:
-        own, batch = self._own, self._batch
-        position, self._position = self._position, 0
-        for record in self._inner:
+        own, batch = self.rung_own, self.rung_batch
+        position, self.rung_position = self.rung_position, 0
+        for record in self.rung_inner:
             within = position % batch
             position += 1
             if own.start <= within < own.stop:
-                self._position = position
+                self.rung_position = position
                 yield record
-        self._position = 0
+        self.rung_position = 0
 
 
 class StatefulPartOfStream(PartOfStream):
@@ -44,12 +45,12 @@ class StatefulPartOfStream(PartOfStream):
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the stream is."""
-        return {"stream": self._inner.state_dict(), "position": self._position}
+        return {"stream": self.rung_inner.state_dict(), "position": self.rung_position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
-        self._inner.load_state_dict(state["stream"])
-        self._position = state["position"]
+        self.rung_inner.load_state_dict(state["stream"])
+        self.rung_position = state["position"]
 
 
 def part_of_stream(inner: Any, part: Part, batch: int) -> PartOfStream:
