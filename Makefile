@@ -16,6 +16,10 @@ DEPLOYING := $(VENV)/.deploying
 MINIO  := $(VENV)/.minio
 FRAMEWORKS := $(VENV)/.frameworks
 
+# Tests start hundreds of processes, which are to find what they import compiled, also where the
+# environment says that nothing is to be kept: an empty value says nothing.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo cluster test check test-fast test-ledger sim test-e2e test-cluster test-horovod bench docs clean
 
 # Run a real search on this machine and show its result.
