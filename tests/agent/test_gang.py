@@ -198,3 +198,22 @@ async def test_an_interface_that_is_not_there_fails_the_run(pair: Pair) -> None:
     assert "no network interface" in ended.of(TrialExited)[0].message or (
         "none0" in ended.of(TrialExited)[0].message
     )
+
+
+async def test_ranks_elsewhere_may_wait_for_the_store_of_the_first_agent(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first agent alone takes silence for a hang where it carries checkpoints on."""
+    for rig in (pair.first, pair.second):
+        monkeypatch.setattr(rig.agent._depot, "staged", True)
+    script = (
+        "import time\n"
+        "from rung import core\n"
+        "with core.init() as ctx:\n"
+        "    for step in range(1, 21):\n"
+        "        if step < 10: ctx.train.heartbeat()\n"
+        "        ctx.train.report_training_metrics(step, {'loss': 1.0})\n"
+        "        time.sleep(0.2)\n"
+    )
+    ended = await pair.end_of(await pair.grant(script, hang_timeout=0.8))
+    assert {each.outcome for each in ended.of(TrialExited)} == {"finished"}

@@ -11,6 +11,7 @@ import pytest
 
 from agent.process import eventually
 from agent.rig import Rig
+from rung.cache import NoRoom
 from rung.events.allocation import AgentJoined
 from rung.objects import ObjectStore, open_store
 from servers.seaweed import Seaweed
@@ -226,6 +227,21 @@ async def test_a_full_cache_waits_for_a_live_trial(rig: Rig) -> None:
     go.touch()
     assert (await rig.end_of(holding)).exit.outcome == "finished"
     assert (await rig.end_of(waiting)).printed() == [f"train ['{'w' * 60}']"]
+
+
+async def test_part_of_a_gang_waits_for_room_only_so_long(rig: Rig) -> None:
+    """Two gangs whose parts hold each other's room end, instead of waiting for ever."""
+    used = {"location": folder(rig.folder / "used", a="u" * 60), "cache": True}
+    wanted = {"location": folder(rig.folder / "wanted", a="w" * 60), "cache": True}
+    go = rig.folder / "go"
+    rig.start(cache_bytes=100)
+    environment: dict[str, Any] = {"environment": {"environment_variables": [f"GO={go}"]}}
+    holding = await rig.grant(code=rig.code(train=HOLD), **sources(train=used), **environment)
+    await rig.until_printed("holds 60")
+    with pytest.raises(NoRoom, match="none did within 0 s"):
+        await rig.agent._supply.open(sources(train=wanted), rig.folder, print, 0.0)
+    go.touch()
+    assert (await rig.end_of(holding)).exit.outcome == "finished"
 
 
 async def test_what_never_fits_fails(rig: Rig) -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from core.agent_end import run_spec
 from core.test_distributed import on_agents, ranked
-from rung.core import star
+from rung.core import star, storing
 from rung.core.checkpoint import CheckpointContext
 from rung.core.distributed import DistributedContext
-from rung.core.protocol import FromTrial, Shipped, StagedPart, Stored
+from rung.core.protocol import Alive, FromTrial, Shipped, StagedPart, Stored
 from rung.core.staging import StagedStore
 from rung.objects import (
     Draft,
@@ -125,6 +125,35 @@ def test_folders_of_all_ranks_are_one_checkpoint(scene: Scene, behind: bool) -> 
     opened = open_checkpoint(scene.store, EXPERIMENT, name, scene.folder / "none")
     found = {file: path.read_text() for file, path in opened.paths.items()}
     assert found == {f"sub/of-{rank}": str(rank) for rank in range(3)}
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_a_block_that_raises_on_one_rank_is_heard_of_on_all(scene: Scene, *, behind: bool) -> None:
+    """Nobody waits for its files, and all go on to the next checkpoint together."""
+
+    def work(ranks: DistributedContext, context: CheckpointContext) -> str:
+        opening = context.store_path_async if behind else context.store_path
+        said = ""
+        try:
+            with opening(steps_completed=1, shard=True) as (folder, _):
+                if ranks.rank == 1:
+                    (folder / "no such folder" / "of-1").write_text("first")
+                (folder / f"of-{ranks.rank}").write_text("first")
+            context.wait()
+        except OSError as error:
+            said = str(error)
+        except ObjectError as error:
+            said = f"told: {error}"
+        with context.store_path(steps_completed=2, shard=True) as (folder, name):
+            (folder / f"of-{ranks.rank}").write_text("second")
+        assert len(read_manifest(scene.store, EXPERIMENT, name).manifest.files) == 3
+        return said
+
+    chief, raised, other = scene.run(work, 2, 1)
+    assert "No such file" in raised
+    assert chief == other
+    assert chief.startswith("told: ")
+    assert "rank 1: FileNotFoundError" in chief
 
 
 def test_alone_a_rank_stores_all(scene: Scene) -> None:
@@ -321,3 +350,20 @@ def test_a_part_that_cannot_be_carried_on_fails_all(tmp_path: Path) -> None:
     assert said == ["checkpoint exp00000.3.1.1: rank 1: the store refused", "the store refused"]
     assert scene.links[0].said == []
     assert not list(tmp_path.rglob("manifest.json"))
+
+
+def test_the_run_shows_life_while_another_agent_carries_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chief's agent, which watches, cannot know that the store keeps others waiting."""
+    monkeypatch.setattr(storing, "_ALIVE_S", 0.01)
+    staged = Staged(tmp_path)
+    put = staged.far.put
+
+    def slow(name: str, source: Path) -> None:
+        while not any(isinstance(each, Alive) for each in tuple(staged.links[0].said)):
+            pass
+        put(name, source)
+
+    monkeypatch.setattr(staged.far, "put", slow)
+    assert len(set(staged.run(store_staged, 1, 1))) == 1

@@ -47,6 +47,10 @@ from rung.events.allocation import AllocationGranted
 from rung.events.trial import TrialStarted, Withdrawal
 from rung.host import trace
 
+_ROOM_S: Final = 600.0
+"""How long a part of a gang waits for room in its agent's cache: the other parts hold slots, and
+room, which those that it waits for may be waiting for."""
+
 
 class Run:
     """Carries out one grant."""
@@ -191,7 +195,9 @@ class Run:
         self._delivery.open()
         prepare = partial(node.sources.prepare, self.allocation_id, spec.code_digest)
         source = await node.depot.patiently("the code", self._warn, prepare)
-        self._data = await node.supply.open(spec.config, source.folder, self._tell)
+        self._data = await node.supply.open(
+            spec.config, source.folder, self._tell, _ROOM_S if self._gang else math.inf
+        )
         meeting = await self._rendezvous.meeting(self._tell)
         launches = []
         for member, place in zip(self._crew.members, self._places, strict=True):

@@ -8,6 +8,7 @@ trials use, it waits, and says so in its log.
 
 import asyncio
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -76,13 +77,16 @@ class Supply:
         self._threads = ThreadPoolExecutor(_AT_ONCE, "data")
         self._fillings: dict[str, Filling] = {}
 
-    async def open(self, config: Mapping[str, Any], folder: Path, note: Note) -> Provision:
+    async def open(
+        self, config: Mapping[str, Any], folder: Path, note: Note, room_s: float = math.inf
+    ) -> Provision:
         """Return a run's data, once it may start with them.
 
         Args:
             config: the experiment's configuration.
             folder: with the run's code.
             note: tells the run's log.
+            room_s: how long to wait for runs that hold the room in the cache.
 
         Raises:
             DataError: a source cannot be used; the message says which and why.
@@ -99,7 +103,7 @@ class Supply:
                     path = await _thread(_in_place, source, folder)
                     provision.variables[variable_of(source.name)] = str(path)
             if kept:
-                await self._bring(kept, provision, note)
+                await self._bring(kept, provision, note, room_s)
         except BaseException:
             provision.close()
             raise
@@ -113,9 +117,11 @@ class Supply:
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
 
-    async def _bring(self, sources: list[Source], provision: Provision, note: Note) -> None:
+    async def _bring(
+        self, sources: list[Source], provision: Provision, note: Note, room_s: float
+    ) -> None:
         for attempt in range(1, _CHANGES_MAX + 1):
-            held = await self._reserved(sources, note)
+            held = await self._reserved(sources, note, room_s)
             undo = contextlib.ExitStack()
             undo.callback(held.close)
             try:
@@ -138,15 +144,21 @@ class Supply:
             if source.stream:
                 provision.variables[filling_variable_of(source.name)] = str(tree.folder)
 
-    async def _reserved(self, sources: list[Source], note: Note) -> Held:
-        """List the sources and reserve room for them, however long that takes."""
+    async def _reserved(self, sources: list[Source], note: Note, room_s: float) -> Held:
+        """List the sources, however long that takes, and reserve room for them.
+
+        Raises:
+            NoRoom: there was none for too long.
+        """
         listings = [await self._listed(source, note) for source in sources]
-        said = False
+        said, until = False, time.monotonic() + room_s
         while True:
             reserving = asyncio.ensure_future(_thread(self._cache.reserve, listings))
             try:
                 return await asyncio.shield(reserving)
             except NoRoom as error:
+                if time.monotonic() > until:
+                    raise NoRoom(f"{error}; none did within {room_s:g} s") from error
                 if not said:
                     note(str(error))
                 said = True

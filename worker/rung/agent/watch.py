@@ -115,7 +115,13 @@ class Watch:
     async def _guard(
         self, mains: Sequence[int], arrived: Callable[[], Awaitable[None]], delivery: Delivery
     ) -> None:
-        """End the run once it hangs."""
+        """End the run once it hangs.
+
+        Where checkpoints are staged, its first agent alone does: ranks on others wait for those
+        there while these wait for the object store, and their agents hear nothing of that.
+        """
+        if delivery.staged and self._rank > 0:
+            return
         loop = asyncio.get_running_loop()
         await arrived()
         self._heard_at = loop.time()

@@ -15,6 +15,7 @@ Where a run has several ranks, all of them make these calls. The chief alone sto
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -74,7 +75,8 @@ class CheckpointContext:
         self.wait()
         begun = self._begin(metadata, steps_completed, shard=shard)
         with self._scratch_folder() as folder:
-            yield folder, begun.checkpoint_id
+            with self._told_to_the_others(begun, shard=shard):
+                yield folder, begun.checkpoint_id
             if shard or self._ranks.is_chief:
                 self._store(begun, lambda draft: draft.add(folder), shard=shard)
 
@@ -95,7 +97,8 @@ class CheckpointContext:
         begun = self._begin(metadata, steps_completed, shard=shard)
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(self._scratch_folder())
-            yield folder, begun.checkpoint_id
+            with self._told_to_the_others(begun, shard=shard):
+                yield folder, begun.checkpoint_id
             if not (shard or self._ranks.is_chief):
                 return
             later = stack.pop_all()
@@ -213,6 +216,17 @@ class CheckpointContext:
         kept[STEPS] = steps
         return Begun(self._new_id(steps), steps, kept)
 
+    @contextlib.contextmanager
+    def _told_to_the_others(self, begun: Begun, *, shard: bool) -> Iterator[None]:
+        """Let ranks that wait for this one's files know if the block raises: there are none."""
+        try:
+            yield
+        except Exception as error:
+            if shard:
+                with contextlib.suppress(Exception):  # it is this one that counts
+                    self._store(begun, partial(_raise, error), shard=True)
+            raise
+
     def _store(
         self,
         begun: Begun,
@@ -234,3 +248,7 @@ class CheckpointContext:
     def _scratch_folder(self) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=self._scratch) as folder:
             yield Path(folder)
+
+
+def _raise(error: Exception, _draft: Draft) -> None:
+    raise error

@@ -184,6 +184,7 @@ class DistributedContext:
         """
         if self.size == 1:
             return Alone()
+        self.barrier()  # which waits for a rank as long as it takes
         # The chief's address again: no other is known to be open between the agents. Who comes
         # early, while the ranks still meet there for another purpose, has another key, and tries
         # again.

@@ -6,6 +6,7 @@ one of them has something to write, there is no manifest:
     the chief                                   another rank
     waits for room, and says so            ->   begins
     writes its files                            writes its files
+    hears that all have written            <-   says that it has
                                                 has its agent carry them on, unless that is the
                                                 chief's, too, which does that with the manifest
     takes in what the others wrote        <-    says what it wrote, or why it could not
@@ -17,18 +18,20 @@ for threads, which go on whatever their scripts do, and for no call of a script.
 """
 
 import contextlib
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 from rung.core.distributed import DistributedContext, Group
 from rung.core.environment import provenance
 from rung.core.link import Link
-from rung.core.protocol import StagedPart, Stored
+from rung.core.protocol import Alive, StagedPart, Stored
 from rung.core.staging import StagedStore
 from rung.events.trial import RunSpec
 from rung.objects import Draft, FileEntry, ObjectError, ObjectStore, StoredCheckpoint
 
 Complete = Callable[[Draft, list[Any]], None]
+_ALIVE_S: Final = 2.0
 
 
 class Begun(NamedTuple):
@@ -123,11 +126,17 @@ class Storing:
         outcome: StoredCheckpoint | str = ""
         try:
             returned = save(draft)
-            self._hand_on(draft)
         except Exception as error:  # noqa: BLE001 - raised below, once the others know
             failure = error
-        said = _Part(draft.files, returned, _words(failure))
-        parts: list[_Part] | None = group.gather(f"parts of {begun.checkpoint_id}", said)
+        group.gather(f"files of {begun.checkpoint_id}", None)
+        with self._alive():
+            try:
+                if failure is None:
+                    self._hand_on(draft)
+            except ObjectError as error:
+                failure = error
+            said = _Part(draft.files, returned, _words(failure))
+            parts: list[_Part] | None = group.gather(f"parts of {begun.checkpoint_id}", said)
         if parts is not None:
             try:
                 outcome = self._sealed(begun, draft, parts, complete)
@@ -148,6 +157,31 @@ class Storing:
         if self._ranks.cross_rank != 0:
             before = self.previous.manifest.checkpoint_id if self.previous else None
             self._store.hand_on(StagedPart(draft.checkpoint_id, draft.files, before))
+
+    @contextlib.contextmanager
+    def _alive(self) -> Iterator[None]:
+        """Have the run not taken for one that hangs while other machines' agents carry on files.
+
+        That may take as long as the object store is away, and the chief's agent, which watches,
+        does not know of it.
+        """
+        over = threading.Event()
+
+        def say() -> None:
+            while not over.wait(_ALIVE_S):
+                self._link.send(Alive())
+
+        told = isinstance(self._store, StagedStore) and self._ranks.is_chief
+        told &= self._ranks.cross_size > 1
+        thread = threading.Thread(target=say, name="rung-alive", daemon=True)
+        if told:
+            thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            if told:
+                thread.join()
 
     def _sealed(
         self, begun: Begun, draft: Draft, parts: list[_Part], complete: Complete | None

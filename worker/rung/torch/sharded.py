@@ -38,7 +38,7 @@ from rung.torch.snapshot import Snapshot
 
 FOLDER: Final = "sharded"
 METADATA: Final = f"{FOLDER}/.metadata"
-VERSION: Final = filesystem.CURRENT_DCP_VERSION
+VERSION: Final = getattr(filesystem, "CURRENT_DCP_VERSION", "1.0.0")  # older torch names none
 Path_ = tuple[str | int, ...]
 
 
