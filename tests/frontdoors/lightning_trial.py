@@ -17,7 +17,7 @@ from typing import Any
 import lightning
 import torch
 import torchmetrics
-from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.callbacks import EarlyStopping, LearningRateFinder
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -56,8 +56,14 @@ class Module(lightning.LightningModule):  # type: ignore[misc]  # may not be ins
         self.network = nn.Sequential(nn.Linear(4, 8), *drawing, nn.ReLU(), nn.Linear(8, 1))
         self.validated: list[torch.Tensor] = []
         self.measured = torchmetrics.MeanMetric()
+        self.own = torchmetrics.MeanMetric()
+        self.lr = 0.01
         self.register_buffer("trail", torch.zeros(8, 4))
         self.register_buffer("ends", torch.zeros(2))
+
+    def on_train_epoch_start(self) -> None:
+        """Begin a mean that Lightning knows nothing of."""
+        self.own.reset()
 
     def on_train_batch_end(self, *_others: Any) -> None:
         """Follow the weights."""
@@ -77,6 +83,7 @@ class Module(lightning.LightningModule):  # type: ignore[misc]  # may not be ins
         loss = nn.functional.mse_loss(self.network(inputs), targets)
         self.log("train_loss", loss, on_step=True, on_epoch=True)
         self.measured.update(loss.detach(), len(inputs))
+        self.own.update(loss.detach())
         self.log("measured", self.measured, on_step=False, on_epoch=True)
         return loss
 
@@ -96,7 +103,7 @@ class Module(lightning.LightningModule):  # type: ignore[misc]  # may not be ins
 
     def configure_optimizers(self) -> Any:
         """Return an optimizer with a schedule by step."""
-        optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
+        optimizer = torch.optim.AdamW(self.parameters(), lr=self.lr)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50)
         return {
             "optimizer": optimizer,
@@ -148,7 +155,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
         trainer = lightning.Trainer(
             max_epochs=5,
             accelerator="cpu",
-            callbacks=[rung, early],
+            callbacks=[rung, early, *([LearningRateFinder()] if order.get("finder") else [])],
             logger=False,
             enable_checkpointing=False,
             enable_progress_bar=False,
@@ -175,6 +182,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
         return {
             "weights": hashlib.sha256(buffer.getvalue()).hexdigest(),
             "drawn": random.random(),  # noqa: S311 - the generator's state
+            "own": float(module.own.compute()),
             "early": [early.wait_count, float(early.best_score)],
             "mean": rung.means.get(max(rung.means)) if rung.means else None,
         }

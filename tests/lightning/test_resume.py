@@ -114,3 +114,13 @@ def test_leaving_within_an_epoch_ends_none(
         assert runs.outcome()["result"]["mean"] is None
         assert runs.train() == 0
         assert runs.outcome() == expected
+
+
+def test_a_search_for_a_learning_rate_is_no_training(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """Lightning's finder trains in the same loops, before fitting; its steps are nobody's."""
+    with trial(process, tmp_path, **FIELDS) as runs:
+        assert runs.train(finder=True) == 0
+        assert list(runs.curve("training")) == list(range(1, STEPS + 1))
+        assert list(runs.curve("validation")) == [6, 12]

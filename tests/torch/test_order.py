@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from structlog.testing import capture_logs
 from torch.utils.data import BatchSampler, DataLoader, Sampler, SequentialSampler
 
 from rung.torch import rng
@@ -112,10 +113,14 @@ class Endless(Sampler[int]):
 
 @pytest.mark.filterwarnings("ignore:'set_vital'")
 def test_an_endless_sampler_has_epochs_of_its_length() -> None:
-    """Eight records are two batches; then the next epoch begins."""
+    """Eight records are two batches; then the next epoch begins. The log says so, once."""
     data = TrainingData(DataLoader(NUMBERS, batch_size=4, sampler=Endless()), 5)
     assert data.length == 2
-    for epoch in range(2):
-        data.start(epoch, None)
-        assert [len(data.next()) for _ in range(2)] == [4, 4]
-        data.finish()
+    with capture_logs() as logs:
+        for epoch in range(2):
+            data.start(epoch, None)
+            assert [len(data.next()) for _ in range(2)] == [4, 4]
+            data.finish()
+    assert [each["event"] for each in logs] == [
+        "the sampler goes on beyond its length; each epoch ends there"
+    ]

@@ -22,7 +22,7 @@ from lightning.pytorch.callbacks import Callback as LightningCallback
 from rung import core
 from rung.lightning import logged, strategy
 from rung.lightning.loader import ExactLoader
-from rung.lightning.moments import Moments
+from rung.lightning.moments import Calls, Moments
 from rung.lightning.source import Source, Validation
 from rung.loop import Course, ranks
 from rung.loop.course import generators_from_json, generators_to_json
@@ -88,8 +88,12 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         self._moments = Moments(
             trainer,
             self._course,
-            functools.partial(self._trained, trainer),
-            functools.partial(self._store, trainer),
+            self,
+            Calls(
+                begun=functools.partial(self._measure, trainer),
+                trained=functools.partial(self._trained, trainer),
+                store=functools.partial(self._store, trainer),
+            ),
         )
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
@@ -104,7 +108,8 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
         """Weigh the batch by this rank's part of it."""
-        if self._course.counts_records and records_of(batch) is None:
+        known = self._loader is not None and self._loader.records is not None
+        if self._course.counts_records and not known and records_of(batch) is None:
             raise CannotFollow(
                 "a length or a period of the experiment file is in records, but those of a batch "
                 f"of type {type(batch).__name__} cannot be counted: count in batches or epochs, "
@@ -194,7 +199,7 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
                 self._course.run, self._course.progress.batches
             )
         self._to_add = [each["sums"] for each in share.to_add]
-        self._to_measure = [each["measured"] for each in share.to_add]
+        self._to_measure = [each.get("measured", {}) for each in share.to_add]
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """See to it that what Rung keeps can be loaded without running code."""
@@ -240,6 +245,9 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         if self._generators is not None:
             rng.restore(self._generators)
             self._generators = None
+
+    def _measure(self, trainer: Any) -> None:
+        """Have torchmetrics objects go on, before the start of an epoch may reset them."""
         if self._to_measure is not None:
             logged.measure(trainer, self._to_measure)
             self._to_measure = None

@@ -65,17 +65,23 @@ def measured(trainer: Any) -> dict[str, Any]:
     """Return what the module's torchmetrics objects have seen so far, by their names."""
     return {
         name: {
-            "state": {
-                state: [part.clone() for part in value]
-                if isinstance(value, list)
-                else value.clone()
-                for state, value in metric.metric_state.items()
-            },
+            "state": _copied(metric.metric_state),
             "count": metric._update_count,
         }
         for name, metric in _metrics(trainer)
         if metric._update_count
     }
+
+
+def _copied(value: Any) -> Any:
+    """Return a state that does not change; lists of what is no tensor are among them."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {name: _copied(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_copied(item) for item in value)
+    return value
 
 
 def measure(trainer: Any, kept: Sequence[Mapping[str, Any]]) -> None:

@@ -8,9 +8,20 @@ anybody being told of the end of an epoch that has not ended.
 
 import functools
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rung.loop import Course
+
+
+class Calls(NamedTuple):
+    """What is called at the moments."""
+
+    begun: Callable[[], None]
+    """All hooks of the start of training have run."""
+    trained: Callable[[], None]
+    """All hooks of a batch have run."""
+    store: Callable[[], None]
+    """Stores a checkpoint."""
 
 
 class Moments:
@@ -20,27 +31,29 @@ class Moments:
         self,
         trainer: Any,
         course: Course,
-        trained: Callable[[], None],
-        store: Callable[[], None],
+        owner: Any,
+        calls: Calls,
     ) -> None:
         """Take the place of the loops' methods.
 
         Args:
             trainer: before it fits.
             course: of the run.
-            trained: is called when all hooks of a batch have run.
-            store: stores a checkpoint.
+            owner: the callback that this serves. While the trainer has others in its place, as
+                when a tuner tries learning rates, the loops are as they were.
+            calls: what to call.
         """
         self._trainer: Final = trainer
         self._course: Final = course
-        self._trained: Final = trained
-        self._store: Final = store
+        self._owner: Final = owner
+        self._calls: Final = calls
         self._fit: Final = trainer.fit_loop
         self._batches: Final = trainer.fit_loop.epoch_loop
         self.left = False
         """Whether the run leaves, or left; not where the script ends by itself."""
         self._places: Final[list[tuple[Any, str, Callable[..., Any]]]] = [
             (self._fit, "run", self._run),
+            (self._fit, "on_run_start", self._run_start),
             (self._fit, "advance", self._epoch),
             (self._fit, "on_advance_end", self._epoch_end),
             (self._batches, "advance", self._batch),
@@ -49,21 +62,33 @@ class Moments:
         ]
         for loop, name, method in self._places:
             original = functools.partial(getattr(type(loop), name), loop)
-            setattr(loop, name, functools.partial(method, original))
+            setattr(loop, name, functools.partial(self._for_its_owner, method, original))
 
     def give_back(self) -> None:
         """Leave the loops as they were."""
         for loop, name, _ in self._places:
             vars(loop).pop(name, None)
 
+    def _for_its_owner(
+        self, method: Callable[..., Any], original: Callable[..., Any], *arguments: Any
+    ) -> Any:
+        if any(each is self._owner for each in self._trainer.callbacks):
+            return method(original, *arguments)
+        return original(*arguments)
+
     def _run(self, original: Callable[[], None]) -> None:
         if self._course.complete:
             self._course.validated_again()
             self.left = self._trainer.should_stop = True
             return
-        if not self._course.progress.batch_in_epoch:
+        progress = self._course.progress
+        if progress.batches and not progress.batch_in_epoch:
             self._arrived()
         original()
+
+    def _run_start(self, original: Callable[[], None]) -> None:
+        original()
+        self._calls.begun()
 
     def _arrived(self) -> None:
         """Let the loops go on as if there had been no restart.
@@ -88,7 +113,7 @@ class Moments:
     def _batch(self, original: Callable[[Any], None], fetcher: Any) -> None:
         self._arrived()
         original(fetcher)
-        self._trained()
+        self._calls.trained()
         if self._is_last():
             self._course.epoch_done()
 
@@ -109,7 +134,7 @@ class Moments:
     def _keep_and_leave(self) -> None:
         leaving = self._course.leaving
         if leaving or self._course.checkpoint_due:
-            self._store()
+            self._calls.store()
         if leaving:
             self.left = self._trainer.should_stop = True
             raise StopIteration

@@ -22,6 +22,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
+import structlog
 import torch
 from torch.utils.data import Dataset, Sampler
 
@@ -38,6 +39,7 @@ from rung.torch.rng import (
 )
 from rung.torch.unit import InvalidPlan
 
+_log = structlog.get_logger()
 _ORDER = 1
 _WORKER = 2
 
@@ -118,6 +120,7 @@ class EpochOrder(Sampler[Any]):
         self._states = [it for it in self.samplers if is_kept(it)]
         self._at_start: list[Any] = []
         self._resumed: dict[str, list[Any]] | None = None
+        self._told = False
         self.epoch = 0
 
     @property
@@ -163,7 +166,15 @@ class EpochOrder(Sampler[Any]):
             entries: Iterator[Any] = iter(self._inner)
             if length is None:
                 return _as_it_goes(entries, capture())
-            return iter(list(itertools.islice(entries, length)))
+            drawn = list(itertools.islice(entries, length))
+            if next(entries, None) is not None and not self._told:  # or it has seen its end
+                self._told = True
+                _log.warning(
+                    "the sampler goes on beyond its length; each epoch ends there",
+                    sampler=type(self._inner).__name__,
+                    length=length,
+                )
+            return iter(drawn)
 
     def __len__(self) -> int:
         return len(self._inner)

@@ -183,6 +183,10 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         trainer = self._trainer
         found = type(trainer)._evaluate(trainer, *arguments, **named)
         if not self._left:
+            if found is None:
+                raise CannotFollow(
+                    f"{type(trainer).__name__}.evaluate() returns nothing: let it return metrics"
+                )
             self._course.validated({n: v for n, v in found.items() if _is_metric(n, v)})
             self._keep(trainer.control)
         return found
