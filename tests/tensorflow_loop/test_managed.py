@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -33,14 +34,15 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
         await item.close()
 
 
-async def test_the_launcher_brings_the_ranks_together(rig: Rig) -> None:
+@pytest.mark.parametrize("launcher", [{}, {"distributed": {"launcher": "tensorflow"}}])
+async def test_the_ranks_are_brought_together(rig: Rig, launcher: dict[str, Any]) -> None:
     """They find each other by what the agent says, train one model, and the chief reports."""
     ended = await rig.end_of(
         await rig.grant(
             code=rig.code(train=SCRIPT),
             slots=[0, 1],
             searcher={"metric": "loss"},
-            distributed={"launcher": "tensorflow"},
+            **launcher,
             scheduling_unit=1,
         )
     )
@@ -51,10 +53,3 @@ async def test_the_launcher_brings_the_ranks_together(rig: Rig) -> None:
     steps = [step for kind, step, _ in ended.rows if kind == "training"]
     assert steps == list(range(1, 11))
     assert [each.steps_completed for each in ended.of(CheckpointStored)] == [10]
-
-
-async def test_without_the_launcher_the_run_says_what_to_write(rig: Rig) -> None:
-    """The default is torch's, which tells TensorFlow nothing."""
-    ended = await rig.end_of(await rig.grant(code=rig.code(train=SCRIPT), slots=[0, 1]))
-    assert ended.exit.outcome == "failed"
-    assert "distributed: {launcher: tensorflow}" in ended.exit.message
