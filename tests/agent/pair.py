@@ -1,6 +1,8 @@
 """Two real agents on one ledger in memory, and one store."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from agent.rig import EXPERIMENT, POOL, Ended, Rig
@@ -12,6 +14,7 @@ from rung.events.allocation import (
     Share,
 )
 from rung.events.trial import RunSpec
+from rung.objects import ObjectStore
 
 
 class Pair:
@@ -77,3 +80,17 @@ class Pair:
                 reason=failed.failed,
             )
         )
+
+
+@contextlib.asynccontextmanager
+async def running_pair(folder: Path, store: ObjectStore | None = None) -> AsyncIterator[Pair]:
+    """Give two running agents on one ledger and one store."""
+    first = Rig(folder / "1", store=store)
+    second = Rig(folder / "2", first.ledger, first.store)
+    first.start()
+    second.start(agent_id="a2")
+    try:
+        yield Pair(first, second)
+    finally:
+        await second.close()
+        await first.close()

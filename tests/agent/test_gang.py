@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from agent.pair import Pair
-from agent.rig import EXPERIMENT, POOL, Ended, Rig
+from agent.pair import Pair, running_pair
+from agent.rig import EXPERIMENT, POOL, Ended
 from rung.agent import meeting
 from rung.agent.supply import Provision
 from rung.events import decode, topic
@@ -32,15 +32,8 @@ WORDS = (
 @pytest.fixture
 async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
     """Give two running agents on one ledger and one store."""
-    first = Rig(tmp_path / "1")
-    second = Rig(tmp_path / "2", first.ledger, first.store)
-    first.start()
-    second.start(agent_id="a2")
-    try:
-        yield Pair(first, second)
-    finally:
-        await second.close()
-        await first.close()
+    async with running_pair(tmp_path) as both:
+        yield both
 
 
 def printed(ended: Ended, stream: str = "stdout") -> dict[int, list[str]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.pair import Pair
+from agent.pair import Pair, running_pair
 from agent.process import eventually
 from agent.rig import SPEAK, Rig
 from agent.test_depot import store_at
@@ -50,15 +50,8 @@ async def pair(
     store: ObjectStore = FolderStore(tmp_path / "objects")
     if request.param == "S3":
         store = store_at(request.getfixturevalue("seaweed"), monkeypatch)
-    first = Rig(tmp_path / "1", store=store)
-    second = Rig(tmp_path / "2", first.ledger, first.store)
-    first.start()
-    second.start(agent_id="a2")
-    try:
-        yield Pair(first, second)
-    finally:
-        await second.close()
-        await first.close()
+    async with running_pair(tmp_path, store) as both:
+        yield both
 
 
 def script(folder: Path, dies: int | None = None) -> str:
@@ -103,7 +96,8 @@ async def test_a_rank_killed_between_the_parts_leaves_no_checkpoint(
     await scheduler
     said = [each.message for each in first.of(TrialExited)]
     assert all("rank 3: killed by signal 9" in message for message in said), said
-    [stored] = first.of(CheckpointStored)
+    name = f"{first.allocation_id}.5"  # may be carried on still when the run is over
+    [stored] = await pair.first.until(CheckpointStored, lambda it: it.checkpoint_id == name)
     half = f"checkpoints/exp00001/{first.allocation_id}.6"
     with pytest.raises(ObjectMissing):
         read_manifest(pair.first.store, "exp00001", f"{first.allocation_id}.6")
