@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agent.process import alive, children_of, exists
+from agent.process import alive, children_of, eventually, exists
 from agent.rig import Rig
 from rung.events.allocation import AllocationReleased
 from rung.events.trial import (
@@ -179,6 +179,30 @@ async def test_leaves_nothing_behind(running: Rig) -> None:
     assert len(pids) == 3
     assert not [pid for pid in pids if alive(pid)]
     assert children_of(running.agent._starter.pid) == []
+
+
+async def test_a_checkpoint_that_was_cut_off_takes_no_room(running: Rig) -> None:
+    """What a run was storing when it died is deleted, as no other run may come to do it."""
+    script = (
+        "import os\n"
+        "from rung import core\n"
+        "def cut_off(draft):\n"
+        "    draft.write('state', lambda file: file.write(b'half'))\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "with core.init() as ctx:\n"
+        "    ctx.checkpoint.save_async(lambda draft: draft.write('state', lambda file:\n"
+        "        file.write(b'whole')), steps_completed=1)\n"
+        "    ctx.checkpoint.wait()\n"
+        "    ctx.checkpoint.save_async(cut_off, steps_completed=2)\n"
+        "    ctx.checkpoint.wait()\n"
+    )
+    ended = await running.run_script(script)
+    assert ended.exit.signal == 9
+
+    def stored() -> set[str]:
+        return {info.name.split("/")[2] for info in running.store.list("checkpoints/")}
+
+    await eventually(lambda: stored() == {f"{ended.allocation_id}.1"})
 
 
 async def test_long_line(running: Rig) -> None:

@@ -56,6 +56,22 @@ def sources(**named: object) -> dict[str, Any]:
     return {"data": {"sources": named}}
 
 
+async def held_room(rig: Rig) -> tuple[str, Path, dict[str, Any]]:
+    """Have a run hold 60 of the cache's 100 bytes until a file is there.
+
+    Returns:
+        The run, that file, and a source of 60 bytes that has no room meanwhile.
+    """
+    used = {"location": folder(rig.folder / "used", a="u" * 60), "cache": True}
+    wanted = {"location": folder(rig.folder / "wanted", a="w" * 60), "cache": True}
+    go = rig.folder / "go"
+    rig.start(cache_bytes=100)
+    environment: dict[str, Any] = {"environment": {"environment_variables": [f"GO={go}"]}}
+    holding = await rig.grant(code=rig.code(train=HOLD), **sources(train=used), **environment)
+    await rig.until_printed("holds 60")
+    return holding, go, wanted
+
+
 @pytest.fixture
 def data(seaweed: Seaweed, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
     """Give a store for data in S3, which agents of this process reach."""
@@ -214,13 +230,7 @@ async def test_the_platforms_own_objects_are_no_data(
 
 async def test_a_full_cache_waits_for_a_live_trial(rig: Rig) -> None:
     """Its data stay until it ends; the run that needs the room says so, waits, and goes on."""
-    used = {"location": folder(rig.folder / "used", a="u" * 60), "cache": True}
-    wanted = {"location": folder(rig.folder / "wanted", a="w" * 60), "cache": True}
-    go = rig.folder / "go"
-    rig.start(cache_bytes=100)
-    environment: dict[str, Any] = {"environment": {"environment_variables": [f"GO={go}"]}}
-    holding = await rig.grant(code=rig.code(train=HOLD), **sources(train=used), **environment)
-    await rig.until_printed("holds 60")
+    holding, go, wanted = await held_room(rig)
     waiting = await rig.grant(code=rig.code(train=SHOW), **sources(train=wanted))
     await rig.until_printed("the data cache has no room for 60 bytes")
     assert next(rig.folder.glob("agent/data/trees/*/files/a")).read_text() == "u" * 60
@@ -231,13 +241,7 @@ async def test_a_full_cache_waits_for_a_live_trial(rig: Rig) -> None:
 
 async def test_part_of_a_gang_waits_for_room_only_so_long(rig: Rig) -> None:
     """Two gangs whose parts hold each other's room end, instead of waiting for ever."""
-    used = {"location": folder(rig.folder / "used", a="u" * 60), "cache": True}
-    wanted = {"location": folder(rig.folder / "wanted", a="w" * 60), "cache": True}
-    go = rig.folder / "go"
-    rig.start(cache_bytes=100)
-    environment: dict[str, Any] = {"environment": {"environment_variables": [f"GO={go}"]}}
-    holding = await rig.grant(code=rig.code(train=HOLD), **sources(train=used), **environment)
-    await rig.until_printed("holds 60")
+    holding, go, wanted = await held_room(rig)
     with pytest.raises(NoRoom, match="none did within 0 s"):
         await rig.agent._supply.open(sources(train=wanted), rig.folder, print, 0.0)
     go.touch()
@@ -254,13 +258,7 @@ async def test_what_never_fits_fails(rig: Rig) -> None:
 
 async def test_a_run_that_is_withdrawn_while_it_waits(rig: Rig) -> None:
     """It leaves at once, holds nothing, and what has come is there for the next one."""
-    used = {"location": folder(rig.folder / "used", a="u" * 60), "cache": True}
-    wanted = {"location": folder(rig.folder / "wanted", a="w" * 60), "cache": True}
-    go = rig.folder / "go"
-    rig.start(cache_bytes=100)
-    environment: dict[str, Any] = {"environment": {"environment_variables": [f"GO={go}"]}}
-    await rig.grant(code=rig.code(train=HOLD), **sources(train=used), **environment)
-    await rig.until_printed("holds 60")
+    _, _, wanted = await held_room(rig)
     waiting = await rig.grant(code=rig.code(train=SHOW), **sources(train=wanted))
     await rig.until_printed("the data cache has no room for 60 bytes")
     await rig.signal(waiting, "preempt")

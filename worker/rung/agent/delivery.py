@@ -50,7 +50,7 @@ class Delivery:
     def open(self) -> None:
         """Clear away what earlier runs of the trial left half-stored, while this one starts."""
         if self.staged and self._owner.run > 1:
-            self._depot.background(self._sweep())
+            self._depot.background(self._sweep(self._owner.run))
 
     def stored(self, connection: Connection, message: Stored) -> str | None:
         """Carry on what was staged; return what is wrong with the message, if something is."""
@@ -92,8 +92,13 @@ class Delivery:
         """Do not let the run wait for its checkpoints any longer."""
         self._hurried.set()
 
-    async def finish(self, within_s: float | None) -> None:
-        """Return when the run's checkpoints have arrived, it is in a hurry, or time is over."""
+    async def finish(self, within_s: float | None, *, broken: bool) -> None:
+        """Return when the run's checkpoints have arrived, it is in a hurry, or time is over.
+
+        Args:
+            within_s: how long to wait at most.
+            broken: whether it may have ended while it stored one, and runs on this agent alone.
+        """
         for task in self._answers:
             task.cancel()
         if self._shipments:
@@ -104,6 +109,8 @@ class Delivery:
             hurried.cancel()
         if self.staged:
             self._depot.background(self._clear_up())
+        elif broken:  # it may have been the trial's last run
+            self._depot.background(self._sweep(self._owner.run + 1))
 
     def _follow(self, task: asyncio.Task[None], others: set[asyncio.Task[None]]) -> None:
         """Keep a task among others of its kind until it is done."""
@@ -157,7 +164,8 @@ class Delivery:
         else:
             connection.say(Fetched(message.number, str(target)))
 
-    async def _sweep(self) -> None:
+    async def _sweep(self, before: int) -> None:
+        """Delete what runs of the trial before this one left half-stored."""
         owner = self._owner
         try:
             await asyncio.to_thread(
@@ -165,12 +173,12 @@ class Delivery:
                 self._depot.store,
                 owner.experiment_id,
                 owner.trial_id,
-                self._allocation_id,
+                allocation_id_of(owner.trial_id, before),
             )
         except ObjectUnavailable:
             return  # the next run sweeps
         except ObjectError as error:
-            self._note(f"what earlier runs left half-stored stays: {error}")
+            self._note(f"what was left half-stored stays: {error}")
 
     async def _clear_up(self) -> None:
         """Remove the run's folder once nothing of it is wanted."""

@@ -176,7 +176,10 @@ class Run:
     async def _delivered(self, ending: Ending | None) -> Ending | None:
         """Return how the run ended once its checkpoints have arrived."""
         leave_s = self._node.settings.leave_s
-        await self._delivery.finish(leave_s if ending is None else None)
+        broken = ending is None or ending.outcome not in {"finished", "preempted"}
+        await self._delivery.finish(
+            leave_s if ending is None else None, broken=broken and not self._gang
+        )
         if self._outside.alone and self._delivery.pending:
             return None  # it goes with the agent: what it stored last would not count
         problem = self._delivery.problem
