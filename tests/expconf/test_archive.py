@@ -88,7 +88,7 @@ def test_what_is_kept(tmp_path: Path) -> None:
         ("src/latest", 0o755, "../run.sh", None),
         ("src/train.py", 0o644, "", b"print()"),
     ]
-    assert (archive.files, archive.size_bytes) == (3, 7)
+    assert (len(archive.names), archive.size_bytes) == (3, 7)
 
 
 SYM: Final = tarfile.SYMTYPE

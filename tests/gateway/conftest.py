@@ -27,7 +27,7 @@ from rung.searcher.machine import Searcher
 EXPERIMENT_FILE = """\
 name: digits
 labels: [small]
-entrypoint: python3 train.py
+entrypoint: python3 -m train
 searcher:
   name: random
   metric: error

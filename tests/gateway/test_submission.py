@@ -148,6 +148,17 @@ async def test_malformed_body_is_refused(
     assert await _send(client, body, content_type) == expected
 
 
+async def test_a_script_that_is_not_there_is_refused(world: World, client: Client) -> None:
+    """Who forgets the folder, or names another file, hears of it before any trial fails."""
+    text = EXPERIMENT_FILE.replace("python3 -m train", "python3 train.py")
+    for code, said in ((None, "no code was submitted"), (archive(main=b""), "not among the code")):
+        answer = await client.submit(text, code=code)
+        assert (answer.status, answer.json["errors"][0]["path"]) == (422, "entrypoint")
+        assert f"runs train.py, but {'it is ' * (code is not None)}{said}" in answer.json["detail"]
+    assert await world.all("experiments") == []
+    assert (await client.submit(text, code=archive(**{"train.py": b""}))).status == 201
+
+
 async def test_same_key_is_answered_again(world: World, client: Client) -> None:
     """The same request under the same key is one experiment, answered the same."""
     code = archive(**{"train.py": b""})

@@ -40,10 +40,10 @@ class CodeArchive(NamedTuple):
     """The tar.gz."""
     digest: str
     """SHA-256 of data, in hexadecimal."""
-    files: int
-    """How many files and links it holds."""
     size_bytes: int
-    """Their size, unpacked."""
+    """The size of its files, unpacked."""
+    names: frozenset[str]
+    """What its files and links are called."""
 
 
 class Member(NamedTuple):
@@ -94,7 +94,8 @@ def check_archive(
 def write(members: Iterable[Member], source: tarfile.TarFile | None = None) -> CodeArchive:
     """Return the canonical archive of the members, whose names differ."""
     buffer = io.BytesIO()
-    files = size = 0
+    names: list[str] = []
+    size = 0
     with (
         gzip.GzipFile(filename="", mode="wb", compresslevel=_LEVEL, fileobj=buffer, mtime=0) as gz,
         tarfile.open(fileobj=gz, mode="w", format=tarfile.PAX_FORMAT) as target,
@@ -107,10 +108,11 @@ def write(members: Iterable[Member], source: tarfile.TarFile | None = None) -> C
             content = _content(member, source)
             info.size = len(content)
             target.addfile(info, io.BytesIO(content))
-            files += member.kind != tarfile.DIRTYPE
+            if member.kind != tarfile.DIRTYPE:
+                names.append(member.name)
             size += info.size
     data = buffer.getvalue()
-    return CodeArchive(data, hashlib.sha256(data).hexdigest(), files, size)
+    return CodeArchive(data, hashlib.sha256(data).hexdigest(), size, frozenset(names))
 
 
 def climbs_out(name: str, links: dict[str, str]) -> bool:

@@ -16,6 +16,7 @@ from rung.events.errors import InvalidConfig
 from rung.events.experiment import ExperimentSubmitted
 from rung.expconf import ExperimentConfig, InvalidExperimentFile, load
 from rung.expconf.code import CodeArchive, InvalidCode, check_archive
+from rung.expconf.entrypoint import missing_script
 from rung.gateway import name
 from rung.gateway.context import Context, context_of, reply
 from rung.gateway.experiment import Experiment
@@ -54,6 +55,7 @@ async def submit_experiment(request: web.Request) -> web.Response:
         )
         config = _load(parts.config)
         code = await asyncio.to_thread(_check_code, parts, settings.code_bytes_max)
+    _check_script(config, code)
     async with once(context, key):
         experiment_id = await _submit(context, key, parts, config, code)
     url = f"/api/v1/experiments/{experiment_id}"
@@ -158,6 +160,23 @@ def _check_code(parts: Parts, most: int) -> CodeArchive | None:
     except InvalidCode as error:
         item = ProblemItem(path="code", message=str(error))
         raise Problem(422, "invalid-code", str(error), errors=[item]) from None
+
+
+def _check_script(config: ExperimentConfig, code: CodeArchive | None) -> None:
+    """Refuse an entrypoint whose script would not be found.
+
+    Raises:
+        Problem: it would not.
+    """
+    missing = missing_script(config.expanded()["entrypoint"], code)
+    if missing is None:
+        return
+    there = "no code was submitted" if code is None else "it is not among the code"
+    message = (
+        f"runs {missing}, but {there}; submit the folder that it lies in along with this file "
+        "(`rung submit FILE FOLDER`)"
+    )
+    raise refused([ProblemItem(path="entrypoint", message=message)])
 
 
 def _store(store: ObjectStore, code: CodeArchive) -> None:
