@@ -21,6 +21,14 @@ FIELDS: dict[str, Any] = {
         "checkpoint_policy": "none",
     },
 }
+ASHA: dict[str, Any] = FIELDS["config"]["searcher"] | {
+    "name": "async_halving",
+    "num_rungs": 2,
+    "divisor": 3.0,
+    "max_trials": 9,
+    "max_time": 3,
+}
+"""Its rungs are at the first epoch and the third."""
 STEPS = 12
 """Two epochs of six batches."""
 
@@ -44,7 +52,11 @@ def test_no_kill_shows_with_validations_within_epochs_and_accumulation(
 
 @pytest.mark.parametrize(
     ("period", "validated"),
-    [({}, [12, 18]), ({"min_validation_period": {"batches": 4}}, [4, 8, 12, 16, 18])],
+    [
+        ({}, [12, 18]),
+        ({"min_validation_period": {"batches": 4}}, [4, 8, 12, 16, 18]),
+        ({"searcher": ASHA}, [6, 12, 18]),
+    ],
 )
 def test_a_validation_comes_when_due_and_at_the_length(
     process: "subprocess.Popen[str]",

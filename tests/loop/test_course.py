@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from core.agent_end import AgentEnd, agent_end
 from rung import core
+from rung.core.protocol import Stored
 from rung.loop import Course
 from rung.torch.waiting import DataWait
 
@@ -43,3 +45,66 @@ def test_a_loop_that_measures_nothing_reports_nothing_of_it(agent: AgentEnd) -> 
         course.report({"loss": 0.5})
     agent.wait_for_end()
     assert agent.reports("system") == []
+
+
+ASHA = {
+    "name": "async_halving",
+    "metric": "loss",
+    "num_rungs": 3,
+    "divisor": 2.0,
+    "max_trials": 9,
+    "max_time": 8,
+}
+"""Its rungs are 2, 4 and 8."""
+
+
+def validated(course: Course, epochs: int) -> list[int]:
+    """Train epochs of two batches, as a framework would; return where it validates."""
+    found = []
+    for batch in range(2 * epochs):
+        if course.complete:
+            break
+        course.batch_done()
+        if batch % 2:
+            course.epoch_done()
+        if course.validation_due:
+            course.validated({"loss": 0.5})
+            found.append(course.progress.batches)
+            assert not course.validation_due
+    return found
+
+
+@pytest.mark.parametrize(
+    ("time_metric", "left", "expected"),
+    [
+        ("epochs", 3, [4, 8, 16]),
+        ("epochs", 4, [4, 8, 16]),
+        ("batches", 1, [2, 4, 8]),
+        ("batches", 2, [2, 4, 8]),
+    ],
+)
+def test_a_loop_is_told_to_validate_at_the_rungs_of_its_search(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    time_metric: str,
+    left: int,
+    expected: list[int],
+) -> None:
+    """Once at each, also where a run leaves between two rungs or right at one."""
+    monkeypatch.chdir(tmp_path)
+    found = []
+    fields = {"length": 8, "time_metric": time_metric, "config": {"searcher": ASHA}}
+    with agent_end(tmp_path / "agent", **fields) as agent:
+        for number, epochs in (1, left), (2, 8):
+            stored = [message.checkpoint_id for message in agent.of(Stored)]
+            agent.spec = msgspec.structs.replace(agent.spec, run=number, restore=stored)
+            for name, value in agent.environment.items():
+                monkeypatch.setenv(name, value)
+            with core.init() as run:
+                course = Course(run, "test-1")
+                with course.found() as brought:
+                    assert (brought is None) == (number == 1)
+                found += validated(course, epochs)
+                course.store(lambda _folder: None)
+            agent.wait_for_end(number)
+    assert found == expected

@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from rung.searcher.adaptive_asha import bracket_concurrency, bracket_rungs, bracket_trials
+from rung.expconf.rungs import rungs_passed
+from rung.searcher.adaptive_asha import (
+    bracket_concurrency,
+    bracket_rungs,
+    bracket_trials,
+    plan_adaptive_asha,
+)
+from rung.searcher.asha import plan_asha
 from rung.searcher.settings import read_settings
 from searcher.scenario import Scenario, config
 
@@ -42,6 +49,27 @@ def test_bracket_choice(
 def test_explicit_brackets_are_sorted() -> None:
     """`bracket_rungs` overrides the mode."""
     assert rungs(max_trials=9, bracket_rungs=[1, 3, 2]) == [3, 2, 1]
+
+
+@pytest.mark.parametrize(
+    "search",
+    [
+        {"name": "async_halving", "num_rungs": 4, "max_trials": 10},
+        {"max_trials": 48},
+        {"max_trials": 3, "mode": "conservative"},
+        {"max_trials": 1000, "mode": "conservative", "divisor": 3.0, "max_time": 243},
+        {"max_trials": 1000, "mode": "aggressive", "divisor": 2.5, "max_time": 100},
+        {"max_trials": 2, "bracket_rungs": [1, 2, 4]},
+        {"max_trials": 9, "max_time": 1, "max_rungs": 2},
+    ],
+)
+def test_runs_know_all_rungs(search: dict[str, Any]) -> None:
+    """What a run reads in its configuration are the rungs of the search's plan."""
+    configured = config(**({"name": "adaptive_asha"} | search))
+    settings = read_settings(configured).search
+    plan = plan_asha if settings.name == "async_halving" else plan_adaptive_asha
+    planned = {length for bracket in plan(settings).brackets() for length in bracket.lengths}
+    assert rungs_passed(configured["searcher"]) == sorted(planned)
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,30 @@ def test_a_period_is_due_whenever_it_was_crossed() -> None:
     assert not due(None, before, after)
 
 
+ASHA: dict[str, Any] = {"name": "async_halving", "num_rungs": 3, "max_trials": 9, "max_time": 16}
+
+
+@pytest.mark.parametrize("unit", ["batches", "epochs", "records", "steps"])
+def test_a_rung_is_validated_once_it_is_reached(unit: str) -> None:
+    """Whatever the trainer counts; a run that goes on from there has it behind itself."""
+    made = plan(length=16, time_metric=unit, config={"searcher": ASHA})
+
+    def moment(position: int) -> Progress:
+        return msgspec.convert({unit.replace("steps", "batches"): position}, Progress)
+
+    crossed = [n for n in range(1, 20) if made.validates(moment(n - 1), moment(n))]
+    assert crossed == [1, 4, 16]
+    assert made.validates(moment(2), moment(9))
+    assert not made.validates(moment(4), moment(9))
+
+
+@pytest.mark.parametrize("changes", [{"time_metric": "tokens", "length": 16}, {"length": None}])
+def test_a_rung_that_the_trainer_cannot_count_is_left_to_periods(changes: dict[str, Any]) -> None:
+    """A metric of the script's is validated each epoch, as before; without a length, none is."""
+    made = plan({"max_length": Epoch(3)}, config={"searcher": ASHA}, **changes)
+    assert made.rungs == []
+
+
 def test_progress_of_an_older_checkpoint_asks_for_nothing() -> None:
     """Checkpoints that do not say whether the trial asked to end are read."""
     assert msgspec.convert({"batches": 3}, Progress) == Progress(batches=3, stop_requested=False)

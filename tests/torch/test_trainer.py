@@ -113,6 +113,69 @@ class Satisfied(PlainTrial):
         return {"loss": 1.0}
 
 
+ASHA = CONFIG | {
+    "searcher": {
+        "name": "adaptive_asha",
+        "metric": "loss",
+        "max_time": 16,
+        "max_trials": 48,
+        "divisor": 4.0,
+    },
+    "scheduling_unit": 100,
+}
+"""Its rungs are 1, 4 and 16."""
+
+
+@pytest.mark.parametrize(
+    ("period", "expected"),
+    [({}, [1, 4, 16]), ({"min_validation_period": {"batches": 2}}, [1, *range(2, 17, 2)])],
+)
+def test_a_trial_validates_at_the_rungs_of_its_search(
+    start: Start, period: dict[str, Any], expected: list[int]
+) -> None:
+    """Without a period there and nowhere else; with one, once where both fall together."""
+    agent, context = start(config=ASHA | period, length=16)
+    rt.Trainer(PlainTrial(context), context).fit()
+    finish(agent, context)
+    assert [step for step, _ in agent.reports("validation")] == expected
+
+
+def test_rungs_in_epochs(start: Start) -> None:
+    """A rung in epochs is validated at the epoch's last batch."""
+    agent, context = start(config=ASHA, time_metric="epochs", length=16)
+    rt.Trainer(PlainTrial(context), context).fit(max_length=rt.Epoch(5))
+    finish(agent, context)
+    validated = [metrics["epochs"] for _, metrics in agent.reports("validation")]
+    assert validated == [1, 4, 5]
+
+
+@pytest.mark.parametrize(("step", "before", "after"), [(3, [1], [4, 16]), (4, [1, 4], [16])])
+def test_no_rung_is_left_out_or_repeated_by_a_resume(
+    start: Start, tmp_path: Path, step: int, before: list[int], after: list[int]
+) -> None:
+    """Whether the run before left right before the rung or right at it."""
+    agent, context = start(tmp_path / "first", config=ASHA, length=16)
+
+    class Asked(PlainTrial):
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            if batch_idx == step - 1:
+                agent.preempt()
+                while not context.core.preempt.should_preempt(auto_ack=False):
+                    pass
+            return super().train_batch(batch, epoch_idx, batch_idx)
+
+    rt.Trainer(Asked(context), context).fit()
+    assert finish(agent, context)[-1] == f"s{step}"
+    assert [step for step, _ in agent.reports("validation")] == before
+    stored = [message.checkpoint_id for message in agent.of(Stored)][::-1]
+    agent.close()
+    agent.path.unlink()
+    again, context = start(tmp_path / "first", config=ASHA, length=16, restore=stored)
+    rt.Trainer(PlainTrial(context), context).fit()
+    finish(again, context)
+    assert [step for step, _ in again.reports("validation")] == after
+
+
 @pytest.mark.parametrize("policy", ["none", "all"])
 def test_a_trial_that_ends_itself_in_a_validation_trains_no_more(
     start: Start, tmp_path: Path, policy: str

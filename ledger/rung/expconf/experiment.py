@@ -105,7 +105,8 @@ class Experiment(Section):
     checkpoint_policy: Literal["best", "all", "none"] = "best"
     """Which validations are followed by a checkpoint: the best so far, all, none."""
     min_validation_period: Length = Field(default_factory=_never)
-    """Validate at least this often; 0: only where the search asks for it."""
+    """Validate at least this often; 0: only where the search compares trials (the rungs and the
+    length)."""
     min_checkpoint_period: Length = Field(default_factory=_never)
     """Checkpoint at least this often; 0: only where the search asks for it."""
     perform_initial_validation: Flag = False

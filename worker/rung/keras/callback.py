@@ -31,8 +31,8 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
     Args:
         run: what `init` returned.
         validation_data: what to validate with where a validation is due within an epoch
-            (`min_validation_period` or the length in batches); Keras validates at the end of an
-            epoch by itself.
+            (`min_validation_period`, a rung or the length in batches); Keras validates at the end
+            of an epoch by itself.
         batch_size: how many records a batch holds; `global_batch_size` of the hyperparameters
             by default. Only counts of records need it.
         keep: other callbacks whose state is to be part of checkpoints, by names of your choice:

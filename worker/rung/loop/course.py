@@ -129,7 +129,7 @@ class Course:
 
     @property
     def validation_due(self) -> bool:
-        """Whether a validation period ended, or the run's length is reached."""
+        """Whether a validation period ended, or a rung of the search or the length is reached."""
         if self.progress.validated_at == self.progress.moment():
             return False
         return self.complete or self._overdue
@@ -221,7 +221,7 @@ class Course:
     def _note(self, progress: Progress) -> None:
         """Remember what became due; a loop may have to put it off to the end of its epoch."""
         self._wanted |= due(self.plan.checkpoint_period, self._before, progress)
-        self._overdue |= due(self.plan.validation_period, self._before, progress)
+        self._overdue |= self.plan.validates(self._before, progress)
 
     def _forward(self) -> Progress:
         self._before = copy.copy(self.progress)

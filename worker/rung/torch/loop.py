@@ -179,7 +179,7 @@ class Loop:
         plan, progress = self._plan, self._progress
         complete = plan.complete(progress)
         leaving = self._asked_to_stop() or complete or self._core.preempt.should_preempt()
-        validate = complete or due(plan.validation_period, before, progress)
+        validate = complete or plan.validates(before, progress)
         if validate or due(plan.reporting_period, before, progress):
             self._telling.report()
         wanted = due(plan.checkpoint_period, before, progress)

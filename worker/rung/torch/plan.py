@@ -5,6 +5,7 @@ from typing import Any, Final, Literal, cast, get_args
 from msgspec import Struct
 
 from rung.core.info import TrialInfo
+from rung.expconf.rungs import rungs_passed
 from rung.torch.unit import UNITS, Batch, Epoch, InvalidPlan, Record, TrainUnit, from_config
 
 CheckpointPolicy = Literal["best", "all", "none"]
@@ -38,6 +39,8 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     lengths: list[TrainUnit]
     """The first one that is reached ends the run; empty: a validation does."""
+    rungs: list[TrainUnit]
+    """Where the search compares this trial with others on its way."""
     validation_period: TrainUnit | None
     checkpoint_period: TrainUnit | None
     reporting_period: TrainUnit
@@ -49,6 +52,12 @@ class Plan(Struct, frozen=True, kw_only=True):
     def complete(self, progress: Progress) -> bool:
         """Return whether the run is as long as it should be."""
         return any(_position(progress, length) >= length.value for length in self.lengths)
+
+    def validates(self, before: Progress, after: Progress) -> bool:
+        """Return whether a validation period ended, or a rung was reached, between two moments."""
+        return due(self.validation_period, before, after) or any(
+            _position(before, rung) < rung.value <= _position(after, rung) for rung in self.rungs
+        )
 
 
 def due(period: TrainUnit | None, before: Progress, after: Progress) -> bool:
@@ -76,19 +85,22 @@ def make_plan(  # noqa: PLR0913 - the arguments of `Trainer.fit`
     config = trial.config
     searcher: dict[str, Any] = config.get("searcher") or {}
     lengths = [max_length] if max_length is not None else []
-    by_metric = trial.time_metric not in UNITS
-    if trial.length is not None and not by_metric:
-        lengths.append(UNITS[trial.time_metric](trial.length))
+    rungs: list[TrainUnit] = []
+    unit = UNITS.get(trial.time_metric)
+    if trial.length is not None and unit is not None:
+        lengths.append(unit(trial.length))
+        rungs = [unit(length) for length in rungs_passed(searcher)]
     if not lengths and trial.length is None:
         raise InvalidPlan(
             "nothing says how long to train: give fit(max_length=Epoch(10)), or "
             "searcher.time_metric and searcher.max_time in the experiment file"
         )
     validation = validation_period or _period(config, "min_validation_period")
-    if validation is None and by_metric:
+    if validation is None and unit is None:
         validation = Epoch(1)
     plan = Plan(
         lengths=lengths,
+        rungs=rungs,
         validation_period=validation,
         checkpoint_period=checkpoint_period or _period(config, "min_checkpoint_period"),
         reporting_period=reporting_period or _period(config, "scheduling_unit") or REPORTING,
@@ -101,9 +113,9 @@ def make_plan(  # noqa: PLR0913 - the arguments of `Trainer.fit`
         metric=searcher.get("metric"),
         smaller_is_better=searcher.get("smaller_is_better", True) is not False,
     )
-    for unit in (*lengths, validation, plan.checkpoint_period, plan.reporting_period):
-        if unit is not None and (type(unit) is TrainUnit or unit.value < 1):
-            raise InvalidPlan(f"{unit}: must be a Batch, Epoch or Record of at least 1")
+    for each in (*lengths, validation, plan.checkpoint_period, plan.reporting_period):
+        if each is not None and (type(each) is TrainUnit or each.value < 1):
+            raise InvalidPlan(f"{each}: must be a Batch, Epoch or Record of at least 1")
     return plan
 
 

@@ -34,7 +34,8 @@ class Trainer:
 
         Args:
             max_length: train no longer than this, counted from the trial's beginning.
-            validation_period: how often to validate; always at the length.
+            validation_period: how often to validate; always at the length, and at the rungs of a
+                search that stops trials on their way.
             checkpoint_period: how often to checkpoint; always before leaving.
             reporting_period: how many batches to average for one training report.
             checkpoint_policy: `best`, `all` or `none`: whether validations are followed by one.

@@ -23,9 +23,9 @@ from typing import assert_never
 from msgspec import Struct
 
 from rung.events.experiment import BracketPlan
+from rung.expconf.rungs import DIVISOR, adaptive_rungs
 from rung.searcher.asha import Asha, plan_bracket
 from rung.searcher.move import Leaving, Move, Stop
-from rung.searcher.rung import rungs_within
 from rung.searcher.settings import Mode, Search
 from rung.searcher.trial import Trial
 
@@ -77,7 +77,7 @@ class AdaptiveAsha(Struct, tag="adaptive_asha"):
 
 def plan_adaptive_asha(search: Search) -> AdaptiveAsha:
     """Return the method as configured."""
-    max_trials, divisor = search.need("max_trials"), search.divisor or 4.0
+    max_trials, divisor = search.need("max_trials"), search.divisor or DIVISOR
     rungs = bracket_rungs(search)
     trials = bracket_trials(rungs, divisor, max_trials)
     concurrent = bracket_concurrency(len(trials), search.concurrent)
@@ -89,9 +89,8 @@ def bracket_rungs(search: Search) -> list[int]:
     """Return how many rungs each bracket has, most first."""
     if search.bracket_rungs:
         return sorted(search.bracket_rungs, reverse=True)
-    divisor, most = search.divisor or 4.0, search.max_rungs or 5
-    most = rungs_within(search.need("max_time"), divisor, most)
-    most = rungs_within(search.need("max_trials"), divisor, most)
+    max_time, max_trials = search.need("max_time"), search.need("max_trials")
+    most = adaptive_rungs(max_time, max_trials, search.divisor or DIVISOR, search.max_rungs)
     return list(range(most, _fewest(search.mode or "standard", most) - 1, -1))
 
 

@@ -29,8 +29,9 @@ from typing import Final
 from msgspec import Struct, field
 
 from rung.events.experiment import BracketPlan
+from rung.expconf.rungs import DIVISOR, rung_lengths
 from rung.searcher.move import Leaving, Move, Open, Promote, Stop
-from rung.searcher.rung import Entry, Rung, rung_lengths
+from rung.searcher.rung import Entry, Rung
 from rung.searcher.settings import Search
 from rung.searcher.trial import WORST, Trial
 
@@ -225,7 +226,7 @@ def plan_asha(search: Search) -> Asha:
 
 def plan_bracket(search: Search, bracket: int, rungs: int, trials: int, concurrent: int) -> Asha:
     """Return one bracket; it stops trials unless the configuration says `stop_once: false`."""
-    divisor = search.divisor or 4.0
+    divisor = search.divisor or DIVISOR
     lengths = rung_lengths(rungs, divisor, search.need("max_time"))
     kind = PromotionAsha if search.stop_once is False else StoppingAsha
     return kind(

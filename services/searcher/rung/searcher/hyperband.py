@@ -26,8 +26,9 @@ from typing import Final
 from msgspec import Struct, field
 
 from rung.events.experiment import BracketPlan
+from rung.expconf.rungs import rung_lengths, rungs_within
 from rung.searcher.move import Leaving, Move, Open, Promote, Stop
-from rung.searcher.rung import Rung, rung_lengths, rungs_within
+from rung.searcher.rung import Rung
 from rung.searcher.settings import Search
 from rung.searcher.trial import WORST, Trial
 

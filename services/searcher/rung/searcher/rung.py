@@ -1,7 +1,6 @@
-"""Rungs: the lengths at which trials are compared, and who got how far with which result."""
+"""Rungs: who got to a length at which trials are compared, and with which result."""
 
 from bisect import bisect_left, insort
-from fractions import Fraction
 
 from msgspec import Struct, field
 
@@ -30,17 +29,3 @@ class Rung(Struct):
     def evidence(self, place: int, length: int, keep: int) -> str:
         """Return a sentence on a trial's place among those that reached this length so far."""
         return f"place {place + 1} of {len(self.entries)} at length {length}; {keep} train on"
-
-
-def rung_lengths(rungs: int, divisor: float, max_time: int) -> list[int]:
-    """Return max_time / divisor**k for k = rungs-1 … 0, rounded down, at least 1."""
-    step = Fraction(divisor)
-    return [max(max_time // step**k, 1) for k in reversed(range(rungs))]
-
-
-def rungs_within(units: int, divisor: float, most: int) -> int:
-    """Return floor(log_divisor units) + 1, exactly, and at most `most`."""
-    rungs, power = 1, Fraction(divisor)
-    while rungs < most and power <= units:
-        rungs, power = rungs + 1, power * Fraction(divisor)
-    return rungs
