@@ -4,10 +4,12 @@ import math
 import os
 
 import pytest
+from structlog.testing import capture_logs
 
-from core.agent_end import TOKEN
+from core.agent_end import TOKEN, run_spec
 from core.conftest import Managed
 from rung import core
+from rung.core.goal import Goal
 from rung.core.protocol import Acknowledged, Hello, HparamsRefused
 
 
@@ -61,6 +63,44 @@ def test_a_time_metric_of_its_own_must_be_reported(managed: Managed) -> None:
     assert not ctx.preempt.should_preempt()
     ctx.train.report_validation_metrics(2, {"loss": 0.5, "tokens": 100})
     assert ctx.preempt.should_preempt()
+
+
+@pytest.mark.parametrize(("unit", "steps"), [("epochs", [3, 500, 1000]), ("records", [5, 10])])
+def test_steps_that_hardly_are_what_the_search_counts_are_told(
+    managed: Managed, unit: str, steps: list[int]
+) -> None:
+    """Batches in place of epochs end a run far too soon, and in place of records far too late."""
+    _, ctx = managed(time_metric=unit, length=16)
+    with capture_logs() as logs:
+        for step in steps:
+            ctx.train.report_validation_metrics(step, {"loss": 0.5})
+    [line] = logs
+    assert line["log_level"] == "warning"
+    assert f"report '{unit}' with each validation" in line["event"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "metrics"), [("epochs", {}), ("batches", {}), ("records", {"records": 4})]
+)
+def test_steps_may_be_counted_as_the_search_counts(
+    managed: Managed, unit: str, metrics: dict[str, int]
+) -> None:
+    """A script whose steps are epochs, or that says the time itself, hears nothing of it."""
+    _, ctx = managed(time_metric=unit, length=4)
+    with capture_logs() as logs:
+        for step in range(1, 5):
+            ctx.train.report_validation_metrics(step, {"loss": 0.5} | metrics)
+    assert ctx.preempt.should_preempt()
+    assert logs == []
+
+
+def test_ranks_other_than_the_chief_tell_of_no_doubt() -> None:
+    """All ranks report the same, and one of them speaks for the run."""
+    goal = Goal(run_spec(time_metric="records", length=4), tells=False)
+    with capture_logs() as logs:
+        goal.check(4, {"loss": 0.5})
+    assert goal.reached
+    assert logs == []
 
 
 def test_a_run_at_its_length_has_finished(managed: Managed) -> None:

@@ -32,7 +32,8 @@ class Searching(Section):
     """Whether a smaller value of the metric is better."""
     time_metric: Text | None = None
     """What training is counted in: `batches`, `epochs`, `records`, or a metric that the script
-    reports with its validations."""
+    reports with its validations. For the first three, the step of a validation that does not hold
+    the metric stands in."""
     max_time: Positive | None = None
     """How long a trial trains at most, in units of time_metric."""
     source_trial_id: Text | None = None

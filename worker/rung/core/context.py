@@ -55,10 +55,10 @@ class Context:
         parent = Path.cwd() if info.managed else None
         scratch = tempfile.mkdtemp(prefix=".rung-", dir=parent)
         self._resources.callback(shutil.rmtree, scratch, ignore_errors=True)
-        goal = Goal(spec)
         self.distributed = distributed or DistributedContext(Place())
         self._resources.callback(self.distributed.close)
         ranks = self.distributed
+        goal = Goal(spec, tells=ranks.is_chief)
         self.train = TrainContext(link, goal, reports=ranks.is_chief)
         self.checkpoint = CheckpointContext(link, store, spec, Path(scratch), ranks)
         self._resources.callback(self.checkpoint.wait)

@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
+import structlog
+
 from rung.core.errors import ReportRefused
 from rung.core.values import plain_number
 from rung.events.trial import MetricValue, RunSpec
@@ -11,15 +13,24 @@ from rung.events.trial import MetricValue, RunSpec
 COUNTED: Final = ("batches", "epochs", "records", "steps")
 """Time metrics for which `steps_completed` stands in where a validation does not hold them."""
 
+_log = structlog.get_logger("rung")
+
 
 class Goal:
     """The run's length and the metrics that a validation must hold."""
 
-    def __init__(self, spec: RunSpec) -> None:
+    def __init__(self, spec: RunSpec, *, tells: bool = True) -> None:
+        """Take the goal of a run.
+
+        Args:
+            spec: of the run.
+            tells: whether this process speaks for the run.
+        """
         searcher = spec.config.get("searcher") or {}
         self._metric: str | None = searcher.get("metric")
         self._time_metric = spec.time_metric
         self._length = spec.length
+        self._tells = tells
         self.reached = False
         """Whether a validation was reported at or beyond the run's length."""
 
@@ -39,6 +50,7 @@ class Goal:
         value = values.get(self._time_metric)
         if value is None:
             if self._time_metric in COUNTED:
+                self._doubt(steps)
                 return steps
             raise ReportRefused(_missing("searcher.time_metric", self._time_metric, values))
         time = plain_number(value)
@@ -48,6 +60,22 @@ class Goal:
                 f"be a finite number, not {value}"
             )
         return time
+
+    def _doubt(self, steps: int) -> None:
+        """Say, once, that steps stand in for something that they hardly are.
+
+        A script may count epochs as its steps; then it validates at its length, not far beyond.
+        """
+        name, length = self._time_metric, self._length
+        if length is None or not self._tells:
+            return
+        if name == "records" or (name == "epochs" and steps > length):
+            self._tells = False
+            _log.warning(
+                f"the validation at steps_completed={steps} holds no metric {name!r}, so it counts"
+                f" as {steps} {name} of {length}; where a step is something else, report {name!r}"
+                " with each validation"
+            )
 
 
 def _missing(field: str, name: str, values: Mapping[str, MetricValue]) -> str:

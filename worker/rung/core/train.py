@@ -47,6 +47,10 @@ class TrainContext:
     def report_validation_metrics(self, steps_completed: int, metrics: Mapping[str, Any]) -> None:
         """Report metrics of the validation set; the search decides by them.
 
+        They hold the searcher's metric and its time_metric. Where the latter is `batches`,
+        `epochs` or `records` and is not among them, steps_completed counts as that: a script that
+        counts its steps in epochs need not say so twice, one that counts batches reports `epochs`.
+
         Raises:
             ReportRefused: the searcher's metric is missing, or a value is no number.
         """
