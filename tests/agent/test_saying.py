@@ -81,13 +81,16 @@ async def test_bad_messages(running: Rig) -> None:
         "report('', 1, loss=1.0)\n"
         "report('training', 2, loss=1.0)\n"
         "channel.sendall(b'x' * 9_000_000 + b'\\n')\n"
+        "report('validation', 2, **{f'loss{n:06}': 1.0 for n in range(40_000)})\n"
         "report('training', 3, loss=1.0)\n"
         "channel.sendall(b'{\"type\":')\n"
     )
     ended = await running.run_script(script)
     assert [step for _, step, _ in ended.rows] == [2, 3]
     notes = ended.printed("platform")
-    assert len(notes) == 7
+    assert len(notes) == 8
+    assert any("more than 524288" in note for note in notes)
+    assert ended.of(TrialValidated) == []
     assert all(note.startswith("rung ignored what the script said") for note in notes)
     assert ended.exit.outcome == "finished"
 

@@ -52,6 +52,17 @@ def test_a_validation_without_the_searchers_metric_is_refused(managed: Managed) 
     assert agent.messages == []
 
 
+def test_metrics_that_are_too_large_are_refused(managed: Managed) -> None:
+    """What a ledger might not take never leaves the script, which learns why, and goes on."""
+    agent, ctx = managed()
+    with pytest.raises(core.ReportRefused, match=r"step 3: 40000 values make \d+ bytes.* fewer"):
+        ctx.train.report_training_metrics(3, {f"loss{n}": 1.0 for n in range(40_000)})
+    ctx.train.report_training_metrics(4, {"loss": 1.0})
+    ctx.close()
+    agent.wait_for_end()
+    assert agent.reports("training") == [(4, {"loss": 1.0})]
+
+
 def test_a_time_metric_of_its_own_must_be_reported(managed: Managed) -> None:
     """A search by a metric of the script's cannot go on without it, nor with NaN."""
     _, ctx = managed(time_metric="tokens", length=100)

@@ -39,9 +39,11 @@ def test_everything_works_without_rung(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_the_same_mistakes_are_refused() -> None:
-    """A string is no metric here either."""
+    """A string is no metric here either, and there may be no more than fit into a report."""
     with core.init() as ctx, pytest.raises(core.ReportRefused):
         ctx.train.report_training_metrics(1, {"loss": "low"})
+    with core.init() as ctx, pytest.raises(core.ReportRefused):
+        ctx.train.report_training_metrics(1, {f"loss{n}": 1.0 for n in range(40_000)})
 
 
 def test_an_experiment_gives_hyperparameters_and_length() -> None:

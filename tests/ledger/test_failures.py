@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from ledger.conformance import draft, read_all
-from rung.events import LedgerError, LedgerUnavailable, partition_of, topic
+from rung.events import EventTooLarge, LedgerError, LedgerUnavailable, partition_of, topic
 from rung.events.errors import LedgerDamaged
 from rung.ledger import SqliteLedger
 
@@ -321,7 +321,7 @@ async def test_a_foreign_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 async def test_too_large_a_value(tmp_path: Path) -> None:
     """A value beyond all measure is refused, and the ledger goes on."""
     ledger = await SqliteLedger.open(tmp_path)
-    with pytest.raises(LedgerError, match="larger than the ledger takes"):
+    with pytest.raises(EventTooLarge, match="larger than the ledger takes"):
         await ledger.append([draft("k", bytes((64 << 20) + 1))])
     assert await ledger.append([draft("k")]) == [0]
     await ledger.close()

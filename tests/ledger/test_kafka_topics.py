@@ -15,6 +15,7 @@ from ledger.brokers import Broker, Ground, settings
 from ledger.conformance import draft, read_all, take
 from rung.events import (
     TOPICS,
+    EventTooLarge,
     LedgerDamaged,
     LedgerError,
     LedgerTrimmed,
@@ -226,7 +227,7 @@ async def test_too_large(place: Ground, shared_kafka: KafkaBroker) -> None:
     await limit_records(shared_kafka, place.url, 5000)
     ledger = await place.open()
     said = r"6001 bytes.*5000 bytes.*max\.message\.bytes"
-    with pytest.raises(LedgerError, match=said) as raised:
+    with pytest.raises(EventTooLarge, match=said) as raised:
         await ledger.append([draft("k", b"small"), draft("k", bytes(6000))])
     assert not raised.value.retriable
     assert await ledger.end(topic.EXPERIMENTS, AT) == 0
@@ -242,7 +243,7 @@ async def test_a_limit_that_shrank(place: Ground, shared_kafka: KafkaBroker) -> 
     """A limit lowered under an open ledger is the cluster's refusal, and harms nothing else."""
     ledger = await place.open()
     await limit_records(shared_kafka, place.url, 5000)
-    with pytest.raises(LedgerError, match=r"refuses a batch.*max\.message\.bytes"):
+    with pytest.raises(EventTooLarge, match=r"refuses a batch.*max\.message\.bytes"):
         await ledger.append([draft("k", bytes(6000))])
     assert await ledger.append([draft("k", bytes(1000))]) == [0]
     await ledger.close()

@@ -9,6 +9,7 @@ its partition; `errors` holds the one tree of exceptions.
 from rung.events.codec import decode, encode
 from rung.events.envelope import Event, Payload, decision, fact
 from rung.events.errors import (
+    EventTooLarge,
     Fenced,
     LedgerDamaged,
     LedgerError,
@@ -23,6 +24,7 @@ from rung.events.topic import TOPICS, Topic, partition_of
 __all__ = [
     "TOPICS",
     "Event",
+    "EventTooLarge",
     "Fenced",
     "LedgerDamaged",
     "LedgerError",

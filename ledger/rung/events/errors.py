@@ -6,6 +6,7 @@
     │   ├── LedgerDamaged         it will not work before a person acts
     │   ├── LedgerMissing         it was not made yet, or not all of it
     │   ├── LedgerTrimmed         what was asked for is no longer kept
+    │   ├── EventTooLarge         one event is more than a record may hold
     │   ├── Fenced                another writer owns the partition (start again)
     │   └── UndecodableEvent      a message that this version cannot read
     ├── ObjectError               an object store refused
@@ -55,6 +56,10 @@ class LedgerTrimmed(LedgerError):
     def __init__(self, message: str, *, first: int) -> None:
         self.first = first
         super().__init__(message)
+
+
+class EventTooLarge(LedgerError):
+    """An event is larger than the ledger takes, and is refused however often it is appended."""
 
 
 class Fenced(LedgerError):

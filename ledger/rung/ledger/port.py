@@ -60,6 +60,7 @@ class Ledger(Protocol):
         Raises:
             LedgerUnavailable: the disk is full or the ledger does not answer, and whether all of
                 it was written is not known.
+            EventTooLarge: a draft is larger than a record may be, so it never can be written.
             LedgerError: a draft is refused; nothing was written.
         """
         ...

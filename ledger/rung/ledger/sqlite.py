@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
-from rung.events import TOPICS, partition_of, topic
+from rung.events import TOPICS, EventTooLarge, partition_of, topic
 from rung.events.errors import LedgerDamaged, LedgerError, LedgerMissing, LedgerUnavailable
 from rung.ledger.doorbell import Ringer, sweep
 from rung.ledger.failure import explain
@@ -115,7 +115,7 @@ class SqliteLedger:
         partitions = self._about.partitions
         for name, key, value in drafts:
             if len(value) > VALUE_BYTES_MAX:
-                raise LedgerError(
+                raise EventTooLarge(
                     f"an event of {len(value)} bytes for {name} (key {key!r}) is larger than "
                     f"the ledger takes ({VALUE_BYTES_MAX} bytes)"
                 )

@@ -1,4 +1,8 @@
-"""Carries the spool's facts to the ledger, in order, for as long as the agent lives."""
+"""Carries the spool's facts to the ledger, in order, for as long as the agent lives.
+
+A fact that is larger than the ledger takes would be refused for ever: it is given up, with an
+error in the log, and those behind it go on.
+"""
 
 import asyncio
 from typing import Final
@@ -6,7 +10,7 @@ from typing import Final
 import structlog
 
 from rung.agent.spool import Spool
-from rung.events import LedgerError
+from rung.events import EventTooLarge, LedgerError
 from rung.ledger import Draft, Ledger
 
 _BATCH: Final = 512
@@ -34,7 +38,7 @@ class Drain:
         self._after = self._spool.forgotten
         while True:
             spooled = await self._spool.read(self._after, _BATCH)
-            await self._append([item.draft for item in spooled])
+            await self._bring([item.draft for item in spooled])
             self._after = spooled[-1].number
             self._spool.forget(self._after)
             async with self._drained:
@@ -44,6 +48,22 @@ class Drain:
         """Return when the ledger has all that the spool has taken so far."""
         async with self._drained:
             await self._drained.wait_for(lambda: self._spool.backlog == 0)
+
+    async def _bring(self, drafts: list[Draft]) -> None:
+        """Append all but what the ledger cannot take."""
+        try:
+            await self._append(drafts)
+        except EventTooLarge as error:
+            if len(drafts) > 1:
+                for draft in drafts:
+                    await self._bring([draft])
+                return
+            _log.error(
+                "a report is lost: the ledger does not take so large a one",
+                topic=drafts[0].topic,
+                key=drafts[0].key,
+                error=str(error),
+            )
 
     async def _append(self, drafts: list[Draft]) -> None:
         wait_s = _WAIT_S_MIN

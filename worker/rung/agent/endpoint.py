@@ -16,7 +16,18 @@ import msgspec
 import structlog
 
 from rung.agent.spool import Spool
-from rung.core.protocol import FromAgent, FromTrial, Hello, Reported, frame, trial_decoder
+from rung.core.protocol import (
+    REPORT_BYTES_MAX,
+    Damaged,
+    FromAgent,
+    FromTrial,
+    Hello,
+    Reported,
+    Restored,
+    Stored,
+    frame,
+    trial_decoder,
+)
 
 HELLO_S: Final = 10.0
 REST_S: Final = 0.01
@@ -26,6 +37,7 @@ Reading each report at once wakes this process beside every training step, which
 more than the report itself; what waits in the socket meanwhile is as safe there as here.
 """
 MESSAGE_BYTES_MAX: Final = 8 * 1024**2
+_FOR_THE_LEDGER: Final = (Reported, Stored, Restored, Damaged)
 _BACKLOG: Final = 512
 
 _log = structlog.get_logger()
@@ -175,6 +187,9 @@ class Connection(asyncio.Protocol):
             message = trial_decoder.decode(line)
         except msgspec.DecodeError as error:
             self._reject(f"{error}: {line[:200].decode('utf-8', 'replace')}")
+            return False
+        if len(line) > REPORT_BYTES_MAX and isinstance(message, _FOR_THE_LEDGER):
+            self._reject(f"a report of {len(line)} bytes, more than {REPORT_BYTES_MAX}")
             return False
         if self._run is not None:
             self._run.received(self, message)

@@ -11,17 +11,16 @@ from typing import Final
 
 from rung.agent.lines import Level, Severity
 from rung.agent.spool import Spool
-from rung.core.protocol import Reported
+from rung.core.protocol import REPORT_BYTES_MAX, Reported, encoder
 from rung.events import Payload
 from rung.events.metric import LogLine, LogsPrinted, MetricRow, MetricsReported
 from rung.events.trial import RunSpec
 
 _DELAY_S: Final = 0.2
 _ROWS_MAX: Final = 1000
-_WEIGHT_MAX: Final = 1024**2
-_VALUE_WEIGHT: Final = 24
 _LINES_MAX: Final = 1000
-_CHARACTERS_MAX: Final = 256 * 1024
+_BYTES_MAX: Final = REPORT_BYTES_MAX
+"""Of a batch, unless one report is more; so a topic that takes Kafka's own 1 MiB takes it."""
 _LAST_LINES: Final = 60
 
 
@@ -32,9 +31,9 @@ class Reports:
         self._spool = spool
         self._spec = spec
         self._rows: list[MetricRow] = []
-        self._weight = 0
+        self._rows_bytes = 0
         self._lines: list[LogLine] = []
-        self._characters = 0
+        self._lines_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._stdout: dict[int, Severity] = {}
         self._stderr: dict[int, Severity] = {}
@@ -47,14 +46,14 @@ class Reports:
 
     def reported(self, report: Reported) -> None:
         """Take metrics."""
-        self._rows.append(
-            MetricRow(
-                kind=report.kind, step=report.step, time_ms=report.time_ms, values=report.values
-            )
+        row = MetricRow(
+            kind=report.kind, step=report.step, time_ms=report.time_ms, values=report.values
         )
-        self._weight += sum(len(name) + _VALUE_WEIGHT for name in report.values)
-        if len(self._rows) >= _ROWS_MAX or self._weight >= _WEIGHT_MAX:
+        size = len(encoder.encode(row))
+        if len(self._rows) >= _ROWS_MAX or self._rows_bytes + size > _BYTES_MAX:
             self._flush_metrics()
+        self._rows.append(row)
+        self._rows_bytes += size
         self._flush_soon()
 
     def last_words(self, rank: int) -> str:
@@ -106,10 +105,11 @@ class Reports:
         self.flush()
 
     def _line(self, line: LogLine) -> None:
-        self._lines.append(line)
-        self._characters += len(line.text)
-        if len(self._lines) >= _LINES_MAX or self._characters >= _CHARACTERS_MAX:
+        size = len(encoder.encode(line))
+        if len(self._lines) >= _LINES_MAX or self._lines_bytes + size > _BYTES_MAX:
             self._flush_lines()
+        self._lines.append(line)
+        self._lines_bytes += size
         self._flush_soon()
 
     def _flush_soon(self) -> None:
@@ -118,7 +118,7 @@ class Reports:
 
     def _flush_metrics(self) -> None:
         if self._rows:
-            rows, self._rows, self._weight = self._rows, [], 0
+            rows, self._rows, self._rows_bytes = self._rows, [], 0
             spec = self._spec
             self._spool.put(
                 MetricsReported(
@@ -131,7 +131,7 @@ class Reports:
 
     def _flush_lines(self) -> None:
         if self._lines:
-            lines, self._lines, self._characters = self._lines, [], 0
+            lines, self._lines, self._lines_bytes = self._lines, [], 0
             spec = self._spec
             self._spool.put(
                 LogsPrinted(

@@ -79,13 +79,14 @@ class AgentLink:
         Raises:
             RuntimeError: this process was forked from the one that holds the connection, or the
                 connection is closed.
+            ReportRefused: metrics that are too large for a ledger.
         """
         if not self._mine:
             raise RuntimeError(
                 "report from the process that called core.init(), not from one it forked "
                 "(a DataLoader's worker, for example)"
             )
-        data = protocol.frame(message)
+        data = protocol.report_frame(message)
         with self._lock:
             if self._closing:
                 raise RuntimeError("the context is closed; report inside `with core.init()`")

@@ -19,6 +19,7 @@ from rung.core.protocol import (
     Reported,
     Restored,
     Stored,
+    report_frame,
 )
 from rung.events.trial import RunSpec
 
@@ -35,7 +36,12 @@ class LocalLink:
     preempted = False
 
     def send(self, message: FromTrial) -> None:
-        """Show a message."""
+        """Show a message.
+
+        Raises:
+            ReportRefused: metrics that are too large for a ledger.
+        """
+        report_frame(message)
         match message:
             case Reported(kind=kind, step=step, values=values):
                 _log.info(

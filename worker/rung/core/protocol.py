@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from rung.core.errors import ReportRefused
 from rung.events.trial import MetricValue, RunSpec
 from rung.objects import FileEntry
 
@@ -36,6 +37,8 @@ CHIEF_VARIABLE: Final = "RUNG_CHIEF"
 """Environment variable with the `host:port` at which rank 0 waits for the others."""
 KEY_VARIABLE: Final = "RUNG_KEY"
 """Environment variable with what proves to the other ranks that a process is one of them."""
+REPORT_BYTES_MAX: Final = 512 * 1024
+"""Of one report as JSON. A topic of Kafka's takes 1 MiB, where nothing else was asked for."""
 
 
 class Hello(Struct, frozen=True, tag="hello"):
@@ -175,3 +178,19 @@ agent_decoder: Final = msgspec.json.Decoder(FromAgent)
 def frame(message: FromTrial | FromAgent) -> bytes:
     """Return the message as it goes over the socket."""
     return encoder.encode(message) + b"\n"
+
+
+def report_frame(message: FromTrial) -> bytes:
+    """Return what a script says as it goes over the socket.
+
+    Raises:
+        ReportRefused: metrics that are too large for a ledger.
+    """
+    data = frame(message)
+    if len(data) > REPORT_BYTES_MAX and isinstance(message, Reported):
+        raise ReportRefused(
+            f"{message.kind} metrics of step {message.step}: {len(message.values)} values make "
+            f"{len(data)} bytes, more than the {REPORT_BYTES_MAX} of one report; report fewer, "
+            "and keep the others in a file of the checkpoint"
+        )
+    return data

@@ -60,7 +60,8 @@ class TrainContext:
         """Report metrics of a group of the script's own, such as `test` or `system`.
 
         Raises:
-            ReportRefused: a value is no number; the message names it.
+            ReportRefused: a value is no number, the message names it; or all of them together
+                make more than 512 KiB.
         """
         step = step_number(steps_completed)
         values = wire_values(metrics)

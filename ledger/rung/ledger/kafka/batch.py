@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from aiokafka import errors
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from rung.events.errors import LedgerError
+from rung.events.errors import EventTooLarge, LedgerError
 from rung.ledger.kafka.failure import explain
 
 BATCH_BYTES: Final = 1 << 20
@@ -79,7 +79,7 @@ def refusal(error: errors.KafkaError, batch: Batch) -> LedgerError:
     """Return why the cluster does not take a batch."""
     name, partition = batch.place
     if isinstance(error, errors.MessageSizeTooLargeError):
-        return LedgerError(
+        return EventTooLarge(
             f"the cluster refuses a batch of {len(batch.data)} bytes for {name}: raise the "
             "topic's max.message.bytes"
         )

@@ -10,6 +10,7 @@ from typing import Final, Self
 
 from rung.events import TOPICS, partition_of
 from rung.events.errors import (
+    EventTooLarge,
     LedgerError,
     LedgerMissing,
     LedgerUnavailable,
@@ -186,7 +187,7 @@ class KafkaLedger:
         size = len(row[0]) + len(value)
         limit = self._sizes[name]
         if size + OVERHEAD_BYTES > limit:
-            raise LedgerError(
+            raise EventTooLarge(
                 f"an event of {size} bytes for {name} (key {key!r}) is larger than the topic "
                 f"{self._cluster.address.topic(name)} takes ({limit} bytes): raise its "
                 "max.message.bytes, and start the services again"
