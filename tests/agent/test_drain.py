@@ -1,4 +1,4 @@
-"""Bringing the spool's facts to a ledger that does not take all of them."""
+"""Bringing the spool's facts to a ledger that does not take all of them, or none for a while."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -9,8 +9,8 @@ import structlog
 
 from rung.agent.drain import Drain
 from rung.agent.spool import Spool
-from rung.events import EventTooLarge, decode, topic
-from rung.events.trial import TrialStarted, TrialValidated
+from rung.events import EventTooLarge, LedgerRefused, decode, topic
+from rung.events.trial import MetricValue, TrialStarted, TrialValidated
 from rung.ledger import Draft, MemoryLedger
 
 BYTES_MAX = 10_000
@@ -26,6 +26,22 @@ class NarrowLedger(MemoryLedger):
         return await super().append(drafts)
 
 
+class LockedLedger(MemoryLedger):
+    """A ledger that lets nobody in when told so."""
+
+    def __init__(self) -> None:
+        super().__init__(partitions=1)
+        self.locked = False
+        self.refused = asyncio.Event()
+
+    async def append(self, drafts: Sequence[Draft]) -> list[int]:
+        """Append, or refuse the login."""
+        if self.locked:
+            self.refused.set()
+            raise LedgerRefused("the broker refuses the login")
+        return await super().append(drafts)
+
+
 @pytest.fixture
 async def spool(tmp_path: Path) -> AsyncIterator[Spool]:
     """Give an open spool."""
@@ -35,20 +51,18 @@ async def spool(tmp_path: Path) -> AsyncIterator[Spool]:
     await made.close()
 
 
+def _started(run: int) -> TrialStarted:
+    return TrialStarted(experiment_id="e", trial_id="e.0", run=run, agent_id="a1")
+
+
 async def test_a_fact_too_large_for_the_ledger_is_given_up(spool: Spool) -> None:
     """It is in the log as lost; all before and behind it arrives, in order, and nothing ends."""
-    about = {"experiment_id": "e", "trial_id": "e.0"}
+    metrics: dict[str, MetricValue] = {f"m{number}": 1.0 for number in range(2_000)}
     large = TrialValidated(
-        **about, run=2, steps_completed=1, metrics={f"m{n}": 1.0 for n in range(2_000)}
+        experiment_id="e", trial_id="e.0", run=1, steps_completed=1, metrics=metrics
     )
     ledger = NarrowLedger(partitions=1)
-    await spool.durable(
-        spool.put(
-            TrialStarted(**about, run=1, agent_id="a1"),
-            large,
-            *(TrialStarted(**about, run=run, agent_id="a1") for run in (2, 3)),
-        )
-    )
+    await spool.durable(spool.put(_started(1), large, _started(2), _started(3)))
     drain = Drain(spool, ledger)
     with structlog.testing.capture_logs() as said:
         async with asyncio.TaskGroup() as group:
@@ -60,3 +74,35 @@ async def test_a_fact_too_large_for_the_ledger_is_given_up(spool: Spool) -> None
     (line,) = said
     assert (line["log_level"], line["topic"], line["key"]) == ("error", topic.EXPERIMENTS, "e")
     assert "lost" in line["event"]
+
+
+async def test_a_login_that_is_refused_later_is_waited_out(spool: Spool) -> None:
+    """Reports stay in the spool, the log says why as an error, and all arrive once it lets in."""
+    ledger = LockedLedger()
+    drain = Drain(spool, ledger)
+    with structlog.testing.capture_logs() as said:
+        async with asyncio.TaskGroup() as group:
+            draining = group.create_task(drain.run())
+            spool.put(_started(1))
+            await drain.empty()
+            ledger.locked = True
+            spool.put(_started(2))
+            await ledger.refused.wait()
+            assert drain.refused == "the broker refuses the login"
+            ledger.locked = False
+            await drain.empty()
+            draining.cancel()
+    assert drain.refused is None
+    assert len(await ledger.read(topic.EXPERIMENTS, 0, 0, 10)) == 2
+    assert [line["log_level"] for line in said] == ["error", "info"]
+    assert "refuses this agent" in said[0]["event"]
+
+
+async def test_a_login_that_is_refused_at_the_start_is_an_error(spool: Spool) -> None:
+    """Nothing runs yet, so whoever started the agent hears of it at once."""
+    ledger = LockedLedger()
+    ledger.locked = True
+    spool.put(_started(1))
+    with pytest.raises(LedgerRefused):
+        await Drain(spool, ledger).run()
+    assert spool.backlog == 1

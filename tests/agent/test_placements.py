@@ -1,12 +1,12 @@
 """What an agent takes of the scheduler's decisions."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from rung.agent.placements import Placement, Placements
-from rung.events import Event, decision, encode, fact
+from rung.events import Event, LedgerRefused, decision, encode, fact
 from rung.events.allocation import AllocationSignaled, AllocationWithdrawn
-from rung.ledger import Draft, MemoryLedger
+from rung.ledger import Draft, MemoryLedger, Record
 
 POOL = "default"
 
@@ -24,9 +24,11 @@ async def _append(ledger: MemoryLedger, events: Sequence[Event]) -> None:
     await ledger.append([Draft(it.topic, it.key, encode(it)) for it in events])
 
 
-async def _obeyed(before: Sequence[Event], after: Sequence[Event]) -> list[str]:
+async def _obeyed(
+    before: Sequence[Event], after: Sequence[Event], ledger: MemoryLedger | None = None
+) -> list[str]:
     """Return what is obeyed by an agent that joins between the two."""
-    ledger = MemoryLedger(partitions=1)
+    ledger = ledger or MemoryLedger(partitions=1)
     await _append(ledger, before)
     last = _signal(1_000_000)
     obeyed: list[str] = []
@@ -46,6 +48,29 @@ async def _obeyed(before: Sequence[Event], after: Sequence[Event]) -> list[str]:
         await end.wait()
         following.cancel()
     return obeyed
+
+
+class Shut(MemoryLedger):
+    """A ledger that lets no follower in at first."""
+
+    def __init__(self) -> None:
+        super().__init__(partitions=1)
+        self._shut = True
+
+    async def follow(
+        self, topic: str, partition: int, position: int
+    ) -> AsyncIterator[Sequence[Record]]:
+        """Follow, or refuse the login."""
+        if self._shut:
+            self._shut = False
+            raise LedgerRefused("the cluster does not allow it")
+        async for records in super().follow(topic, partition, position):
+            yield records
+
+
+async def test_rights_that_are_taken_away_are_waited_for() -> None:
+    """Refused while trials run, following goes on where it was once it is allowed again."""
+    assert await _obeyed([_signal(1)], [_signal(2)], Shut()) == await _obeyed([], [_signal(2)])
 
 
 async def test_a_decision_that_lies_there_twice_is_obeyed_once() -> None:

@@ -9,7 +9,7 @@ import pytest
 from ledger.brokers import KAFKA, reasons
 from ledger.certificates import Pair, authority, signed
 from ledger.conformance import draft
-from rung.events import LedgerError, LedgerUnavailable
+from rung.events import LedgerRefused, LedgerUnavailable
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, create
 from servers.kafka import KafkaBroker
 
@@ -114,7 +114,7 @@ async def test_wrong_password(safe: Safe) -> None:
         sasl_username="rung",
         sasl_password="wrong",  # noqa: S106 - on purpose
     )
-    with pytest.raises(LedgerError, match="RUNG_KAFKA_SASL_PASSWORD") as raised:
+    with pytest.raises(LedgerRefused, match="RUNG_KAFKA_SASL_PASSWORD") as raised:
         await KafkaLedger.open(safe.url("LOGIN"), settings=chosen)
     assert not raised.value.retriable
     assert "wrong" not in str(raised.value)
@@ -131,14 +131,14 @@ async def test_user_without_rights(safe: Safe) -> None:
         sasl_password=PASSWORD,
         timeout_s=8,
     )
-    with pytest.raises(LedgerError, match="DESCRIBE") as raised:
+    with pytest.raises(LedgerRefused, match="DESCRIBE") as raised:
         await KafkaLedger.open(safe.url("LOGIN"), settings=chosen)
     assert not raised.value.retriable
 
 
 async def test_broker_that_is_not_trusted(safe: Safe) -> None:
     """A certificate of an unknown authority is refused at once; the setting is named."""
-    with pytest.raises(LedgerError, match="RUNG_KAFKA_SSL_CAFILE") as raised:
+    with pytest.raises(LedgerRefused, match="RUNG_KAFKA_SSL_CAFILE") as raised:
         await KafkaLedger.open(safe.url("TLS"), settings=settings("SSL", ca=safe.others))
     assert not raised.value.retriable
 

@@ -4,6 +4,7 @@
     ├── LedgerError               the ledger could not do what was asked
     │   ├── LedgerUnavailable     it may work in a moment (retriable)
     │   ├── LedgerDamaged         it will not work before a person acts
+    │   ├── LedgerRefused         it does not let this process in, or not do that
     │   ├── LedgerMissing         it was not made yet, or not all of it
     │   ├── LedgerTrimmed         what was asked for is no longer kept
     │   ├── EventTooLarge         one event is more than a record may hold
@@ -40,6 +41,13 @@ class LedgerUnavailable(LedgerError):
 
 class LedgerDamaged(LedgerError):
     """The ledger's file is truncated, corrupt, or written by a newer version."""
+
+
+class LedgerRefused(LedgerError):
+    """A login, a certificate or rights that are not good enough, until a person mends them.
+
+    At its start a process ends with it; who trains by then waits as for a ledger that is away.
+    """
 
 
 class LedgerMissing(LedgerError):

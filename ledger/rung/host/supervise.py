@@ -6,7 +6,7 @@ from typing import Final
 
 import structlog
 
-from rung.events import Fenced, LedgerError
+from rung.events import Fenced, LedgerError, LedgerRefused
 from rung.host import measure
 from rung.host.vital import VITALS
 
@@ -24,6 +24,7 @@ async def supervise(
     name: str,
     follows: bool = True,
     awaited: bool = True,
+    patient: bool = False,
 ) -> None:
     """Run `run` for ever, again after each error of the ledger that may pass.
 
@@ -32,6 +33,8 @@ async def supervise(
         name: for people; a partition's number comes last, behind a slash.
         follows: whether it follows partitions, once it has begun.
         awaited: whether the process is ready only once it has caught up with them.
+        patient: whether to wait also while the ledger lets this process not in, which a new start
+            of it might mend; for a process whose end would cost more.
 
     Raises:
         LedgerError: one that does not pass by itself.
@@ -45,7 +48,8 @@ async def supervise(
             try:
                 await run()
             except LedgerError as error:
-                if not (error.retriable or isinstance(error, Fenced)):
+                refused = isinstance(error, LedgerRefused) and patient
+                if not (error.retriable or refused or isinstance(error, Fenced)):
                     raise
                 if clock() - started > _CALM_S:
                     wait_s = _WAIT_S_MIN
@@ -53,6 +57,7 @@ async def supervise(
                 measure.LOOP_RESTARTS.of(pulse.loop).inc()
                 if isinstance(error, Fenced):
                     measure.LEDGER_ERRORS.of("Fenced").inc()
-                _log.warning("starting again", error=str(error), wait_s=wait_s)
+                say = _log.error if refused else _log.warning
+                say("starting again", error=str(error), wait_s=wait_s)
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, _WAIT_S_MAX)

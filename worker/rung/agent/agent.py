@@ -124,7 +124,7 @@ class Agent:
 
     async def unready(self) -> str | None:
         """Return why no run can be granted to it now, None if one can."""
-        return None if self._offering is not None else "has not joined its pool"
+        return self._drain.refused if self._offering is not None else "has not joined its pool"
 
     async def _open(self) -> None:
         left = await asyncio.to_thread(kill_marked, self._folder)

@@ -1,7 +1,8 @@
 """Carries the spool's facts to the ledger, in order, for as long as the agent lives.
 
 A fact that is larger than the ledger takes would be refused for ever: it is given up, with an
-error in the log, and those behind it go on.
+error in the log, and those behind it go on. A ledger that no longer lets the agent in, because a
+password was changed or a certificate ran out, is waited for like one that is away, for trials run.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ from typing import Final
 import structlog
 
 from rung.agent.spool import Spool
-from rung.events import EventTooLarge, LedgerError
+from rung.events import EventTooLarge, LedgerError, LedgerRefused
 from rung.ledger import Draft, Ledger
 
 _BATCH: Final = 512
@@ -28,12 +29,17 @@ class Drain:
         self._ledger = ledger
         self._drained = asyncio.Condition()
         self._after = 0
+        self._served = False
+        """Whether the ledger ever took something from this life of the agent."""
+        self.refused: str | None = None
+        """Why the ledger does not let the agent in now, None if it does or is merely away."""
 
     async def run(self) -> None:
         """Drain until cancelled; wait and try again while the ledger is away.
 
         Raises:
-            LedgerError: one that does not pass by itself.
+            LedgerError: one that does not pass by itself; also one that lets nobody in, as long
+                as it took nothing yet.
         """
         self._after = self._spool.forgotten
         while True:
@@ -71,10 +77,14 @@ class Drain:
             try:
                 await self._ledger.append(drafts)
             except LedgerError as error:
-                if not error.retriable:
+                refused = isinstance(error, LedgerRefused) and self._served
+                if not (error.retriable or refused):
                     raise
-                _log.warning(
-                    "the ledger is away; reports stay in the spool",
+                self.refused = str(error) if refused else None
+                say = _log.error if refused else _log.warning
+                what = "refuses this agent" if refused else "is away"
+                say(
+                    f"the ledger {what}; reports stay in the spool",
                     error=str(error),
                     backlog=self._spool.backlog,
                     wait_s=wait_s,
@@ -84,4 +94,5 @@ class Drain:
             else:
                 if wait_s > _WAIT_S_MIN:
                     _log.info("the ledger is back", backlog=self._spool.backlog)
+                self._served, self.refused = True, None
                 return

@@ -50,7 +50,7 @@ class Placements:
 
     async def follow(self) -> None:
         """Follow for ever, through absences of the ledger."""
-        await supervise(self._follow, name="agent-placements")
+        await supervise(self._follow, name="agent-placements", patient=True)
 
     async def _follow(self) -> None:
         stream = self._ledger.follow(topic.PLACEMENTS, self._partition, self._position)

@@ -45,7 +45,7 @@ class PoolFacts:
 
     async def follow(self) -> None:
         """Follow for ever, through absences of the ledger."""
-        await supervise(self._follow, name="agent-pool-facts")
+        await supervise(self._follow, name="agent-pool-facts", patient=True)
 
     async def _follow(self) -> None:
         if not self.following.is_set():

@@ -14,7 +14,7 @@ import structlog
 from rung.agent.config import Settings
 from rung.agent.slots import Device
 from rung.agent.spool import Spool
-from rung.events import LedgerError
+from rung.events import LedgerError, LedgerRefused
 from rung.events.allocation import AgentJoined, AgentLeft, DrainRequested, Slot
 from rung.events.metric import AgentBeat
 from rung.host import FactWriter
@@ -64,9 +64,11 @@ class Presence:
             runs: the allocations that are here, at any time.
 
         Raises:
-            LedgerError: one that does not pass by itself.
+            LedgerError: one that does not pass by itself; also one that lets nobody in, as long
+                as it took no beat yet.
         """
         await self.joined.wait()
+        beaten = False
         while True:
             try:
                 await self._beats.write(
@@ -78,9 +80,15 @@ class Presence:
                     )
                 )
             except LedgerError as error:
-                if not error.retriable:
+                refused = isinstance(error, LedgerRefused) and beaten
+                if refused:
+                    _log.error("no beat: the ledger refuses this agent", error=str(error))
+                elif error.retriable:
+                    _log.warning("no beat: the ledger is away", error=str(error))
+                else:
                     raise
-                _log.warning("no beat: the ledger is away", error=str(error))
+            else:
+                beaten = True
             await asyncio.sleep(self._settings.beat_s)
 
     async def drain(self, reason: str) -> None:

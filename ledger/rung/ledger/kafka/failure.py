@@ -5,7 +5,7 @@ from typing import Final
 
 from aiokafka import errors
 
-from rung.events.errors import LedgerDamaged, LedgerError, LedgerUnavailable
+from rung.events.errors import LedgerDamaged, LedgerError, LedgerRefused, LedgerUnavailable
 
 FAILURES: Final = (errors.KafkaError, OSError)
 """What a request to a broker may raise."""
@@ -53,18 +53,18 @@ def explain(error: Exception, what: str) -> LedgerError:
         what: what was being done, such as `appending to rung.experiments/3`.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
-        return LedgerError(
+        return LedgerRefused(
             f"{what}: the broker's certificate is not trusted ({error.verify_message}); "
             "RUNG_KAFKA_SSL_CAFILE names the authority that signed it, and the certificate must "
             "name the host of the URL"
         )
     if isinstance(error, _LOGIN):
-        return LedgerError(
+        return LedgerRefused(
             f"{what}: the broker refuses the login ({told(error)}); check "
             "RUNG_KAFKA_SASL_USERNAME, RUNG_KAFKA_SASL_PASSWORD and RUNG_KAFKA_SASL_MECHANISM"
         )
     if isinstance(error, _FORBIDDEN):
-        return LedgerError(
+        return LedgerRefused(
             f"{what}: the cluster does not allow it ({told(error)}); grant this user READ, WRITE "
             "and DESCRIBE on the topics and READ on the groups that begin with the prefix"
         )
