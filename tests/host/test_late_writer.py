@@ -7,7 +7,6 @@ reader, what one replica that nothing befell would have written.
 """
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -86,6 +85,8 @@ class Replica:
 
     def __init__(self, ledger: MemoryLedger) -> None:
         self.turns = Turns()
+        self.fenced = 0
+        """How often it noticed that it had written late."""
         self._ledger: Any = View(ledger, self.turns)
         self._task = asyncio.create_task(self._run())
 
@@ -104,8 +105,10 @@ class Replica:
 
     async def _run(self) -> None:
         while True:
-            with contextlib.suppress(Fenced):
+            try:
                 await _Hosted(self._ledger, Tally(), 0, SNAPSHOT_EVERY).run()
+            except Fenced:
+                self.fenced += 1
 
 
 async def _settle() -> None:
@@ -249,6 +252,7 @@ async def test_a_late_writer_is_noticed() -> None:
     await _settle()
     assert await ledger.end("searches", 0) == 6
     await _come_to_rest(ledger, [sleeper, owner])
+    assert sleeper.fenced == 1
     assert await ledger.end("searches", 0) == 6
     assert (await audit(ledger, Tally())).decisions == 4
     await sleeper.end()
