@@ -2,8 +2,11 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
+from msgspec import structs
+from structlog.contextvars import get_contextvars
 
 from host.tally import Tally, pause
 from rung.events import Event, Payload, encode
@@ -45,12 +48,19 @@ async def _append(ledger: MemoryLedger, events: Sequence[Event]) -> None:
     await ledger.append([Draft(it.topic, it.key, encode(it)) for it in events])
 
 
-async def _acted(ledger: Watched) -> list[str]:
-    """Return the ids of what is acted on by a forwarder that starts now."""
+async def _acted(ledger: Watched, known: list[dict[str, Any]] | None = None) -> list[str]:
+    """Return the ids of what is acted on by a forwarder that starts now.
+
+    Args:
+        ledger: where it follows.
+        known: gets what log lines say of each of them.
+    """
     acted: list[str] = []
 
     async def translate(event: Event) -> list[Payload]:
         acted.append(event.id)
+        if known is not None:
+            known.append(get_contextvars())
         if not isinstance(event.data, ExperimentPaused):
             return []
         return [TrialEnded(experiment_id=event.key, trial_id=f"{event.key}.0")]
@@ -100,3 +110,16 @@ async def test_a_damaged_snapshot_is_ignored() -> None:
     await _append(ledger, decided)
 
     assert await _acted(ledger) == []
+
+
+async def test_what_is_logged_of_an_act_says_what_it_is_for() -> None:
+    """While it acts on an event, log lines carry the event's id, its experiment and its trace."""
+    ledger = Watched()
+    (decided,) = _decisions(1, generosity=1)
+    trace_id = "4bf92f3577b34da6a3ce929d0e0e4736"
+    traced = structs.replace(decided, traceparent=f"00-{trace_id}-00f067aa0ba902b7-01")
+    await _append(ledger, [traced])
+    known: list[dict[str, Any]] = []
+    await _acted(ledger, known)
+    (names,) = known
+    assert (names["event_id"], names["experiment"], names["trace"]) == (decided.id, "a", trace_id)

@@ -3,8 +3,9 @@
 from rung.host.audit import Difference, Verdict, audit
 from rung.host.fold import PartitionFold, Rejected
 from rung.host.forward import forward
-from rung.host.loop import dead_letter, host
+from rung.host.loop import host
 from rung.host.process import Process
+from rung.host.rejection import dead_letter, say_rejected
 from rung.host.share import Portion, Share, Whole
 from rung.host.writer import FactWriter, now
 
@@ -23,4 +24,5 @@ __all__ = [
     "forward",
     "host",
     "now",
+    "say_rejected",
 ]

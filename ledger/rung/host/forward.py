@@ -14,9 +14,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from rung.events import Event, Payload, UndecodableEvent, decode, encode, fact
+from rung.host import trace
 from rung.host.finish import finish
 from rung.host.fold import Rejected
-from rung.host.loop import dead_letter
+from rung.host.rejection import dead_letter, say_rejected
 from rung.host.seen import Seen
 from rung.host.share import Share, Whole
 from rung.host.supervise import supervise
@@ -116,7 +117,9 @@ class _Forwarder:
         try:
             event = decode(record.value)
         except UndecodableEvent as error:
-            return [dead_letter(self._ledger.id, self._name, Rejected(record, str(error)))]
+            rejected = Rejected(record, str(error))
+            say_rejected(self._name, [rejected])
+            return [dead_letter(self._ledger.id, self._name, rejected)]
         if self._seen is not None and not self._seen.is_new(record.position, event):
             return []
         origin, sequence = number_of(self._ledger.id, record, event)
@@ -130,6 +133,13 @@ class _Forwarder:
                 cause=event.id,
                 traceparent=event.traceparent,
             )
-            for data in await self._translate(event)
+            for data in await self._act_on(event)
         ]
         return [Draft(item.topic, item.key, encode(item)) for item in facts]
+
+    async def _act_on(self, event: Event) -> Sequence[Payload]:
+        """Translate; where that has effects, what is logged of them says what they are for."""
+        if self._seen is None:
+            return await self._translate(event)
+        with trace.about(event):
+            return await self._translate(event)

@@ -19,24 +19,20 @@ from typing import Any, Final, TypeVar
 import msgspec
 import structlog
 
-from rung.events import Event, Fenced, LedgerError, encode, fact
-from rung.events.metric import MessageRejected
+from rung.events import Event, Fenced, LedgerError, encode
 from rung.host import measure
 from rung.host.finish import finish
 from rung.host.fold import PartitionFold, Rejected, snapshot_type
 from rung.host.observer import Observer
 from rung.host.process import Process
+from rung.host.rejection import dead_letter, say_rejected
 from rung.host.share import Share, Whole
 from rung.host.supervise import supervise
-from rung.host.writer import now
 from rung.ledger import Draft, Ledger, Record
 
 S = TypeVar("S")
 
 _READ_MAX: Final = 2_000
-_TOLD_BYTES: Final = 128 << 10
-"""Of a record's value in its dead letter, which must not be too large for the ledger itself."""
-_REASON_MAX: Final = 2_000
 _WORTH_SAVING: Final = 500
 """So many facts behind the last snapshot are worth another one when a loop ends."""
 _SAVES_WITHIN_S: Final = 1.5
@@ -183,16 +179,7 @@ class _Hosted:
     async def _reject(self, rejected: list[Rejected]) -> None:
         if not rejected:
             return
-        for record, reason in rejected:
-            _log.error(
-                "message rejected",
-                process=self._process.name,
-                topic=record.topic,
-                partition=record.partition,
-                position=record.position,
-                key=record.key,
-                reason=reason,
-            )
+        say_rejected(self._process.name, rejected)
         await self._ledger.append(
             [dead_letter(self._ledger.id, self._process.name, item) for item in rejected]
         )
@@ -212,28 +199,6 @@ class _Hosted:
             await self._ledger.save_snapshot(name, self._partition, value)
         except LedgerError as error:
             _log.warning("no snapshot saved", reason=str(error), **self._place)
-
-
-def dead_letter(ledger_id: str, reader: str, rejected: Rejected) -> Draft:
-    """Return the dead letter about a record; the same however often it is met."""
-    record, reason = rejected
-    measure.DEAD_LETTERS.of(reader).inc()
-    event = fact(
-        MessageRejected(
-            topic=record.topic,
-            partition=record.partition,
-            position=record.position,
-            key=record.key,
-            reader=reader,
-            reason=reason[:_REASON_MAX],
-            value=record.value[:_TOLD_BYTES].decode(errors="replace"),
-        ),
-        source=f"/rung/{reader}",
-        origin=f"{ledger_id}/{reader}/{record.topic}/{record.partition}",
-        sequence=record.position,
-        time=now(),
-    )
-    return Draft(event.topic, event.key, encode(event))
 
 
 def _snapshot_name(process: Process[Any]) -> str:

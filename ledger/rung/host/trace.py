@@ -15,6 +15,9 @@ from typing import Final, NamedTuple, Self
 
 from structlog.contextvars import bound_contextvars
 
+from rung.events import Event
+from rung.events.envelope import experiment_of
+
 HEADER: Final = "traceparent"
 
 _FORM: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
@@ -77,3 +80,20 @@ def following(traceparent: str | None) -> Iterator[None]:
             yield
     finally:
         _current.reset(token)
+
+
+@contextlib.contextmanager
+def about(event: Event | None) -> Iterator[None]:
+    """Do what follows from an event, if it is known; log lines also say what that is about."""
+    if event is None:
+        yield
+        return
+    ids = {
+        "event_id": event.id,
+        "experiment": experiment_of(event.data),
+        "trial": getattr(event.data, "trial_id", None),
+        "allocation": getattr(event.data, "allocation_id", None),
+    }
+    known = {name: value for name, value in ids.items() if value is not None}
+    with following(event.traceparent), bound_contextvars(**known):
+        yield

@@ -13,7 +13,7 @@ from rung.events import LedgerError
 from rung.events import topic as topics
 from rung.gateway.view import View
 from rung.gateway.view_fold import Image, ViewFold
-from rung.host import Rejected, dead_letter
+from rung.host import Rejected, dead_letter, say_rejected
 from rung.ledger import Ledger
 
 S = TypeVar("S")
@@ -155,16 +155,7 @@ class Follower(Generic[S]):
             return None
 
     async def _reject(self, rejected: list[Rejected]) -> None:
-        for record, reason in rejected:
-            _log.error(
-                "message rejected",
-                reader=READER,
-                topic=record.topic,
-                partition=record.partition,
-                position=record.position,
-                key=record.key,
-                reason=reason,
-            )
+        say_rejected(READER, rejected)
         drafts = [
             dead_letter(self._ledger.id, READER, item)
             for item in rejected

@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 import structlog
 
 from rung.events import LedgerError, topic
-from rung.host import Rejected, dead_letter, measure
+from rung.host import Rejected, dead_letter, measure, say_rejected
 from rung.host.pulse import waiting_for
 from rung.host.share import Share, Whole
 from rung.host.supervise import supervise
@@ -191,16 +191,7 @@ class _Intake:
 
     async def reject(self, rejected: Sequence[Rejected]) -> None:
         """Put records that cannot be read on record as dead letters."""
-        for record, reason in rejected:
-            _log.error(
-                "message rejected",
-                process=NAME,
-                topic=record.topic,
-                partition=record.partition,
-                position=record.position,
-                key=record.key,
-                reason=reason,
-            )
+        say_rejected(NAME, rejected)
         await self._ledger.append([dead_letter(self._ledger.id, NAME, item) for item in rejected])
 
     def _make_room(self) -> None:
