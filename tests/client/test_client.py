@@ -138,6 +138,45 @@ async def test_the_server_is_located_anew(server: Scripted) -> None:
         assert (await client.ask("pause", "x")).requested == "pause"
 
 
+async def test_a_server_that_is_started_anew_is_waited_for(server: Scripted) -> None:
+    """While it is not there nobody says where it is; one that was never met is not waited for."""
+    here, away = Location(server.url, TOKEN), Unreachable("no Rung runs")
+    places: list[Location | Unreachable] = [away, here, away, away, here]
+
+    def locate() -> Location:
+        place = places.pop(0)
+        if isinstance(place, Unreachable):
+            raise place
+        return place
+
+    answer = json_answer({"experiment_id": "x", "requested": "pause"})
+    server.on("/experiments/x/pause", answer, DROPPED, answer)
+    async with AsyncClient(locate=locate) as client:
+        with pytest.raises(Unreachable, match="no Rung runs"):
+            await client.ask("pause", "x")
+        assert len(places) == 4
+        for _ in range(2):
+            assert (await client.ask("pause", "x")).requested == "pause"
+    assert not places
+
+
+async def test_a_server_that_stays_away_is_given_up(server: Scripted) -> None:
+    """Once patience has run out, with the words of who looks for it."""
+    places = iter([Location(server.url, TOKEN)])
+
+    def locate() -> Location:
+        for place in places:
+            return place
+        raise Unreachable("no Rung runs")
+
+    server.on("/experiments/x/pause", DROPPED)
+    server.on("/experiments/y/pause", json_answer({"experiment_id": "y", "requested": "pause"}))
+    async with AsyncClient(locate=locate, patience_s=0.2) as client:
+        await client.ask("pause", "y")
+        with pytest.raises(Unreachable, match="no Rung runs"):
+            await client.ask("pause", "x")
+
+
 async def test_pages_are_put_together(server: Scripted) -> None:
     """A list in pages comes whole, each cursor given back unchanged."""
     server.on(

@@ -21,7 +21,8 @@ Show = Callable[["Experiment"], None]
 _POLL_S: Final = 5.0
 """How long to trust that nothing happened because nothing was heard."""
 _PAUSE_S: Final = 0.3
-"""Between two looks, at least; more where a look takes long."""
+"""Between two looks, at least; more where a look takes long, yet no more than `_POLL_S`: it may
+have waited for a server that was started anew."""
 _LINE_S: Final = 5.0
 """Between two lines of progress where there is no terminal."""
 
@@ -38,7 +39,8 @@ async def watch(client: "AsyncClient", experiment_id: str, show: Show) -> "Exper
             show(experiment)
             if experiment.ended_at is not None:
                 return experiment
-            await asyncio.sleep(max(_PAUSE_S, 3 * (time.monotonic() - started)))
+            took_s = time.monotonic() - started
+            await asyncio.sleep(min(max(_PAUSE_S, 3 * took_s), _POLL_S))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_POLL_S):
                     await heard.wait()

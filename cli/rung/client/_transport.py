@@ -2,7 +2,9 @@
 
 A connection that fails, and an answer that says "later" (502, 503, 504), are tried again until
 patience runs out. Each POST carries an Idempotency-Key, so that a repeated one takes effect once.
-Between two tries the server is located anew, for it may have come back on another port.
+Between two tries the server is located anew, for it may have come back on another port. One that
+answered once and then cannot be located is waited for like one that does not answer: a server that
+is started anew says where it is only once it is there.
 """
 
 import asyncio
@@ -49,6 +51,7 @@ class Transport:
     def __init__(self, locate: Locate, *, patience_s: float, timeout_s: float) -> None:
         self._locate = locate
         self._location: Location | None = None
+        self._answered = False
         self._patience_s = patience_s
         self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
@@ -174,6 +177,9 @@ class Transport:
             except _TRANSIENT as error:
                 if time.monotonic() + wait > deadline:
                     raise self._unreachable(error) from error
+            except Unreachable:
+                if not self._answered or time.monotonic() + wait > deadline:
+                    raise
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311 - only spreads load
             wait = min(wait * 2, _WAIT_S_MAX)
             self._location = None
@@ -201,6 +207,7 @@ class Transport:
                 ),
                 allow_redirects=False,
             ) as response:
+                self._answered = True
                 yield response
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as error:
             raise Unreachable(
