@@ -1,4 +1,4 @@
-"""`make demo`: a real search on this machine, watched live, killed on request, audited at the end.
+"""`make demo`: a real search on this machine, watched live, audited at the end.
 
 Starts `rung up` on a free port in a temporary folder, submits `examples/digits`, follows it, and
 prints what a newcomer wants to know. It drives the very commands that a user types.
@@ -7,12 +7,13 @@ prints what a newcomer wants to know. It drives the very commands that a user ty
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Never
 
 from rich.console import Console
 from rich.table import Table
@@ -23,7 +24,11 @@ _console = Console()
 
 
 def main() -> None:
-    """Run the demo; exits with the code of the search or of its audit."""
+    """Run the demo; exits with the code of the search or of its audit.
+
+    It is ended by SIGTERM as by Ctrl-C: with the server that it started.
+    """
+    signal.signal(signal.SIGTERM, _leave)
     folder = Path(tempfile.mkdtemp(prefix="rung-demo-"))
     os.environ["RUNG_DATA"] = str(folder)
     for name in ("RUNG_URL", "RUNG_TOKEN"):
@@ -31,6 +36,10 @@ def main() -> None:
     try:
         _rung("up", "--detach", "--port", "0")
         code = search()
+    except subprocess.CalledProcessError as error:  # which has said why
+        command = " ".join(error.cmd[3:])
+        _console.print(f"The demo cannot go on: `rung {command}` failed.")
+        code = error.returncode
     finally:
         _rung("down", check=False)
     _console.print(
@@ -48,10 +57,19 @@ def search() -> int:
     """
     started = time.monotonic()
     code = _rung("submit", str(_EXAMPLE / "digits.yaml"), str(_EXAMPLE), "-f", check=False)
-    experiment = _json("list")["items"][0]["id"]
+    submitted = _json("list")["items"]
+    if not submitted:
+        return code
+    experiment = submitted[0]["id"]
+    while not _json("show", experiment)["ended_at"]:  # who watched it was killed
+        code = _rung("wait", experiment, check=False)
     _report(experiment, time.monotonic() - started)
     _console.rule("audit: every decision decided again")
     return code or _rung("audit", experiment, check=False)
+
+
+def _leave(number: int, _: object) -> Never:
+    sys.exit(128 + number)
 
 
 def _command(*arguments: str) -> list[str]:
