@@ -4,11 +4,13 @@ One `rung up` at a time holds the folder's lock. The lock belongs to the process
 moment the process is gone, however it went.
 """
 
+import contextlib
 import fcntl
 import json
 import os
 import secrets
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
@@ -50,6 +52,23 @@ def read_server(data: Path) -> Server:
         raise DataFolderError(
             f"no Rung runs on {data}: start one with `rung up --data {data}`, "
             "or name a running one with --url and --token"
+        ) from error
+
+
+@contextlib.contextmanager
+def made(path: Path) -> Iterator[None]:
+    """Create a data folder if need be, for a body that writes into it.
+
+    Raises:
+        DataFolderError: it cannot be written.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise DataFolderError(
+            f"the data folder {path} cannot be used ({error.strerror}): make it writable, "
+            "or choose another with --data"
         ) from error
 
 
@@ -121,25 +140,17 @@ class DataFolder:
                 wrote it.
         """
         path = path.expanduser().absolute()
-        try:
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = _take_lock(path)
+        with made(path), contextlib.ExitStack() as undo:
+            lock = undo.enter_context(_take_lock(path))
             _check_version(path)
             token = _token(path)
             (path / "log").mkdir(exist_ok=True)
-        except OSError as error:
-            raise DataFolderError(
-                f"the data folder {path} cannot be used ({error.strerror}): make it writable, "
-                "or choose another with --data"
-            ) from error
+            undo.pop_all()
         return cls(path, lock, token)
 
     def announce(self, url: str) -> None:
         """Write down how this server is reached, for the command line."""
-        target = self.path / "server.json"
-        temporary = target.with_suffix(".new")
-        temporary.write_text(json.dumps({"url": url, "pid": os.getpid()}) + "\n")
-        temporary.replace(target)
+        _write(self.path / "server.json", json.dumps({"url": url, "pid": os.getpid()}))
 
     def close(self) -> None:
         """Give the folder back."""
@@ -167,10 +178,10 @@ def _take_lock(path: Path) -> IO[str]:
 
 def _check_version(path: Path) -> None:
     file = path / "version"
-    if not file.exists():
-        file.write_text(f"{LAYOUT_VERSION}\n")
+    text = _read(file)
+    if not text:
+        _write(file, str(LAYOUT_VERSION))
         return
-    text = file.read_text().strip()
     if not text.isdigit():
         raise DataFolderError(
             f"{file} says {text!r}, which is no version: is {path} a data folder?"
@@ -183,12 +194,32 @@ def _check_version(path: Path) -> None:
 
 
 def _token(path: Path) -> str:
-    file = path / "token"
-    try:
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return file.read_text().strip()
-    token = secrets.token_urlsafe(32)
-    with os.fdopen(descriptor, "w") as handle:
-        handle.write(token + "\n")
+    token = _read(path / "token")
+    if not token:
+        token = secrets.token_urlsafe(32)
+        _write(path / "token", token)
     return token
+
+
+def _read(file: Path) -> str:
+    """Return what a file says; nothing if it is not there, or is as a loss of power left it."""
+    try:
+        return file.read_text().strip()
+    except FileNotFoundError:
+        return ""
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a line that is there whole or not at all, whatever happens to process and power."""
+    new = file.with_suffix(".new")
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as handle:
+        handle.write(f"{text}\n")
+        handle.flush()
+        os.fsync(descriptor)
+    new.replace(file)
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
