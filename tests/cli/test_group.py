@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -44,6 +45,28 @@ def test_every_command_is_there(name: str, rung: Rung) -> None:
     result = rung(name, "--help")
     assert result.code == 0
     assert result.out.startswith(f"Usage: rung {name}")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_answers_in_json(name: str) -> None:
+    """But those that serve, and those whose one answer a script takes as it is."""
+    context = click.Context(group)
+    command = group.get_command(context, name)
+    commands = command.commands.values() if isinstance(command, click.Group) else [command]
+    plain = {"service", "completion", "report", "checkpoint"}
+    for each in commands:
+        assert each is not None
+        options = [option for parameter in each.params for option in parameter.opts]
+        assert ("--json" in options) == (name not in plain), each.name
+
+
+def test_what_the_system_refuses_is_no_verdict(rung: Rung, tmp_path: Path) -> None:
+    """Its reason is said in a line, with the file; exit code 1 would be an experiment's."""
+    file = tmp_path / "file"
+    file.touch()
+    result = rung("down", "--data", str(file))
+    assert result.code == 6
+    assert result.err == f"Error: {file}/lock: Not a directory\n"
 
 
 @pytest.mark.parametrize(

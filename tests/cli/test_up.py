@@ -83,6 +83,27 @@ def test_a_slow_start_is_waited_for(
     assert said[-1].startswith("Rung runs on ")
 
 
+def test_a_folder_that_cannot_be_written_is_refused_to_a_detached_one_too(rung: Rung) -> None:
+    """The kernel's own folder is one that not even root may write."""
+    result = rung("up", "--detach", "--port", "0", "--data", "/proc/rung")
+    assert result.code == 6
+    assert result.err.startswith("Error: the data folder /proc/rung cannot be used")
+    assert "--data" in result.err
+
+
+def test_one_that_ends_without_a_word_is_told_of(
+    rung: Rung, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it says goes to the disk that may be the reason."""
+    program = tmp_path / "x"
+    program.write_text("#!/bin/sh\nexit 6\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    result = rung("up", "--detach", "--data", str(tmp_path / "data"))
+    assert result.code == 6
+    assert f"is the disk of {tmp_path / 'data'} full?" in result.err
+
+
 def test_down_ends_one_that_starts(rung: Rung, tmp_path: Path) -> None:
     """It holds the folder before it can be reached; that is enough to end it."""
     data = tmp_path / "data"

@@ -31,6 +31,10 @@ def run(arguments: list[str]) -> int:
         return exit_code.of_error(error)
     except BrokenPipeError:
         code = _unread()
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"Error: {where}{error.strerror or error}", err=True)
+        return exit_code.TROUBLE
     except SystemExit as left:
         # So click answers a broken pipe, with exit code 1.
         if not isinstance(left.__context__, BrokenPipeError):

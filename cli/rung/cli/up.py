@@ -11,7 +11,7 @@ from typing import IO, Final
 
 import click
 
-from rung.cli.data_folder import DataFolder, Server, default_path, read_server
+from rung.cli.data_folder import DataFolder, Server, default_path, made, read_server
 from rung.cli.output import print_json_line
 from rung.events import RungError
 
@@ -105,9 +105,10 @@ def _detach(path: Path, port: int, slots: int | None) -> Server:
     """
     command = [sys.executable, "-m", "rung.cli", "up", "--data", str(path), "--port", str(port)]
     command += ["--slots", str(slots)] if slots else []
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
     said = path / "up.out"
-    with _for_its_owner(said) as output:
+    with made(path):
+        output = _for_its_owner(said)
+    with output:
         process = subprocess.Popen(  # noqa: S603 - our own command
             command,
             stdin=subprocess.DEVNULL,
@@ -130,4 +131,8 @@ def _detach(path: Path, port: int, slots: int | None) -> Server:
                 err=True,
             )
         time.sleep(0.05)
-    raise RungError(said.read_text().strip().removeprefix("Error: "))
+    raise RungError(
+        said.read_text().strip().removeprefix("Error: ")
+        or f"`rung up` ended with exit code {process.returncode} and could not say why: is the"
+        f" disk of {path} full? Without --detach it tells the terminal"
+    )
