@@ -13,7 +13,7 @@ import pytest
 from agent.rig import FickleLedger
 from rung.agent.drain import Drain
 from rung.agent.spool import Spool
-from rung.agent.spool_file import SpoolUnusable
+from rung.agent.spool_file import SpoolRefused, SpoolUnusable
 from rung.events import decode, topic
 from rung.events.trial import TrialStarted
 from rung.ledger import MemoryLedger
@@ -114,7 +114,7 @@ async def test_names(tmp_path: Path, spool: Spool) -> None:
     assert again.agent_id == "a1"
     await again.close()
     other = Spool(spool._file.path)
-    with pytest.raises(SpoolUnusable, match="belongs to the agent 'a1', not 'a2'"):
+    with pytest.raises(SpoolRefused, match="belongs to the agent 'a1', not 'a2'"):
         other.open("a2", "host")
     nameless = Spool(tmp_path / "other.db")
     nameless.open(None, "host")
@@ -127,7 +127,7 @@ async def test_damaged(tmp_path: Path, content: bytes) -> None:
     """A file that is no spool is refused with what to do."""
     path = tmp_path / "spool.db"
     path.write_bytes(content * 100)
-    with pytest.raises(SpoolUnusable, match="move the file away"):
+    with pytest.raises(SpoolRefused, match="move it away"):
         Spool(path).open("a1", "host")
 
 
@@ -135,7 +135,7 @@ async def test_newer(spool: Spool) -> None:
     """A file that a newer version wrote is refused."""
     spool._file._db.execute("UPDATE mark SET value = '99' WHERE name = 'layout'")
     spool._file._db.commit()
-    with pytest.raises(SpoolUnusable, match="written by a newer Rung"):
+    with pytest.raises(SpoolRefused, match="written by a newer Rung"):
         Spool(spool._file.path).open("a1", "host")
 
 
@@ -247,7 +247,8 @@ def _write_and_die(path: Path, lines: int) -> int:
 
 
 async def test_unwritable(tmp_path: Path) -> None:
-    """A folder that cannot be made is refused with what to check."""
+    """A folder that cannot be made is refused with what to check; not for good."""
     (tmp_path / "file").touch()
-    with pytest.raises(SpoolUnusable, match="check the disk and the folder's permissions"):
+    with pytest.raises(SpoolUnusable, match="check the disk and the folder's permissions") as no:
         Spool(tmp_path / "file" / "spool.db").open("a1", "host")
+    assert not isinstance(no.value, SpoolRefused)

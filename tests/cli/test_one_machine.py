@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from rung.agent.config import EXIT_REFUSED
 from rung.cli import one_machine
-from rung.cli.data_folder import DataFolder
+from rung.cli.data_folder import DataFolder, DataFolderError
 
 
 async def test_an_agent_that_cannot_be_started_is_tried_again(
@@ -31,7 +32,27 @@ async def test_an_agent_that_cannot_be_started_is_tried_again(
     monkeypatch.setattr(one_machine, "_AGENT_RETRY_S", 0.01)
     monkeypatch.setattr(asyncio, "create_subprocess_exec", short_of_memory)
     with contextlib.closing(DataFolder.open(tmp_path / "data")) as folder:
-        async with one_machine._agent(folder, slots=1):
+        async with one_machine._agent(folder, slots=1, ended=asyncio.Event()):
             process = await started
             assert process.returncode is None
     assert process.returncode is not None
+
+
+async def test_an_agent_that_is_refused_for_good_ends_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the agent's own last words, and where there are more."""
+    execute = asyncio.create_subprocess_exec
+    says = f"echo '{{}}' >&2; echo 'Error: the spool is damaged' >&2; exit {EXIT_REFUSED}"
+
+    async def refused(*_: object, **how: Any) -> asyncio.subprocess.Process:
+        return await execute("sh", "-c", says, **how)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refused)
+    ended = asyncio.Event()
+    refusal = pytest.raises(
+        DataFolderError, match=r"^the spool is damaged; .*/agent\.log has more"
+    )
+    with contextlib.closing(DataFolder.open(tmp_path / "data")) as folder, refusal:
+        async with one_machine._agent(folder, slots=1, ended=ended):
+            await ended.wait()

@@ -170,3 +170,24 @@ def test_a_truncated_ledger_is_refused(installation: Installation) -> None:
     assert refused.stdout == ""
     assert "ledger.db" in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(120)
+def test_a_damaged_spool_ends_it_with_what_to_do(installation: Installation) -> None:
+    """No `rung up` stays there without an agent; with the file away, all is as before."""
+    installation.down()
+    spool = installation.folder / "agent" / "spool.db"
+    spool.parent.mkdir(exist_ok=True)
+    spool.write_bytes(b"what is no database" * 1000)
+    refused = installation.rung("up", "--port", "0", "--slots", "2", check=False)
+
+    assert refused.returncode == 6
+    assert f"Error: the agent's spool {spool} cannot be opened" in refused.stderr
+    assert "move it away" in refused.stderr
+    assert "agent.log" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    spool.rename(spool.with_suffix(".away"))
+    installation.up()
+    calm = installation.submit(_constant("calm"))
+    assert installation.ended(calm, 60)["state"] == "completed"

@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from rung.agent.config import EXIT_REFUSED
 from rung.checkpoint_gc.service import serve as serve_checkpoint_gc
 from rung.cli.data_folder import DataFolder, DataFolderError
 from rung.cli.deciders import audit_all
@@ -66,7 +67,8 @@ async def run(
         started: called once the gateway answers.
 
     Raises:
-        RungError: the folder's ledger or series cannot be opened, or a service failed.
+        RungError: the folder's ledger or series cannot be opened, a service failed, or the agent
+            is refused for good.
     """
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -96,7 +98,7 @@ async def run(
                     ),
                 )
             ]
-            async with _agent(folder, slots):
+            async with _agent(folder, slots, ended=stop):
                 await stop.wait()
                 VITALS.stopping = True
             for service in services:
@@ -107,18 +109,26 @@ async def run(
 
 
 @contextlib.asynccontextmanager
-async def _agent(folder: DataFolder, slots: int | None) -> AsyncIterator[None]:
-    """Keep one agent running: started again when it dies, stopped at the end."""
-    reading, writing = os.pipe()
-    keeper = asyncio.create_task(_keep_agent(folder, slots, reading))
-    try:
-        yield
-    finally:
-        keeper.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await keeper
-        os.close(reading)
-        os.close(writing)
+async def _agent(
+    folder: DataFolder, slots: int | None, *, ended: asyncio.Event
+) -> AsyncIterator[None]:
+    """Keep one agent running: started again when it dies, stopped at the end.
+
+    Raises:
+        DataFolderError: no start will mend it; `ended` is set then.
+    """
+    with contextlib.ExitStack() as pipe:
+        reading, writing = os.pipe()
+        pipe.callback(os.close, reading)
+        pipe.callback(os.close, writing)
+        keeper = asyncio.create_task(_keep_agent(folder, slots, reading))
+        keeper.add_done_callback(lambda _: ended.set())
+        try:
+            yield
+        finally:
+            keeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await keeper
 
 
 async def _keep_agent(folder: DataFolder, slots: int | None, parent_pipe: int) -> None:
@@ -131,6 +141,8 @@ async def _keep_agent(folder: DataFolder, slots: int | None, parent_pipe: int) -
             continue
         try:
             code = await process.wait()
+            if code == EXIT_REFUSED:
+                raise _refusal(folder.log / "agent.log")
             _log.error("agent died", exit_code=code, starting_again_in_s=_AGENT_RETRY_S)
             await asyncio.sleep(_AGENT_RETRY_S)
         finally:
@@ -157,6 +169,12 @@ async def _start_agent(
             pass_fds=[parent_pipe],
             cwd=Path("/"),
         )
+
+
+def _refusal(log: Path) -> DataFolderError:
+    """Return what an agent said at its end, as an error."""
+    said = log.read_text(errors="replace").strip().rpartition("\n")[2].removeprefix("Error: ")
+    return DataFolderError(f"{said}; {log} has more")
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:

@@ -8,9 +8,10 @@ from typing import get_args
 import click
 
 from rung.agent.child import become_subreaper
-from rung.agent.config import Settings
+from rung.agent.config import EXIT_REFUSED, Settings
 from rung.agent.life import live
 from rung.agent.size import Size
+from rung.agent.spool_file import SpoolRefused
 from rung.agent.spot import Choice
 from rung.events import RungError
 from rung.host import journal
@@ -82,7 +83,10 @@ def main(  # noqa: PLR0913 - one for each option
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     except RungError as error:
-        raise click.ClickException(str(error)) from error
+        refusal = click.ClickException(str(error))
+        if isinstance(error, SpoolRefused):
+            refusal.exit_code = EXIT_REFUSED
+        raise refusal from error
 
 
 if __name__ == "__main__":

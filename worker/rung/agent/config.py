@@ -2,10 +2,14 @@
 
 import math
 from pathlib import Path
+from typing import Final
 
 from msgspec import Struct
 
 from rung.agent.spot import EVERY_S, Choice
+
+EXIT_REFUSED: Final = 78
+"""The exit code of an agent that would be refused at every start until a person acts."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):

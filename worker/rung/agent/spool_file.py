@@ -31,6 +31,10 @@ class SpoolUnusable(RungError):
     """The spool's file cannot be opened; its message says what a person can do."""
 
 
+class SpoolRefused(SpoolUnusable):
+    """It is damaged, of a newer version or another agent's: no later try finds it otherwise."""
+
+
 class Spooled(NamedTuple):
     """One fact as it lies in the spool."""
 
@@ -71,7 +75,8 @@ class SpoolFile:
         """Open the file, or create it for an agent, and return its marks.
 
         Raises:
-            SpoolUnusable: it cannot be opened, or is another agent's.
+            SpoolRefused: it is damaged, of a newer version, or another agent's.
+            SpoolUnusable: it cannot be opened at this moment.
         """
         try:
             with contextlib.ExitStack() as undo:
@@ -83,10 +88,12 @@ class SpoolFile:
                 marks = self._marks(agent_id, default_agent_id)
                 undo.pop_all()
         except (sqlite3.Error, OSError) as error:
-            raise SpoolUnusable(
+            # What SQLite calls operational is the disk's, a lock's or a permission's doing.
+            passing = isinstance(error, sqlite3.OperationalError | OSError)
+            raise (SpoolUnusable if passing else SpoolRefused)(
                 f"the agent's spool {self.path} cannot be opened: {error}; "
-                "check the disk and the folder's permissions, or move the file away "
-                "(reports in it that the ledger does not have are lost then)"
+                "check the disk and the folder's permissions, or move it away, with its -wal and "
+                "-shm (reports in it that the ledger does not have are lost then)"
             ) from error
         self._removed = marks.forgotten
         return marks
@@ -158,9 +165,9 @@ class SpoolFile:
                 self._db.execute("INSERT OR IGNORE INTO mark VALUES (?, ?)", (name, value))
         marks = dict(self._db.execute("SELECT name, value FROM mark"))
         if int(marks["layout"]) > _LAYOUT:
-            raise SpoolUnusable(f"the agent's spool {self.path} was written by a newer Rung")
+            raise SpoolRefused(f"the agent's spool {self.path} was written by a newer Rung")
         if agent_id not in {None, marks["agent_id"]}:
-            raise SpoolUnusable(
+            raise SpoolRefused(
                 f"the agent's spool {self.path} belongs to the agent {marks['agent_id']!r}, not "
                 f"{agent_id!r}; start it under that name or give it another folder"
             )
