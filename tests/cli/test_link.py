@@ -91,6 +91,29 @@ def test_status_names_agents_that_are_drained(server: Scripted, rung: Rung) -> N
     assert "joined" not in rung("status").out
 
 
+def test_status_says_why_something_is_never_placed(server: Scripted, rung: Rung) -> None:
+    """Once for all that wait for the same reason; an older server gives none."""
+    item = {
+        "allocation_id": "k3v9x2ab.0.1",
+        "pool": "compute-pool",
+        "experiment_id": "k3v9x2ab",
+        "trial_id": "k3v9x2ab.0",
+        "run": 1,
+        "slots": 1,
+        "priority": 42,
+        "requested_at": "2026-01-31T12:00:00Z",
+        "withdrawn": False,
+    }
+    facts = {"version": "0", "ledger_id": "l", "experiments": {}, "pools": [], "dead_letters": 0}
+    server.on("/status", json_answer(facts))
+    server.on("/agents", json_answer({"items": []}))
+    items = [item | {"reason": "pool compute-pool has no agent"}] * 2 + [item]
+    server.on("/queue", json_answer({"items": items, "next_cursor": None}))
+    out = rung("status").out
+    assert out.count("Cannot be placed: pool compute-pool has no agent\n") == 1
+    assert out.count("Cannot be placed") == 1
+
+
 def test_audit_over_http(server: Scripted, rung: Rung) -> None:
     """Without a ledger here, the gateway audits; what differs is exit code 1."""
     difference = {

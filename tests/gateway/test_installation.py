@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway.client import Client
@@ -210,6 +211,7 @@ async def test_agents_and_queue_are_shown(world: World) -> None:
     assert [(it["trial_id"], it["withdrawn"]) for it in rest["items"]] == [
         (f"{EXPERIMENT}.1", True)
     ]
+    assert [it["reason"] for it in queue["items"] + rest["items"]] == [None, None]
     assert status["pools"] == [
         {
             "name": "default",
@@ -220,6 +222,17 @@ async def test_agents_and_queue_are_shown(world: World) -> None:
             "draining": 1,
         }
     ]
+
+
+async def test_queue_says_what_can_never_be_placed(world: World) -> None:
+    """What only waits for its turn has no reason; what no agent could hold has one."""
+    large = msgspec.structs.replace(_requested(1), slots=3)
+    await world.write(_joined("a"), _requested(0), large)
+    async with world.gateway() as client:
+        queue = (await client.get("/queue"))["items"]
+
+    assert [it["reason"] is None for it in queue] == [True, False]
+    assert queue[1]["reason"].startswith("pool default cannot give a trial 3 slots")
 
 
 async def test_dead_letters_are_shown(world: World) -> None:

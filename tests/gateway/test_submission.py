@@ -9,6 +9,7 @@ import pytest
 from gateway.client import TOKEN, Client
 from gateway.conftest import EXPERIMENT_FILE, World, archive
 from rung.events import LedgerUnavailable, decode
+from rung.events.allocation import AgentJoined, Slot
 from rung.events.experiment import ExperimentSubmitted
 from rung.expconf.code import check_archive
 from rung.gateway.config import Settings
@@ -30,6 +31,35 @@ async def test_experiment_is_on_record(world: World, client: Client) -> None:
     assert fact.code_digest is None
     assert 0 <= fact.config["reproducibility"]["experiment_seed"] < 2**31
     assert fact.config["max_restarts"] == 5
+
+
+@pytest.mark.parametrize(
+    ("resources", "words"),
+    [
+        ("{slots_per_trial: 4}", None),
+        ("{slots_per_trial: 5}", "resources: pool default cannot give a trial 5 slots"),
+        ("{resource_pool: compute-pool}", "resources: pool compute-pool has no agent"),
+    ],
+)
+async def test_what_can_never_be_placed_is_told(
+    world: World, resources: str, words: str | None
+) -> None:
+    """A pool without agents, or a gang that its agents could not hold, is taken in and told."""
+    for name in ("a", "b"):
+        slots = [Slot(id=number, kind="cuda", name="GPU") for number in range(2)]
+        await world.write(
+            AgentJoined(pool="default", agent_id=name, incarnation=1, hostname="h", slots=slots)
+        )
+    text = f"{EXPERIMENT_FILE}resources: {resources}\n"
+    async with world.gateway() as client:
+        submitted = await client.submit(text)
+        checked = await client.call("POST", "/experiments/validate", data=text.encode())
+
+    assert submitted.status == 201
+    assert submitted.json["warnings"] == checked.json["warnings"]
+    told = submitted.json["warnings"]
+    assert [line.startswith(words or "") for line in told] == ([] if words is None else [True])
+    assert all("there is default (2 x 2 slots)" in line for line in told)
 
 
 async def test_own_write_is_read_at_once(client: Client) -> None:

@@ -63,6 +63,8 @@ def _tell(where: str, found: "Status", agents: "list[Agent]", queue: "list[Queue
         )
         if len(queue) > 20:
             click.echo(f"and {len(queue) - 20} more")
+        for reason in dict.fromkeys(item.reason for item in queue if item.reason):
+            click.echo(f"Cannot be placed: {reason}")
 
 
 def _tell_agents(here: "list[Agent]") -> None:

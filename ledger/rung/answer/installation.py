@@ -48,6 +48,9 @@ class QueueItem(Struct, kw_only=True):
     priority: int
     requested_at: Time
     withdrawn: bool
+    reason: Annotated[
+        str | None, Meta(description="why the agents of now could never place it")
+    ] = None
 
 
 class Queue(Struct, kw_only=True):

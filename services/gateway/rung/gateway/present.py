@@ -4,7 +4,6 @@ from rung import answer
 from rung.events.trial import MetricValue, trial_id_of
 from rung.gateway.experiment import Best, Checkpoint, Experiment, Submission, Trial
 from rung.gateway.experiment_view import is_better
-from rung.gateway.pool_view import Agent, Pool
 from rung.gateway.progress import lengths_of, progress_of, rung_of
 
 
@@ -218,73 +217,6 @@ def _metrics_at(experiment: Experiment, item: Checkpoint) -> dict[str, MetricVal
         if validation.steps == item.steps:
             return validation.metrics
     return {}
-
-
-def agents(pool: Pool) -> list[answer.Agent]:
-    """Return a pool's agents with what holds their slots, by id."""
-    held: dict[tuple[str, int, int], str] = {
-        (share.agent_id, share.incarnation, slot): name
-        for name, running in pool.running.items()
-        for share in running.shares
-        for slot in share.slots
-    }
-    return [_agent(pool, pool.agents[name], held) for name in sorted(pool.agents)]
-
-
-def _agent(pool: Pool, agent: Agent, held: dict[tuple[str, int, int], str]) -> answer.Agent:
-    return answer.Agent(
-        id=agent.id,
-        pool=pool.name,
-        hostname=agent.hostname,
-        incarnation=agent.incarnation,
-        state=agent.state,
-        since=agent.since,
-        slots=[
-            answer.SlotUse(
-                id=slot.id,
-                kind=slot.kind,
-                name=slot.name,
-                allocation_id=held.get((agent.id, agent.incarnation, slot.id)),
-            )
-            for slot in agent.slots
-        ],
-        reason=agent.reason,
-    )
-
-
-def waiting(pools: list[Pool]) -> list[answer.QueueItem]:
-    """Return what waits for slots, by pool, priority and age."""
-    found = [
-        answer.QueueItem(
-            allocation_id=name,
-            pool=pool.name,
-            experiment_id=item.experiment_id,
-            trial_id=item.trial_id,
-            run=item.run,
-            slots=item.slots,
-            priority=item.priority,
-            requested_at=item.requested_at,
-            withdrawn=item.withdrawn,
-        )
-        for pool in pools
-        for name, item in pool.waiting.items()
-    ]
-    return sorted(found, key=lambda it: (it.pool, it.priority, it.requested_at, it.allocation_id))
-
-
-def pool_status(pool: Pool) -> answer.PoolStatus:
-    """Return a pool in numbers; agents that are gone, or will be soon, do not count."""
-    known = agents(pool)
-    here = [agent for agent in known if agent.state == "joined"]
-    slots = [slot for agent in here for slot in agent.slots]
-    return answer.PoolStatus(
-        name=pool.name,
-        agents=len(here),
-        slots=len(slots),
-        slots_used=sum(1 for slot in slots if slot.allocation_id is not None),
-        waiting=len(pool.waiting),
-        draining=sum(agent.state == "draining" for agent in known),
-    )
 
 
 def _number(value: float) -> float:

@@ -7,7 +7,7 @@ import msgspec
 from aiohttp import web
 
 from rung import answer
-from rung.gateway import present
+from rung.gateway import present, present_pool
 from rung.gateway.context import context_of, reply
 from rung.gateway.query import NoQuery, PageQuery, page, read_query
 from rung.gateway.route import Route
@@ -17,7 +17,7 @@ async def list_agents(request: web.Request) -> web.Response:
     """List the agents of all pools and what holds their slots."""
     read_query(request, NoQuery)
     pools = context_of(request).views.pools()
-    items = [agent for pool in pools for agent in present.agents(pool)]
+    items = [agent for pool in pools for agent in present_pool.agents(pool)]
     return reply(answer.AgentList(items=items))
 
 
@@ -25,7 +25,7 @@ async def list_queue(request: web.Request) -> web.Response:
     """List what waits for slots."""
     query = read_query(request, PageQuery)
     shown, cursor = page(
-        present.waiting(context_of(request).views.pools()),
+        present_pool.waiting(context_of(request).views.pools()),
         query,
         lambda it: (it.pool, it.priority, it.requested_at, it.allocation_id),
     )
@@ -59,7 +59,7 @@ async def show_status(request: web.Request) -> web.Response:
             version=version("rung"),
             ledger_id=context.ledger.id,
             experiments=counts,
-            pools=[present.pool_status(pool) for pool in context.views.pools()],
+            pools=[present_pool.pool_status(pool) for pool in context.views.pools()],
             dead_letters=context.views.letter_count(),
         )
     )

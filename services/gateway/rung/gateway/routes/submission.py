@@ -18,6 +18,7 @@ from rung.expconf import ExperimentConfig, InvalidExperimentFile, load
 from rung.expconf.code import CodeArchive, InvalidCode, check_archive
 from rung.expconf.entrypoint import missing_script
 from rung.gateway import name
+from rung.gateway.capacity import shortage
 from rung.gateway.context import Context, context_of, reply
 from rung.gateway.experiment import Experiment
 from rung.gateway.idempotency import REUSED, key_of, once
@@ -38,7 +39,8 @@ async def validate_experiment(request: web.Request) -> web.Response:
     context = context_of(request)
     config = _load(await read_body(request, context.settings.config_bytes_max))
     resolve_start(context.views, config.expanded())
-    return reply(answer.Validated(config=config.expanded(), warnings=config.warnings))
+    warnings = _warnings(context, config)
+    return reply(answer.Validated(config=config.expanded(), warnings=warnings))
 
 
 async def submit_experiment(request: web.Request) -> web.Response:
@@ -59,8 +61,19 @@ async def submit_experiment(request: web.Request) -> web.Response:
     async with once(context, key):
         experiment_id = await _submit(context, key, parts, config, code)
     url = f"/api/v1/experiments/{experiment_id}"
-    accepted = answer.Submitted(experiment_id=experiment_id, url=url, warnings=config.warnings)
+    warnings = _warnings(context, config)
+    accepted = answer.Submitted(experiment_id=experiment_id, url=url, warnings=warnings)
     return reply(accepted, status=201, Location=url)
+
+
+def _warnings(context: Context, config: ExperimentConfig) -> list[str]:
+    """Return what the author should know of the file, and of the agents that are to train it.
+
+    What they could not place is accepted all the same, for agents come and go.
+    """
+    wanted = config.settings.resources
+    lack = shortage(context.views.pools(), wanted.resource_pool, wanted.slots_per_trial)
+    return config.warnings if lack is None else [*config.warnings, f"resources: {lack}"]
 
 
 async def _submit(

@@ -1,0 +1,51 @@
+"""Whether a pool's agents of now could ever give a trial its slots, and why not.
+
+The rule is the scheduler's: a gang goes to one agent that is large enough, or fills several of
+equal size. Agents that are being drained, have left or are lost give nothing. Whatever is idle or
+not makes no difference here: a trial that only has to wait for its turn lacks nothing. Nor is it
+told of an installation without any agent: it has just been started, and `rung status` says so.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from rung.gateway.pool_view import Pool
+
+
+def shortage(pools: Iterable[Pool], name: str, slots: int) -> str | None:
+    """Return why a trial of so many slots cannot be placed in a pool, in words, or None.
+
+    Args:
+        pools: all that there are.
+        name: of the trial's pool.
+        slots: that it wants at once.
+    """
+    offers = {pool.name: _sizes(pool) for pool in pools}
+    sizes = offers.get(name, Counter())
+    if _holds(sizes, slots) or not any(offers.values()):
+        return None
+    if not sizes:
+        lack = f"pool {name} has no agent, so what is submitted to it waits until one joins"
+    else:
+        lack = (
+            f"pool {name} cannot give a trial {slots} slots, neither on one agent nor on several"
+            " of equal size that it fills, so it waits until other agents join"
+        )
+    known = [f"{other} ({_told(of)})" for other, of in sorted(offers.items()) if of]
+    return f"{lack}; there is {', '.join(known)}"
+
+
+def _sizes(pool: Pool) -> Counter[int]:
+    """Return how many agents there are of each size."""
+    return Counter(len(agent.slots) for agent in pool.agents.values() if agent.state == "joined")
+
+
+def _holds(sizes: Counter[int], slots: int) -> bool:
+    return any(
+        size >= slots or (size > 0 and slots % size == 0 and count >= slots // size)
+        for size, count in sizes.items()
+    )
+
+
+def _told(sizes: Counter[int]) -> str:
+    return ", ".join(f"{count} x {size} slots" for size, count in sorted(sizes.items()))
