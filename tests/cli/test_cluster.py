@@ -1,6 +1,6 @@
 """`rung cluster`: what is refused, what is said of a cluster that is away, and what is wrong."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import click
 import pytest
@@ -12,12 +12,14 @@ from rung.cli.cluster_print import print_status
 from rung.cli.cluster_status import (
     Broker,
     ClusterStatus,
-    Consumer,
     Letter,
     TopicStatus,
     _judge,
 )
 from rung.cli.decider_status import Decider, PoolStatus
+from rung.cli.forwarder_status import Consumer
+
+NOW = datetime(2026, 1, 1, 2, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,11 @@ def _status() -> ClusterStatus:
         brokers=[Broker(id=1, address="a:9092", answers=True)],
         topics=[TopicStatus(name="pools", events=7, ends=[3, 4], leaderless=[], behind=[])],
         replicas={"searcher": [replica]},
-        consumers=[Consumer(name="searcher-intake", topic="placements", lag=2, lags=[2, 0])],
+        consumers=[
+            Consumer(
+                name="searcher-intake", topic="placements", lag=2, lags=[2, 0], positions=[5, 3]
+            )
+        ],
         deciders=[
             Decider(
                 name="searcher", facts=4321, since_decision=5, since_snapshot=21, snapshot_s=61.0
@@ -90,7 +96,7 @@ def _status() -> ClusterStatus:
 def test_everything_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     """All is well comes first, then what there is."""
     status = _status()
-    _judge(status)
+    _judge(status, NOW)
     print_status(status)
     text = capsys.readouterr().out
     assert text.startswith("All is well.\n")
@@ -108,7 +114,7 @@ def test_everything_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_is_wrong_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
-    """Brokers, then topics, then services, then what is due; one line each."""
+    """Brokers, topics, services, what is due, what waits, dead letters; one line each."""
     status = _status()
     status.brokers.append(Broker(id=2, address=None, answers=False))
     status.topics[0].leaderless = [1]
@@ -117,7 +123,10 @@ def test_what_is_wrong_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     status.deciders[0].pending = 12
     status.deciders[0].broken = {"k3v9x2ab": "ValueError: no"}
     status.problems = ["searcher-intake: it does not answer"]
-    _judge(status)
+    status.consumers[0].still = [0]
+    status.pools.append(PoolStatus(name="compute", agents=0, slots=0, idle=0, waiting=16))
+    status.newest_letters[0].time = "2026-01-01T01:30:00.000Z"
+    _judge(status, NOW)
     assert status.problems == [
         "broker 2 (gone) does not answer",
         "pools: nobody leads partition 1",
@@ -125,7 +134,33 @@ def test_what_is_wrong_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
         "scheduler: no replica runs",
         "searcher: 12 decisions are due",
         "searcher: cannot go on with k3v9x2ab: ValueError: no",
+        "searcher-intake: stands still, 2 records behind on placements",
+        "pool compute: 16 allocations wait, and it has no agent",
+        "dead letters: 1 in all, the newest at 2026-01-01T01:30:00.000Z by searcher",
         "searcher-intake: it does not answer",
     ]
     print_status(status)
-    assert capsys.readouterr().out.startswith("WRONG: 7\n  broker 2 (gone) does not answer\n")
+    assert capsys.readouterr().out.startswith("WRONG: 10\n  broker 2 (gone) does not answer\n")
+
+
+@pytest.mark.parametrize(
+    ("lag", "expected"),
+    [(10_000, None), (10_001, "searcher-intake: 10,001 records behind on placements")],
+)
+def test_a_forwarder_that_moves_may_be_a_little_behind(lag: int, expected: str | None) -> None:
+    """As for the alert: so many records are more than a moment's work."""
+    found = Consumer(
+        name="searcher-intake", topic="placements", lag=lag, lags=[lag], positions=[0]
+    )
+    assert found.problem() == expected
+
+
+@pytest.mark.parametrize(
+    "time", ["2026-01-01T01:00:00Z", "2025-01-01T00:00:00Z", "x", "2026-01-01"]
+)
+def test_an_old_dead_letter_is_no_problem(time: str) -> None:
+    """It stays on record, so it would be one for ever; an hour long it is."""
+    status = _status()
+    status.newest_letters[0].time = time
+    _judge(status, NOW)
+    assert status.problems == []

@@ -8,7 +8,7 @@ from typing import Any
 from rung.cli.decider_status import Knowledge
 from rung.events import Payload, partition_of
 from rung.events.allocation import AgentJoined, Slot
-from rung.events.experiment import ExperimentSubmitted
+from rung.events.experiment import ExperimentSubmitted, PauseRequested
 from rung.host import FactWriter, Process, host
 from rung.ledger import Draft, MemoryLedger
 from rung.scheduler.machine import Scheduler
@@ -68,6 +68,19 @@ async def test_decisions_that_nobody_took_are_due() -> None:
     assert (decider.since_snapshot, decider.snapshot_s) == (1, None)
     assert known.experiments == {"active": 1}
     assert await ledger.end("searches", PARTITION) == 0
+
+
+async def test_what_was_only_on_its_way_is_not_due() -> None:
+    """What is on record a moment later is no longer counted; what is not, still is."""
+    ledger = MemoryLedger()
+    await _write(ledger, _submitted())
+    late = await _known(ledger, Searcher())
+    never = await _known(ledger, Searcher())
+    await never.look_again(ledger)
+    async with _hosting(ledger, Searcher()):
+        await _write(ledger, PauseRequested(experiment_id=EXPERIMENT))
+    await late.look_again(ledger)
+    assert (never.deciders[0].pending, late.deciders[0].pending) == (3, 0)
 
 
 async def test_what_was_decided_is_not_due() -> None:

@@ -114,6 +114,8 @@ async def test_status_tells_what_is_due(
         assert replica["partitions"] == {"experiments": [0, 1], "placements": [0, 1]}
     lag = {item["name"]: item["lag"] for item in status["consumers"]}
     assert lag["scheduler-intake"] == 3
+    still = "scheduler-intake: stands still, 3 records behind on searches"
+    assert still in status["problems"]
     assert "2 active" not in (text := operator.cluster("status").stdout)
     assert "1 active" in text
     assert text.startswith("WRONG: ")

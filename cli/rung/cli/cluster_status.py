@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from aiokafka.protocol.metadata import MetadataRequest
@@ -11,6 +12,7 @@ from msgspec import Struct, field
 from rung.cli.cluster_group import Replica, replicas_of
 from rung.cli.decider_status import Decider, Knowledge, PoolStatus
 from rung.cli.deciders import DECIDERS
+from rung.cli.forwarder_status import Consumer, look, look_again
 from rung.cli.ledger import FORWARDERS
 from rung.events import TOPICS, LedgerError, decode, topic
 from rung.events.metric import MessageRejected
@@ -24,6 +26,10 @@ SHARED: Final = ("searcher", "scheduler", "checkpoint-gc", "metrics")
 """Services whose replicas share partitions."""
 _LETTERS: Final = 5
 _PATIENCE_S: Final = 6.0
+_MOMENT_S: Final = 1.0
+"""What is due now and on record a moment later was only on its way."""
+_RECENT: Final = timedelta(hours=1)
+"""So long a dead letter is news, as for the alert `RungDeadLetter`; it stays for ever."""
 
 
 class Broker(Struct, kw_only=True):
@@ -44,15 +50,6 @@ class TopicStatus(Struct, kw_only=True):
     leaderless: list[int]
     behind: list[int]
     """Partitions that do not lie on as many brokers as they should."""
-
-
-class Consumer(Struct, kw_only=True):
-    """What is not yet carried over from one topic to another."""
-
-    name: str
-    topic: str
-    lag: int
-    lags: list[int]
 
 
 class Letter(Struct, kw_only=True):
@@ -118,7 +115,7 @@ async def survey(url: str, settings: KafkaSettings, store: ObjectStore | None) -
             await ledger.close()
     finally:
         await cluster.close()
-    _judge(status)
+    _judge(status, datetime.now(UTC))
     return status
 
 
@@ -191,6 +188,7 @@ async def _look_at_records(
     for process in DECIDERS:
         folding = known.fold(ledger, process, from_snapshots=from_snapshots)
         await _look(status, process.name, folding)
+    await _look_again(ledger, status, known)
     status.deciders, status.pools = known.deciders, known.pools
     status.experiments = dict(known.experiments)
     await _look(status, "dead letters", _look_at_letters(ledger, status))
@@ -219,11 +217,18 @@ async def _look_at_replicas(cluster: Cluster, service: str, status: ClusterStatu
 async def _look_at_consumer(
     ledger: KafkaLedger, name: str, followed: str, status: ClusterStatus
 ) -> None:
-    lags = [
-        await ledger.end(followed, number) - await ledger.position(name, followed, number)
-        for number in range(ledger.partitions(followed))
-    ]
-    status.consumers.append(Consumer(name=name, topic=followed, lag=sum(lags), lags=lags))
+    status.consumers.append(await look(ledger, name, followed))
+
+
+async def _look_again(ledger: KafkaLedger, status: ClusterStatus, known: Knowledge) -> None:
+    """Leave out what was only on its way: a cluster that works always has something due."""
+    behind = [consumer for consumer in status.consumers if consumer.lag]
+    if not behind and not known.due:
+        return
+    await asyncio.sleep(_MOMENT_S)
+    for consumer in behind:
+        await _look(status, consumer.name, look_again(ledger, consumer))
+    await _look(status, "deciders", known.look_again(ledger))
 
 
 async def _look_at_letters(ledger: KafkaLedger, status: ClusterStatus) -> None:
@@ -247,7 +252,7 @@ async def _look_at_letters(ledger: KafkaLedger, status: ClusterStatus) -> None:
     status.newest_letters = sorted(letters, key=lambda it: it.time, reverse=True)[:_LETTERS]
 
 
-def _judge(status: ClusterStatus) -> None:
+def _judge(status: ClusterStatus, now: datetime) -> None:
     """Say what is wrong, the worst first."""
     wrong = [
         f"broker {broker.id} ({broker.address or 'gone'}) does not answer"
@@ -265,7 +270,23 @@ def _judge(status: ClusterStatus) -> None:
             wrong.append(f"{decider.name}: {decider.pending:,} decisions are due")
         for key, reason in decider.broken.items():
             wrong.append(f"{decider.name}: cannot go on with {key}: {reason}")
+    wrong += [problem for item in status.consumers if (problem := item.problem())]
+    wrong += [
+        f"pool {pool.name}: {pool.waiting:,} allocations wait, and it has no agent"
+        for pool in status.pools
+        if pool.waiting and not pool.agents
+    ]
+    if status.newest_letters and _is_recent(newest := status.newest_letters[0], now):
+        count = f"{status.dead_letters:,} in all, the newest at {newest.time} by {newest.reader}"
+        wrong.append(f"dead letters: {count}")
     status.problems = wrong + status.problems
+
+
+def _is_recent(letter: Letter, now: datetime) -> bool:
+    try:
+        return now - datetime.fromisoformat(letter.time) < _RECENT
+    except (TypeError, ValueError):  # no time, or one of no zone
+        return False
 
 
 def _numbers(partitions: list[int]) -> str:

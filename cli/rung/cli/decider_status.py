@@ -52,11 +52,23 @@ class PoolStatus(Struct, kw_only=True):
     """Allocations."""
 
 
+class Due(Struct):
+    """Decisions of a partition that were not on record when somebody looked."""
+
+    decider: Decider
+    topic: str
+    partition: int
+    position: int
+    """Where the first of them is to lie."""
+    count: int
+
+
 class Knowledge(Struct):
     """What all deciders know together."""
 
     deciders: list[Decider] = field(default_factory=list[Decider])
     pools: list[PoolStatus] = field(default_factory=list[PoolStatus])
+    due: list[Due] = field(default_factory=list[Due])
     experiments: Counter[str] = field(default_factory=Counter[str])
     """State → how many, of those that have not ended."""
 
@@ -73,11 +85,28 @@ class Knowledge(Struct):
             if from_snapshots:
                 fold = await recover(ledger, process, partition)
             ages.append(await _age(ledger, process.facts, partition, fold.facts))
-            await _fold(ledger, process, partition, fold, decider)
+            pending = await _fold(ledger, process, partition, fold, decider)
+            if pending:
+                self.due.append(
+                    Due(decider, process.decisions, partition, fold.decisions, pending)
+                )
             self._learn(fold)
         if all(age is not None for age in ages):
             decider.snapshot_s = max(age for age in ages if age is not None)
         self.deciders.append(decider)
+
+    async def look_again(self, ledger: Ledger) -> None:
+        """Count what is still due a while later; what is on record by now was only on its way.
+
+        A partition's decisions come from one process, in the order in which they are due.
+
+        Raises:
+            LedgerError: the ledger does not answer.
+        """
+        for item in self.due:
+            came = await ledger.end(item.topic, item.partition) - item.position
+            item.decider.pending -= min(came, item.count)
+        self.due.clear()
 
     def _learn(self, fold: PartitionFold[Any]) -> None:
         for state in fold.states():
@@ -105,18 +134,22 @@ async def _fold(
     partition: int,
     fold: PartitionFold[Any],
     decider: Decider,
-) -> None:
+) -> int:
+    """Fold a partition up to its present end; return how many decisions are due in it."""
     end = await ledger.end(process.facts, partition)
     decider.facts += end
     decider.since_snapshot += end - fold.facts
     await read_decisions(ledger, process, fold, partition)
     decider.since_decision += end - await _newest_decided(ledger, process, partition, fold) - 1
+    pending = 0
     while fold.facts < end:
         records = await ledger.read(process.facts, partition, fold.facts, _READ_MAX)
         if not records:
             break
-        decider.pending += sum(len(fold.fold(record).new) for record in records)
+        pending += sum(len(fold.fold(record).new) for record in records)
+    decider.pending += pending
     decider.broken |= fold.quarantined
+    return pending
 
 
 async def _newest_decided(
