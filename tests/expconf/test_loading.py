@@ -226,6 +226,23 @@ def test_what_has_no_effect_is_told() -> None:
     assert given(PLAIN).warnings == []
 
 
+def test_secrets_are_told_of_and_kept() -> None:
+    """The script gets them, so the ledger holds them; an empty section is worth no word."""
+    config = given(PLAIN + "data: {secrets: {token: hush}}\n")
+    [warning] = config.warnings
+    assert warning.startswith(
+        "data.secrets is hidden where the experiment is shown, but the ledger"
+    )
+    assert config.expanded()["data"] == {"secrets": {"token": "hush"}}
+    assert given(PLAIN + "data: {secrets: {}}\n").warnings == []
+
+
+def test_what_stands_for_a_secret_is_refused() -> None:
+    """Who hands a shown configuration in again is told, and no trial gets asterisks."""
+    text = PLAIN + "data: {secrets: {a: '********', b: [x, {c: '********'}]}, d: '********'}\n"
+    assert set(refused(text)) == {"data.secrets.a", "data.secrets.b[1].c"}
+
+
 def test_what_has_an_effect_is_not_told() -> None:
     """Accumulation is the trainer's; of the switches beside it each is named by itself."""
     text = (

@@ -106,6 +106,24 @@ async def test_repeated_and_stale_reports_count_once(world: World) -> None:
     assert shown["best"] == {"value": 0.4, "steps": 40}
 
 
+async def test_secrets_are_not_shown(world: World, client: Client) -> None:
+    """Neither the configuration nor the file shows them; on record, for the run, they are."""
+    plain = (await client.submit(EXPERIMENT_FILE)).json
+    answer = await client.submit(EXPERIMENT_FILE + "data: {n: 1, secrets: {token: hush}}\n")
+    shown = await client.call("GET", answer.json["url"].removeprefix("/api/v1"))
+    again = await client.submit(shown.json["source"])
+    facts = await world.all("experiments")
+
+    assert b"hush" not in shown.body
+    assert shown.json["config"]["data"] == {"n": 1, "secrets": {"token": "********"}}
+    assert any("data.secrets" in warning for warning in answer.json["warnings"])
+    assert (again.status, again.json["errors"][0]["path"]) == (422, "data.secrets.token")
+    assert sum("hush" in str(fact) for fact in facts) == 1
+    assert (await client.get(f"/experiments/{plain['experiment_id']}"))[
+        "source"
+    ] == EXPERIMENT_FILE
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", ["async_halving", "hyperband", "random"])
 async def test_ended_search_is_shown(world: World, name: str, seed: int) -> None:

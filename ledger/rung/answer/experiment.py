@@ -125,7 +125,10 @@ class Experiment(ExperimentSummary, kw_only=True):
     """An experiment with all of its trials."""
 
     config: dict[str, Any]
-    source: Annotated[str, Meta(description="the experiment file as its author wrote it")]
+    source: Annotated[
+        str,
+        Meta(description="the file as its author wrote it; as JSON if `data.secrets` are hidden"),
+    ]
     code_digest: str | None
     actor: str | None
     plan: Plan | None

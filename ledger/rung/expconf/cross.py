@@ -8,6 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 from rung.expconf.hyperparameter import DEPTH_MAX, KINDS, Group, grid_points, leaves
 from rung.expconf.length import UNITS
 from rung.expconf.problem import PathPart, shortened, shown
+from rung.expconf.secret import hidden_in
 
 GRID_MAX: Final = 100_000
 """Trials of a grid search."""
@@ -18,6 +19,8 @@ _CONSTANTS: Final = (
     "the searcher `single` trains one trial with constants;"
     " write one value, or search with `random`, `grid` or `adaptive_asha`"
 )
+
+_HIDDEN: Final = "is what is shown in place of a secret; write the secret itself again"
 
 Found = tuple[tuple[PathPart, ...], str]
 """Path and message."""
@@ -36,6 +39,7 @@ def check(tree: dict[str, Any]) -> list[Found]:
         *_slots(_map(tree, "resources")),
         *_place(tree),
         *_profiling(_map(tree, "profiling")),
+        *[(path, _HIDDEN) for path in hidden_in(tree)],
     ]
 
 

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from rung.expconf.hyperparameter import Group, Log, leaves
 from rung.expconf.problem import dotted
+from rung.expconf.secret import hide
 
 _HERE: Final = "has no effect here"
 _STORE: Final = "checkpoints go to the platform's own store"
@@ -75,6 +76,11 @@ def warnings_of(tree: dict[str, Any], space: Group, plain: dict[str, Any]) -> li
             f"checkpoint_storage.{name} is stored with the experiment for all to read; remove it"
             for name in _SECRETS
             if storage.get(name) is not None
+        )
+    if hide(tree) is not tree:
+        found.append(
+            "data.secrets is hidden where the experiment is shown, but the ledger, its exports and"
+            " its event streams hold it in clear; let the script read it from its machine instead"
         )
     found.extend(_exponents(space))
     return found

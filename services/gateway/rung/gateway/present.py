@@ -2,6 +2,7 @@
 
 from rung import answer
 from rung.events.trial import MetricValue, trial_id_of
+from rung.expconf.secret import hide, text_without
 from rung.gateway.experiment import Best, Checkpoint, Experiment, Submission, Trial
 from rung.gateway.experiment_view import is_better
 from rung.gateway.progress import lengths_of, progress_of, rung_of
@@ -54,10 +55,12 @@ def detail(experiment: Experiment, now: float) -> answer.Experiment:
             brackets=experiment.plan,
         )
     fields = {name: getattr(shown, name) for name in shown.__struct_fields__}
+    config = hide(submission.config)
+    plain = config is submission.config
     return answer.Experiment(
         **fields,
-        config=submission.config,
-        source=submission.source,
+        config=config,
+        source=submission.source if plain else text_without(submission.source),
         code_digest=submission.code_digest,
         actor=submission.actor,
         plan=plan,
