@@ -1,6 +1,12 @@
 """Making a run leave: by word, by signal, by force."""
 
+import asyncio
+import signal
+
+import pytest
+
 from agent.rig import SPEAK, Rig
+from rung.agent.departure import ASKED_BY, Departure, respite_of
 from rung.events.trial import TrialStarted
 
 
@@ -58,3 +64,23 @@ async def test_withdrawn_before_it_started(rig: Rig) -> None:
     ended = await rig.end_of(allocation)
     assert (ended.exit.outcome, ended.exit.message) == ("killed", "withdrawn before it started")
     assert ended.of(TrialStarted) == []
+
+
+@pytest.mark.parametrize(("first", "second"), [(0.01, 60.0), (60.0, 0.01)])
+async def test_who_is_asked_twice_gets_no_longer(first: float, second: float) -> None:
+    """The earlier of two deadlines holds, and its words say when."""
+    sent: asyncio.Queue[signal.Signals] = asyncio.Queue()
+    departure = Departure(sent.put_nowait)
+    departure.ask(first, [], spoke=True)
+    departure.ask(second, [], spoke=True)
+    async with asyncio.timeout(5):
+        assert await sent.get() == signal.SIGKILL
+    assert "within 0.01 s" in (departure.conduct.sent_sigkill or "")
+
+
+@pytest.mark.parametrize(("notice_s", "leave_s"), [(120.0, 30.0), (30.0, 7.5), (0.0, 5.0)])
+def test_a_notice_is_used_up(notice_s: float, leave_s: float) -> None:
+    """Trials have most of it; what is left is for their checkpoints and the agent's goodbye."""
+    respite = respite_of(notice_s, 5.0)
+    assert respite.leave_s == pytest.approx(leave_s)
+    assert notice_s == 0 or 0.9 < ASKED_BY + sum(respite) / notice_s < 1

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from agent.metadata import metadata_service
 from agent.process import eventually
 from agent.rig import SPEAK, Rig
-from rung.events.allocation import AgentJoined
+from rung.agent import agent
+from rung.events.allocation import AgentJoined, AgentLeft
 from rung.events.checkpoint import CheckpointDamaged, CheckpointStored
 from rung.events.trial import TrialExited, TrialRestored
 from rung.objects import ObjectMissing, ObjectStore, open_store, read_manifest
@@ -286,3 +288,21 @@ async def test_a_run_that_claims_what_it_did_not_stage_has_failed(running: Rig) 
     assert ended.exit.outcome == "failed"
     assert "could not be stored: no object" in ended.exit.message
     assert "could not be stored" in ended.printed()[0]
+
+
+async def test_a_notice_leaves_time_for_what_is_on_its_way(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the machine is taken away, the agent says goodbye once the checkpoint has arrived."""
+    monkeypatch.setattr(agent, "ASKED_BY", 0.001)
+    wait = "    while not ctx.preempt.should_preempt(): time.sleep(0.01)\n"
+    script = "import time\n" + STORE.replace(" as ctx:\n", f" as ctx:\n    print('here')\n{wait}")
+    with metadata_service() as known:
+        rig.start(spot="gcp", metadata_url=known.url, spot_every_s=0.05, leave_s=0.0)
+        await rig.grant(code=rig.code(train=script))
+        await rig.until_printed("here")
+        known.take_away(30)
+        await rig.until(AgentLeft)
+        await rig.stop()
+    kinds = [type(event.data) for event in await rig.events()]
+    assert kinds.index(CheckpointStored) < kinds.index(AgentLeft)

@@ -7,6 +7,7 @@ import pytest
 
 from agent.metadata import metadata_service
 from agent.rig import SPEAK, Rig
+from rung.agent import agent
 from rung.agent.spot import Aws, Gcp, cloud_of, notice_from, notice_to
 from rung.events.allocation import AgentLeft, AllocationReleased, DrainRequested
 from rung.events.checkpoint import CheckpointStored
@@ -111,6 +112,22 @@ async def test_without_an_answer_the_agent_leaves_by_itself(rig: Rig) -> None:
         await rig.grant(code=rig.code(train=LEAVES))
         await rig.until_printed("here")
         known.take_away(1)
+        await rig.until(AgentLeft)
+        await rig.stop()
+    assert [it.steps_completed for it in await rig.until(CheckpointStored)] == [4]
+
+
+async def test_who_is_asked_again_has_the_rest_of_the_notice(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the few seconds that a SIGTERM leaves, which may be less than a checkpoint takes."""
+    monkeypatch.setattr(agent, "ASKED_BY", 0.001)
+    slow = LEAVES.replace("say(type='stored'", "import time; time.sleep(0.3)\nsay(type='stored'")
+    with metadata_service() as known:
+        rig.start(spot="gcp", metadata_url=known.url, spot_every_s=0.05, leave_s=0.1)
+        await rig.grant(code=rig.code(train=slow))
+        await rig.until_printed("here")
+        known.take_away(30)
         await rig.until(AgentLeft)
         await rig.stop()
     assert [it.steps_completed for it in await rig.until(CheckpointStored)] == [4]

@@ -26,6 +26,7 @@ from structlog.contextvars import bound_contextvars
 
 from rung.agent.config import Settings
 from rung.agent.conversation import Conversation
+from rung.agent.departure import ASKED_BY, Respite, respite_of
 from rung.agent.depot import Depot
 from rung.agent.drain import Drain
 from rung.agent.endpoint import Endpoint
@@ -58,9 +59,6 @@ from rung.objects import open_store
 
 _DRAIN_S: Final = 5.0
 _BACKLOG_S: Final = 30.0
-_OF_NOTICE: Final = 0.6
-"""How much of the time that the cloud leaves trials have for leaving as the scheduler asks them;
-who is still there then is asked once more, by the agent itself."""
 
 _log = structlog.get_logger()
 
@@ -127,8 +125,7 @@ class Agent:
         return self._drain.refused if self._offering is not None else "has not joined its pool"
 
     async def _open(self) -> None:
-        left = await asyncio.to_thread(kill_marked, self._folder)
-        if left:
+        if left := await asyncio.to_thread(kill_marked, self._folder):
             _log.warning("killed what an earlier agent left behind", processes=left)
         self._spool.open(self._settings.agent_id, socket.gethostname())
         try:
@@ -161,6 +158,7 @@ class Agent:
         taken = asyncio.create_task(self._taken_away())
         stopped, abandoned = (asyncio.create_task(event.wait()) for event in (stop, gone))
         always = (drain, starter, work, beat, facts)
+        leave_s = self._settings.leave_s
         try:
             ends = (*always, stopped, abandoned, taken)
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -169,7 +167,8 @@ class Agent:
                     task.result()  # raises: none of them ends by itself
             if not gone.is_set():
                 await _end(work)
-                await self._leave(starter, abandoned)
+                respite = taken.result() if taken.done() else Respite(leave_s, leave_s)
+                await self._leave(respite, starter, abandoned)
             if taken.done():
                 _log.info("has left; waits for the machine's end")
                 await asyncio.wait([stopped, abandoned], return_when=asyncio.FIRST_COMPLETED)
@@ -259,28 +258,29 @@ class Agent:
                 self._tasks[allocation_id].cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    async def _taken_away(self) -> None:
+    async def _taken_away(self) -> Respite:
         """Have the agent drained when the cloud says that it takes this machine away.
 
         The scheduler asks the runs to yield, on all agents that a gang is on, and gives this one
-        nothing new. Returns once they have, or when it is time to go without.
+        nothing new. Returns what time is left, once they have, or when it is time to go without.
         """
         settings = self._settings
         notice = await notice_to(settings.spot, settings.metadata_url, settings.spot_every_s)
         _log.warning("leaving", reason=notice.reason, seconds=notice.seconds)
         await self._presence.drain(notice.reason)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(notice.seconds * _OF_NOTICE):
+            async with asyncio.timeout(notice.seconds * ASKED_BY):
                 while self._tasks:
                     await asyncio.wait(list(self._tasks.values()))
+        return respite_of(notice.seconds, settings.leave_s)
 
-    async def _leave(self, starter: asyncio.Task[None], abandoned: asyncio.Task[Any]) -> None:
-        """Let trials checkpoint, end them, and say goodbye."""
+    async def _leave(self, respite: Respite, *shorter: asyncio.Task[Any]) -> None:
+        """Let trials checkpoint, end them, and say goodbye; or stop when a task ends before."""
         for run in self._runs.values():
             if run.launched:
-                run.leave(self._settings.leave_s)
+                run.leave(respite)
         ended = asyncio.create_task(self._end_runs())
-        await asyncio.wait([ended, starter, abandoned], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([ended, *shorter], return_when=asyncio.FIRST_COMPLETED)
         if not ended.done():
             ended.cancel()
             return

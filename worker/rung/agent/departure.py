@@ -7,14 +7,40 @@ connected does not know the platform's words, and gets SIGTERM.
 import asyncio
 import signal
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from rung.agent.endpoint import Connection
 from rung.agent.outcome import Conduct
 from rung.core.protocol import Preempt
 from rung.events.trial import RunSpec
 
+ASKED_BY: Final = 0.6
+"""How much of the time that the cloud leaves passes before the agent itself asks whoever is still
+there: the scheduler asked them at its beginning."""
+_KILLED_BY: Final = 0.85
+_ARRIVED_BY: Final = 0.95
+"""Until then their checkpoints may be on their way; the rest is for the agent's goodbye."""
 _GRACE_S: Final = 3600.0
+
+
+class Respite(NamedTuple):
+    """What runs have left when the agent itself goes, in seconds."""
+
+    leave_s: float
+    """Until they are killed."""
+    deliver_s: float
+    """After that, for their checkpoints to arrive."""
+
+
+def respite_of(notice_s: float, least_s: float) -> Respite:
+    """Return what is left once `ASKED_BY` of the time that the cloud leaves has passed.
+
+    Args:
+        notice_s: how long that time was.
+        least_s: what trials get in any case.
+    """
+    grace_s = max(least_s, notice_s * (_KILLED_BY - ASKED_BY))
+    return Respite(grace_s, notice_s * (_ARRIVED_BY - _KILLED_BY))
 
 
 class Departure:
@@ -36,7 +62,7 @@ class Departure:
         self.conduct = self.conduct._replace(refusal=reason)
 
     def ask(self, grace_s: float, connections: Sequence[Connection], *, spoke: bool) -> None:
-        """Ask the run to leave within the grace period.
+        """Ask the run to leave within the grace period, and no later than when asked before.
 
         Args:
             grace_s: after so many seconds it is killed.
@@ -44,13 +70,15 @@ class Departure:
             spoke: whether any ever was.
         """
         loop = asyncio.get_running_loop()
-        self.close()
-        self._leave_at = loop.time() + grace_s
-        reason = f"killed: it did not leave within {grace_s:g} s after it was asked to"
-        self._deadline = loop.call_later(grace_s, self.kill, reason)
+        leave_at = loop.time() + grace_s
+        if self._deadline is None or leave_at < self._leave_at:
+            self.close()
+            self._leave_at = leave_at
+            reason = f"killed: it did not leave within {grace_s:g} s after it was asked to"
+            self._deadline = loop.call_at(leave_at, self.kill, reason)
         self.conduct = self.conduct._replace(asked_to_leave=True)
         for connection in connections:
-            connection.say(Preempt(int(grace_s * 1000)))
+            self.remind(connection)
         if not spoke:
             self.conduct = self.conduct._replace(sent_sigterm=True)
             self._signal_all(signal.SIGTERM)
@@ -59,7 +87,7 @@ class Departure:
         """Tell a process that has connected only now, if the run was asked to leave."""
         if self.conduct.asked_to_leave:
             left_s = max(0.0, self._leave_at - asyncio.get_running_loop().time())
-            connection.say(Preempt(int(left_s * 1000)))
+            connection.say(Preempt(round(left_s * 1000)))
 
     def kill(self, reason: str) -> None:
         """Kill the run at once."""

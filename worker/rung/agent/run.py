@@ -26,7 +26,7 @@ from rung.agent.command import InvalidEntrypoint
 from rung.agent.conversation import Concerned, Conversation
 from rung.agent.crew import Crew
 from rung.agent.delivery import Delivery
-from rung.agent.departure import Departure, grace_of
+from rung.agent.departure import Departure, Respite, grace_of
 from rung.agent.launcher import places, wanted
 from rung.agent.launching import Identity, launch_of, network_of
 from rung.agent.lines import Level
@@ -132,13 +132,13 @@ class Run:
         else:
             self._ask_to_leave()
 
-    def leave(self, grace_s: float) -> None:
+    def leave(self, respite: Respite) -> None:
         """Make the launched run stop because the agent itself goes down."""
         assert self._launched
         self._outside.leave()
-        asyncio.get_running_loop().call_later(2 * grace_s, self._delivery.hurry)
+        asyncio.get_running_loop().call_later(sum(respite), self._delivery.hurry)
         if self._outside.asked != "kill":
-            self._ask_to_leave(grace_s)
+            self._ask_to_leave(respite.leave_s)
 
     def _ask_to_leave(self, within_s: float = math.inf) -> None:
         grace_s = grace_of(self._spec, self._node.settings.grace_s_max)
@@ -175,10 +175,10 @@ class Run:
 
     async def _delivered(self, ending: Ending | None) -> Ending | None:
         """Return how the run ended once its checkpoints have arrived."""
-        leave_s = self._node.settings.leave_s
+        lost = ending is None and not self._outside.leaving
         broken = ending is None or ending.outcome not in {"finished", "preempted"}
         await self._delivery.finish(
-            leave_s if ending is None else None, broken=broken and not self._gang
+            self._node.settings.leave_s if lost else None, broken=broken and not self._gang
         )
         if self._outside.alone and self._delivery.pending:
             return None  # it goes with the agent: what it stored last would not count
