@@ -24,6 +24,17 @@ def exited(code: int | None = 1, signal: int | None = None) -> Exited:
             "gpu_memory",
         ),
         ("jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory", "gpu_memory"),
+        ("torch.AcceleratorError: CUDA error: out of memory", "gpu_memory"),
+        ("RuntimeError: HIP error: out of memory", "gpu_memory"),
+        (
+            (
+                "tensorflow.python.framework.errors_impl.ResourceExhaustedError: {{function_node "
+                "__wrapped__Mul_device_/job:localhost/replica:0/task:0/device:GPU:0}} OOM when "
+                "allocating tensor with shape[9,9] and type float on "
+                "/job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc [Op:Mul]"
+            ),
+            "gpu_memory",
+        ),
         (
             "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is poss",
             "shared_memory",
@@ -69,6 +80,21 @@ def exited(code: int | None = 1, signal: int | None = None) -> Exited:
 def test_exceptions(words: str, kind: str) -> None:
     """The last line of a traceback tells the kind of the fault."""
     assert fault_of(exited(), words, [words], starved=False).kind == kind
+
+
+@pytest.mark.parametrize(("device", "kind"), [("GPU", "gpu_memory"), ("CPU", "host_memory")])
+def test_tensorflow_names_the_device_that_is_full(device: str, kind: str) -> None:
+    """In a line behind the exception's; where it dies without one, in what it logs."""
+    said = (
+        f"OOM when allocating tensor with shape[9,9] and type float on /task:0/device:{device}:0"
+    )
+    words = (
+        "tensorflow.python.framework.errors_impl.ResourceExhaustedError: Graph execution error:"
+    )
+    lines = [words, "", "Detected at node fc/MatMul defined at (most recent call last):", said]
+    assert fault_of(exited(), words, lines, starved=False).kind == kind
+    logged = f"W0000 op_kernel.cc:1858] OP_REQUIRES failed : RESOURCE_EXHAUSTED: {said}"
+    assert fault_of(exited(None, 6), "", [logged], starved=False).kind == kind
 
 
 def test_every_sentence_has_a_remedy() -> None:

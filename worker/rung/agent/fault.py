@@ -43,8 +43,9 @@ _HOST_MEMORY: Final = (
 SIGNS: Final = (
     _sign(
         "gpu_memory",
-        r"(CUDA|HIP) out of memory|OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY"
-        r"|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation|RESOURCE_EXHAUSTED",
+        r"(CUDA|HIP)( error:)? out of memory|OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY"
+        r"|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation"
+        r"|OOM when allocating tensor.*/device:GPU|RESOURCE_EXHAUSTED(?!.*/device:CPU)",
         "the GPU ran out of memory: lower the batch size, accumulate gradients over smaller "
         "batches, or train in mixed precision",
     ),
@@ -64,7 +65,8 @@ SIGNS: Final = (
     _sign(
         "host_memory",
         r"\bMemoryError\b|Unable to allocate .+ for an array|Cannot allocate memory"
-        r"|std::bad_alloc|DefaultCPUAllocator: |DataLoader worker .*killed by signal: Killed",
+        r"|std::bad_alloc|DefaultCPUAllocator: |DataLoader worker .*killed by signal: Killed"
+        r"|OOM when allocating tensor.*/device:CPU",
         _HOST_MEMORY,
     ),
     _sign(
