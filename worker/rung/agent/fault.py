@@ -166,6 +166,7 @@ def _texts(exception: str, lines: Sequence[str]) -> Iterator[str]:
         yield from reversed(lines)
         return
     yield exception
-    if exception in lines:
-        last = len(lines) - 1 - list(reversed(lines)).index(exception)
-        yield from lines[last + 1 :]
+    before = len(lines)  # lines up to the exception; none where so many came after it
+    while before and lines[before - 1] != exception:
+        before -= 1
+    yield from lines[before:]
