@@ -9,9 +9,12 @@ import pytest
 import structlog
 import torch
 
+from rung import core
 from rung import torch as rt
+from rung.core.distributed import Place
 from rung.core.protocol import Stored
-from rung.torch.reducing import Collected, OfEachRank
+from rung.torch.reducing import Collected, OfEachRank, Reducers
+from training.gpu import on_gpu
 from training.plain import INPUTS, PlainTrial
 from training.story import CONFIG, finish
 
@@ -255,3 +258,23 @@ def test_what_has_no_place_is_refused(start: Start) -> None:
     with pytest.raises(rt.InvalidPlan, match="give it a name"):
         rt.Trainer(trial, context).fit()
     finish(agent, context)
+
+
+def test_what_a_checkpoint_held_is_where_the_rest_is() -> None:
+    """A reducer gets all on the CPU, whether or not its trial was resumed on the way."""
+    found: list[type] = []
+
+    def reduce(values: list[torch.Tensor]) -> float:
+        found.extend(type(value) for value in values)
+        return float(sum(values))
+
+    ranks = core.DistributedContext(Place())
+    before, after = Reducers(ranks), Reducers(ranks)
+    first, second = (
+        each.wrap(reduce, "sum", training=True, validation=True) for each in (before, after)
+    )
+    first.update(on_gpu(1.0))
+    second.load_state_dict(first.state_dict())
+    second.update(on_gpu(2.0))
+    assert after.reduced(training=True) == {"sum": 3.0}
+    assert found == [torch.Tensor, torch.Tensor]

@@ -5,9 +5,10 @@
     self.f1.update((predictions, labels))           # in evaluate_batch or train_batch
 
 A function gets all that was given to `update` since the last report, or in this validation. What
-needs more is a `MetricReducer`, with an `update` of its own. Where a rank computes a batch only
-because others do, what is given to `update` does not count. What a report has not told yet is part
-of checkpoints; of a `MetricReducer`, if it has `state_dict` and `load_state_dict`.
+needs more is a `MetricReducer`, with an `update` of its own. Both get tensors on the CPU. Where a
+rank computes a batch only because others do, what is given to `update` does not count. What a
+report has not told yet is part of checkpoints; of a `MetricReducer`, if it has `state_dict` and
+`load_state_dict`.
 """
 
 import abc
@@ -190,7 +191,8 @@ def _ignored(*_given: Any, **_more: Any) -> None:
 
 
 def gathered(ranks: core.DistributedContext, value: Any) -> list[Any]:
-    """Return what each rank has, tensors included, on every rank."""
-    if ranks.size == 1:
-        return [value]
+    """Return what each rank has on every rank, tensors on the CPU.
+
+    There they are in a checkpoint, too, and what it held is together with what came after it.
+    """
     return ranks.allgather(mapped(value, lambda tensor: tensor.detach().cpu()))
