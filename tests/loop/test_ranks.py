@@ -3,10 +3,12 @@
 from typing import Any
 
 import pytest
+import torch
 
 from core.test_distributed import on_agents, ranked
 from rung.core.distributed import DistributedContext
 from rung.loop.ranks import Share, gathered, share_of
+from training.gpu import on_gpu
 
 
 def _kept(slots: int) -> dict[str, Any]:
@@ -40,3 +42,14 @@ def test_on_another_number_the_chief_takes_up_all(before: int, after: int) -> No
     assert chief.own["of"] == 0
     assert [each["of"] for each in chief.to_add] == list(range(before))
     assert others == [Share(None, [])] * (after - 1)
+
+
+def test_tensors_come_by_way_of_the_cpu() -> None:
+    """On the chief there may be no GPU of the sender's number, and no room on it."""
+
+    def keep(ranks: DistributedContext) -> dict[str, Any]:
+        return gathered(ranks, {"sums": {"loss": [on_gpu(float(ranks.rank))]}})
+
+    chief: dict[str, Any] = ranked(on_agents(2), keep)[0]
+    sums = [each["sums"]["loss"][0] for each in chief["ranks"]]
+    assert [(type(each), float(each)) for each in sums] == [(torch.Tensor, 0), (torch.Tensor, 1)]

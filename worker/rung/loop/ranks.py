@@ -20,6 +20,7 @@ from rung import core
 from rung.loop.section import section_of
 from rung.torch import ranks as torch_ranks
 from rung.torch import rng
+from rung.torch.nested import mapped
 from rung.torch.parallel import Parallel
 
 _ACCELERATE: Final = {"ACCELERATE_USE_CPU": "true", "ACCELERATE_TORCH_DEVICE": "cpu"}
@@ -55,11 +56,12 @@ def share_buffers(model: nn.Module) -> None:
 def gathered(ranks: core.DistributedContext, own: dict[str, Any]) -> dict[str, Any]:
     """Return what to keep: what this rank has of its own, on the chief with that of all ranks.
 
-    All ranks must call this; one process alone keeps its own and nothing else.
+    All ranks must call this; one process alone keeps its own and nothing else. Tensors come by way
+    of the CPU: one that is pickled on a GPU would be made on the GPU of that number elsewhere.
     """
     if ranks.size == 1:
         return own
-    everything = ranks.allgather(own)
+    everything = ranks.allgather(mapped(own, lambda tensor: tensor.detach().cpu()))
     return own | {"ranks": everything} if ranks.is_chief else own
 
 
