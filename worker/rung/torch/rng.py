@@ -16,6 +16,7 @@ class Generators(NamedTuple):
     numpy: dict[str, Any]
     torch: torch.Tensor
     cuda: list[torch.Tensor]
+    """Of each GPU, by its number; of a rank among several, of its own alone."""
 
 
 def derive(*numbers: int) -> int:
@@ -35,8 +36,7 @@ def capture() -> Generators:
     """Return the state of every global generator."""
     state = np.random.get_state(legacy=False)  # noqa: NPY002 - the global one that scripts use
     assert isinstance(state, dict)
-    cuda = torch.cuda.get_rng_state_all() if cuda_in_use() else []
-    return Generators(random.getstate(), state, torch.get_rng_state(), cuda)
+    return Generators(random.getstate(), state, torch.get_rng_state(), _of_gpus())
 
 
 def restore(generators: Generators) -> None:
@@ -44,6 +44,9 @@ def restore(generators: Generators) -> None:
     random.setstate(generators.python)
     np.random.set_state(generators.numpy)  # noqa: NPY002 - the global one that scripts use
     torch.set_rng_state(generators.torch)
+    if len(generators.cuda) == 1 and torch.cuda.is_available():
+        torch.cuda.set_rng_state(generators.cuda[0])  # the process's, whatever its number was
+        return
     for index, state in enumerate(generators.cuda[: torch.cuda.device_count()]):
         torch.cuda.set_rng_state(state, index)
 
@@ -101,6 +104,14 @@ def from_json(
 def cuda_in_use() -> bool:
     """Return whether this process has used a GPU."""
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]  # torch's own
+
+
+def _of_gpus() -> list[torch.Tensor]:
+    if not cuda_in_use():
+        return []
+    if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+        return [torch.cuda.get_rng_state()]
+    return torch.cuda.get_rng_state_all()
 
 
 def _seed_cpu(seed: int) -> None:
