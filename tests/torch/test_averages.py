@@ -8,6 +8,7 @@ import torch
 from core.test_distributed import on_agents, ranked
 from rung.core.distributed import DistributedContext
 from rung.torch.averages import TrainingAverages, merged
+from training.gpu import on_gpu
 
 
 def test_means_are_over_the_batches_that_have_the_metric() -> None:
@@ -77,3 +78,13 @@ def test_the_averages_of_ranks_add_up() -> None:
     whole.load_state_dict(merged(states))
     whole.add({"loss": 2.5})
     assert whole.take() == {"loss": 2.0}
+
+
+def test_a_metric_that_is_changed_in_place_counts_as_it_was() -> None:
+    """Also on a GPU, where it is read only when somebody asks."""
+    averages = TrainingAverages()
+    temperature = on_gpu(1.0)
+    for _ in range(2):
+        averages.add({"temperature": temperature})
+        temperature += 1.0
+    assert averages.take() == {"temperature": 1.5}

@@ -42,7 +42,7 @@ class TrainingAverages:
             self._batches.append({name: _held(value) for name, value in metrics.items()})
         for name, value in metrics.items():
             if isinstance(value, torch.Tensor) and value.is_cuda:
-                self._waiting.append((name, value.detach(), share))
+                self._waiting.append((name, _held(value), share))
             else:
                 self._add(name, value, share)
 
