@@ -106,6 +106,23 @@ def test_what_is_no_model_keeps_its_names(tmp_path: Path, monkeypatch: pytest.Mo
     assert [thing.state for thing in kept] == states
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_a_scaler_may_be_switched_on_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, before: bool
+) -> None:
+    """One that was disabled has no state to take up, and one that is takes none."""
+    monkeypatch.chdir(tmp_path)
+    with rt.init(seed=3) as context:
+        context.wrap_scaler(torch.amp.GradScaler("cpu", init_scale=8.0, enabled=before))
+        rt.Trainer(PlainTrial(context), context).fit(max_length=rt.Batch(1))
+        trial_id = context.core.info.trial.trial_id
+    with rt.init(seed=3, restore=f"{trial_id}.1.1") as context:
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0, enabled=not before)
+        context.wrap_scaler(scaler)
+        rt.Trainer(PlainTrial(context), context).fit(max_length=rt.Batch(2))
+    assert scaler.get_scale() == (1.0 if before else 4.0)
+
+
 def test_generators_survive_json() -> None:
     """All states come back from what a checkpoint holds of them."""
     rng.seed_everything(3)

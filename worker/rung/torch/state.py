@@ -124,7 +124,7 @@ def apply(parts: Parts, captured: Captured) -> None:
     for scheduled, state in zip(context.schedulers, training["schedulers"], strict=True):
         scheduled.scheduler.load_state_dict(state)
     context.schedulers.go_on(training.get("scheduler_steps"))
-    if context.scaler is not None and training["scaler"] is not None:
+    if context.scaler is not None and training["scaler"]:  # {}: it was disabled
         context.scaler.load_state_dict(training["scaler"])
 
 
