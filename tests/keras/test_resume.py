@@ -23,9 +23,8 @@ FIELDS = {
 }
 STEPS = 9
 """Three epochs of three."""
-EVERYWHERE = [before(1), before(5), before(7), before(9), out(3)]
-"""In the first step, within an epoch, behind an epoch's end, in the last step, on the way out."""
 ALL = [*(before(step) for step in range(1, STEPS + 1)), out(3)]
+"""In each step, and on the way out."""
 TWICE = [before(5), before(7)]
 """Within an epoch, and behind one: where a source of data has to be set."""
 
@@ -46,7 +45,7 @@ def torch() -> Iterator["subprocess.Popen[str]"]:
 
 @pytest.mark.parametrize(
     ("source", "moments"),
-    [("arrays", EVERYWHERE), ("shuffled", TWICE), ("endless", TWICE[:1]), ("noisy", TWICE)],
+    [("arrays", ALL), ("shuffled", TWICE), ("endless", TWICE[:1]), ("noisy", TWICE)],
 )
 def test_on_tensorflow_no_kill_shows(
     tensorflow: "subprocess.Popen[str]", tmp_path: Path, source: str, moments: list[int]
