@@ -1,16 +1,28 @@
 """SASL, TLS and mutual TLS against an Apache Kafka, and what is said when they do not fit."""
 
+import asyncio
+import contextlib
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from kafka.admin import (
+    ACL,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    KafkaAdminClient,
+    ResourcePattern,
+    ResourceType,
+)
+from structlog.testing import capture_logs
 
 from ledger.brokers import KAFKA, reasons
 from ledger.certificates import Pair, authority, signed
 from ledger.conformance import draft
-from rung.events import LedgerRefused, LedgerUnavailable
-from rung.ledger.kafka import KafkaLedger, KafkaSettings, create
+from rung.events import TOPICS, LedgerError, LedgerRefused, LedgerUnavailable
+from rung.ledger.kafka import KafkaLedger, KafkaSettings, check, create
 from servers.kafka import KafkaBroker
 
 pytestmark = [
@@ -29,7 +41,7 @@ LISTENERS = {
 }
 USERS = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "
-    f'user_rung="{PASSWORD}" user_stranger="{PASSWORD}";'
+    f'user_rung="{PASSWORD}" user_stranger="{PASSWORD}" user_reader="{PASSWORD}";'
 )
 
 
@@ -73,13 +85,15 @@ def safe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Safe]:
     broker.kill()
 
 
-def settings(protocol: str, *, ca: Pair | None = None, own: Pair | None = None) -> KafkaSettings:
+def settings(
+    protocol: str, *, user: str = "rung", ca: Pair | None = None, own: Pair | None = None
+) -> KafkaSettings:
     """Return settings for a protocol."""
     login = protocol.startswith("SASL")
     return KafkaSettings(
         security_protocol=protocol,
         sasl_mechanism="PLAIN" if login else None,
-        sasl_username="rung" if login else None,
+        sasl_username=user if login else None,
         sasl_password=PASSWORD if login else None,
         ssl_cafile=ca.certificate if ca else None,
         ssl_certfile=own.certificate if own else None,
@@ -89,8 +103,9 @@ def settings(protocol: str, *, ca: Pair | None = None, own: Pair | None = None) 
 
 
 async def works(url: str, chosen: KafkaSettings) -> None:
-    """Make a ledger, append to it and read."""
+    """Make a ledger, check it, append to it and read."""
     await create(url, chosen, partitions=2)
+    assert await check(url, chosen) == []
     ledger = await KafkaLedger.open(url, settings=chosen)
     (position,) = await ledger.append([draft("k")])
     assert await ledger.end("experiments", 1) == position + 1
@@ -124,16 +139,47 @@ async def test_wrong_password(safe: Safe) -> None:
 async def test_user_without_rights(safe: Safe) -> None:
     """A user who may not use the topics learns which rights are missing."""
     await create(safe.url("LOGIN"), settings("SASL_PLAINTEXT"), partitions=2)
-    chosen = KafkaSettings(
-        security_protocol="SASL_PLAINTEXT",
-        sasl_mechanism="PLAIN",
-        sasl_username="stranger",
-        sasl_password=PASSWORD,
-        timeout_s=8,
-    )
-    with pytest.raises(LedgerRefused, match="DESCRIBE") as raised:
+    chosen = settings("SASL_PLAINTEXT", user="stranger")
+    with pytest.raises(LedgerRefused, match="DESCRIBE and DESCRIBE_CONFIGS") as raised:
         await KafkaLedger.open(safe.url("LOGIN"), settings=chosen)
     assert not raised.value.retriable
+
+
+async def test_user_who_may_not_read_settings(safe: Safe) -> None:
+    """A check that sees nothing finds that; the ledger opens, and says what it assumes."""
+    await create(safe.url("LOGIN"), settings("SASL_PLAINTEXT"), partitions=2)
+    await asyncio.to_thread(let_read, safe.broker)
+    reader = settings("SASL_PLAINTEXT", user="reader")
+    findings = None
+    while findings is None:  # rights, too, are learned by and by
+        with contextlib.suppress(LedgerError):
+            findings = await check(safe.url("LOGIN"), reader)
+    assert {finding.found for finding in findings} == {"hidden"}
+    assert len(findings) == len(TOPICS) + 1
+    assert "grant this user DESCRIBE_CONFIGS" in str(findings[0])
+    assert not any(finding.grave or finding.unknown for finding in findings)
+    with capture_logs() as logged:
+        await (await KafkaLedger.open(safe.url("LOGIN"), settings=reader)).close()
+    assert ["DESCRIBE_CONFIGS" in line["event"] for line in logged] == [True]
+    with pytest.raises(LedgerError, match="could not be made: Authorization failed"):
+        await create(f"{safe.url('LOGIN')}.more", reader)
+
+
+def let_read(broker: KafkaBroker) -> None:
+    """Let a user use all topics that begin with `safe`, but not see their settings or make any."""
+    with KafkaAdminClient(bootstrap_servers=broker.address) as client:
+        client.create_acls(
+            [
+                ACL(
+                    "User:reader",
+                    "*",
+                    operation,
+                    ACLPermissionType.ALLOW,
+                    ResourcePattern(ResourceType.TOPIC, "safe", ACLResourcePatternType.PREFIXED),
+                )
+                for operation in (ACLOperation.READ, ACLOperation.WRITE, ACLOperation.DESCRIBE)
+            ]
+        )
 
 
 async def test_broker_that_is_not_trusted(safe: Safe) -> None:

@@ -10,8 +10,10 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.structs import TopicPartition
+from kafka.admin import KafkaAdminClient
+from structlog.testing import capture_logs
 
-from ledger.brokers import Broker, Ground, settings
+from ledger.brokers import TANSU, Broker, Ground, settings, started
 from ledger.conformance import draft, read_all, take
 from rung.events import (
     TOPICS,
@@ -19,12 +21,16 @@ from rung.events import (
     LedgerDamaged,
     LedgerError,
     LedgerTrimmed,
+    LedgerUnavailable,
     partition_of,
     topic,
 )
 from rung.ledger import Draft
 from rung.ledger.archive import history
 from rung.ledger.kafka import Finding, KafkaLedger, check, create, parse_address
+from rung.ledger.kafka.admin import make
+from rung.ledger.kafka.cluster import connect
+from rung.ledger.kafka.identity import names
 from rung.ledger.tail import tail
 from servers.kafka import KafkaBroker
 
@@ -129,7 +135,7 @@ async def test_nothing_to_find(place: Ground) -> None:
 
 
 async def test_what_differs_is_found(place: Ground, shared_kafka: KafkaBroker) -> None:
-    """Retention, cleanup, replication and the number of partitions are compared."""
+    """Grave is what loses facts or decisions, or refuses events; metrics may be kept shorter."""
     await (await place.open()).close()
     name = parse_address(place.url).topic
     async with administration(shared_kafka) as client:
@@ -138,7 +144,12 @@ async def test_what_differs_is_found(place: Ground, shared_kafka: KafkaBroker) -
                 ConfigResource(
                     ConfigResourceType.TOPIC,
                     name(topic.EXPERIMENTS),
-                    {"retention.ms": "1000", "cleanup.policy": "compact"},
+                    {
+                        "retention.ms": "1000",
+                        "retention.bytes": "1000",
+                        "cleanup.policy": "compact",
+                        "unclean.leader.election.enable": "true",
+                    },  # what is not named here goes back to the broker's default
                 )
             ]
         )
@@ -151,9 +162,53 @@ async def test_what_differs_is_found(place: Ground, shared_kafka: KafkaBroker) -
     week, month = 7 * 24 * 3600 * 1000, 30 * 24 * 3600 * 1000
     assert f"{name(topic.METRICS)}: retention.ms is {month}, should be {week}" in lines
     assert sum(finding.setting == "replication" for finding in findings) == len(TOPICS) + 1
-    assert sorted(f.setting for f in findings if f.grave) == ["cleanup.policy", "partitions"]
+    assert sorted(finding.setting for finding in findings if finding.grave) == [
+        "cleanup.policy",
+        "max.message.bytes",
+        "partitions",
+        "retention.bytes",
+        "retention.ms",
+        "unclean.leader.election.enable",
+    ]
     with pytest.raises(LedgerError, match="logs has 6 partitions; the ledger was made with 4"):
         await place.open()
+
+
+async def test_a_topic_made_by_hand(broker: Broker, tmp_path: Path) -> None:
+    """It is not taken for right: Kafka tells its own defaults; of Tansu, that it tells nothing."""
+    place = Ground(broker.url, tmp_path)
+    full = parse_address(place.url).topic(topic.POOLS)
+
+    def by_hand() -> None:
+        with KafkaAdminClient(bootstrap_servers=broker.address) as client:
+            client.create_topics({full: {"num_partitions": 4, "replication_factor": 1}})
+
+    await asyncio.to_thread(by_hand)
+    with capture_logs() as logged:
+        await (await place.open()).close()
+    findings = await check(place.url, settings())
+    assert {finding.topic for finding in findings} == {full}
+    if isinstance(broker, KafkaBroker):
+        assert f"{full}: max.message.bytes is 1048588, should be 8388608" in map(str, findings)
+        assert not any(finding.unknown for finding in findings)
+        assert logged == []
+    else:
+        (finding,) = findings
+        assert (finding.unknown, finding.grave) == (True, False)
+        assert "is not told by this broker, should be max.message.bytes 8388608" in str(finding)
+        assert [line["topics"] for line in logged] == [[full]]
+
+
+async def test_a_broker_that_stands_still(tmp_path: Path) -> None:
+    """What kafka-python could not ask is an error of the ledger's own, which may pass."""
+    for broker in started(TANSU, tmp_path):
+        address = parse_address(f"{broker.url}/still")
+        chosen = settings(timeout_s=1, request_timeout_s=0.3)
+        cluster = await connect(address, chosen, names(address))
+        broker.pause()
+        with pytest.raises(LedgerUnavailable, match=r"making topics: kafka://.*Unable to boot"):
+            await make(cluster, {"t": {"num_partitions": 1, "replication_factor": 1}})
+        await cluster.close()
 
 
 async def test_topics_that_are_gone(place: Ground, shared_kafka: KafkaBroker) -> None:

@@ -1,8 +1,9 @@
 """The ledger on Kafka; needs the extra `rung[kafka]`."""
 
+from rung.ledger.kafka.finding import Finding
 from rung.ledger.kafka.ledger import KafkaLedger
 from rung.ledger.kafka.settings import Address, KafkaSettings, parse_address
-from rung.ledger.kafka.topics import Created, Finding, check, create
+from rung.ledger.kafka.topics import Created, check, create
 
 __all__ = [
     "Address",

@@ -49,7 +49,7 @@ class Cluster:
         self.address: Final = address
         self.settings: Final = settings
         self._topics: Final = list(topics)
-        self._ssl = settings.ssl_context()
+        self._login = settings.login()
         self.metadata: Final = Metadata(address)
         self._links: dict[tuple[Server, str], Any] = {}
         self._connecting: dict[tuple[Server, str], asyncio.Task[Any]] = {}
@@ -168,12 +168,8 @@ class Cluster:
                     server.port,
                     client_id="rung",
                     request_timeout_ms=int(settings.request_timeout_s * 1000),
-                    ssl_context=self._ssl,
-                    security_protocol=settings.security_protocol,
                     max_idle_ms=_IDLE_MS,
-                    sasl_mechanism=settings.sasl_mechanism,
-                    sasl_plain_username=settings.sasl_username,
-                    sasl_plain_password=settings.sasl_password,
+                    **self._login,
                 )
         except TimeoutError:
             raise errors.KafkaConnectionError(

@@ -65,8 +65,9 @@ def explain(error: Exception, what: str) -> LedgerError:
         )
     if isinstance(error, _FORBIDDEN):
         return LedgerRefused(
-            f"{what}: the cluster does not allow it ({told(error)}); grant this user READ, WRITE "
-            "and DESCRIBE on the topics and READ on the groups that begin with the prefix"
+            f"{what}: the cluster does not allow it ({told(error)}); grant this user READ, WRITE, "
+            "DESCRIBE and DESCRIBE_CONFIGS on the topics and READ on the groups that begin with "
+            "the prefix"
         )
     if isinstance(error, errors.CorruptRecordException):
         return LedgerDamaged(f"{what}: the broker has damaged records ({told(error)})")

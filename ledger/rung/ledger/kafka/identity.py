@@ -6,16 +6,14 @@ counts: two who make the same ledger at the same time agree on it.
 
 import time
 import uuid
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-from aiokafka.protocol.admin import DescribeConfigsRequest
 
 from rung.events import TOPICS
 from rung.events.errors import LedgerDamaged
 from rung.ledger.kafka.cluster import Cluster
-from rung.ledger.kafka.failure import FAILURES, failed
+from rung.ledger.kafka.failure import failed
 from rung.ledger.kafka.fetch import AT_ONCE_MS, Wanted, answers, fetch_request, unpack
 from rung.ledger.kafka.settings import Address
 from rung.ledger.kafka.writer import Writer
@@ -23,7 +21,6 @@ from rung.ledger.kafka.writer import Writer
 IDENTITY: Final = "ledger"
 """The topic that says who the ledger is."""
 _FORMAT: Final = 1
-_TOPIC_RESOURCE: Final = 2
 _READ_BYTES: Final = 1 << 20
 
 
@@ -92,22 +89,4 @@ async def introduce(cluster: Cluster, count: int) -> Identity:
     found = await identity(cluster)
     if found is None:
         raise LedgerDamaged(f"{place[0]} is empty after a record was written to it")
-    return found
-
-
-async def described(cluster: Cluster, wanted: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return the settings of topics; nothing where the cluster does not tell them."""
-    there = [name for name in wanted if cluster.metadata.partitions(name)]
-    resources = [(_TOPIC_RESOURCE, name, None) for name in there]
-    if not resources:
-        return {}
-    try:
-        node = next(iter(cluster.metadata.brokers))
-        answer = await cluster.send(node, DescribeConfigsRequest(resources), "calls")
-    except (*FAILURES, NotImplementedError):
-        return {}
-    found: dict[str, dict[str, str]] = {}
-    for code, _, _, name, entries in answer.resources:
-        if not code:
-            found[name] = {entry[0]: entry[1] or "" for entry in entries}
     return found

@@ -21,10 +21,10 @@ from rung.ledger.kafka.batch import BATCH_BYTES, OVERHEAD_BYTES, Place, Row
 from rung.ledger.kafka.cluster import Cluster, connect
 from rung.ledger.kafka.follower import Follower
 from rung.ledger.kafka.group import Groups
-from rung.ledger.kafka.identity import Identity, described, identity, names
+from rung.ledger.kafka.identity import Identity, identity, names
+from rung.ledger.kafka.limits import limits
 from rung.ledger.kafka.reader import Reader
 from rung.ledger.kafka.settings import KafkaSettings, parse_address
-from rung.ledger.kafka.topics import RECORD_BYTES_MAX
 from rung.ledger.kafka.writer import Writer
 from rung.ledger.port import Draft, Record
 from rung.objects import ObjectStore
@@ -61,7 +61,7 @@ class KafkaLedger:
         )
         try:
             found = _check(cluster, await identity(cluster))
-            sizes = await _sizes(cluster)
+            sizes = await limits(cluster)
         except BaseException:
             await cluster.close()
             raise
@@ -243,15 +243,3 @@ def _check(cluster: Cluster, found: Identity | None) -> Identity:
                 "prefix, and export and import the ledger"
             )
     return found
-
-
-async def _sizes(cluster: Cluster) -> dict[str, int]:
-    """Return how large a record may be, by topic."""
-    configs = await described(cluster, [cluster.address.topic(name) for name in TOPICS])
-    return {
-        name: int(
-            configs.get(cluster.address.topic(name), {}).get("max.message.bytes")
-            or RECORD_BYTES_MAX
-        )
-        for name in TOPICS
-    }

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from rung.events.errors import LedgerError
 
@@ -164,6 +164,20 @@ class KafkaSettings:
             fetch_wait_s=number("FETCH_WAIT_S", _FETCH_WAIT_S),
             buffer_bytes=int(number("BUFFER_BYTES", _BUFFER_BYTES)),
         )
+
+    def login(self) -> dict[str, Any]:
+        """Return how to encrypt and log in, by the names that aiokafka and kafka-python share.
+
+        Raises:
+            LedgerError: a file holds no certificate or no key.
+        """
+        return {
+            "security_protocol": self.security_protocol,
+            "ssl_context": self.ssl_context(),
+            "sasl_mechanism": self.sasl_mechanism,
+            "sasl_plain_username": self.sasl_username,
+            "sasl_plain_password": self.sasl_password,
+        }
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """Return what encrypts the connections, None if nothing does.

@@ -10,13 +10,13 @@ from typing import Final
 
 import msgspec
 from aiokafka import errors
-from aiokafka.protocol.admin import CreateTopicsRequest
 
 from rung.events import TOPICS, topic
 from rung.events.errors import LedgerError
 from rung.ledger.kafka.cluster import Cluster, connect
-from rung.ledger.kafka.failure import failed, passes
-from rung.ledger.kafka.identity import IDENTITY, Identity, described, identity, introduce, names
+from rung.ledger.kafka.finding import Finding, compare_settings, compare_shape
+from rung.ledger.kafka.identity import IDENTITY, Identity, identity, introduce, names
+from rung.ledger.kafka.limits import RECORD_BYTES_MAX
 from rung.ledger.kafka.settings import KafkaSettings, parse_address
 
 FOR_EVER: Final = None
@@ -29,8 +29,6 @@ RETENTION: Final[Mapping[str, timedelta | None]] = {
 """How long the records of each topic are kept, where nothing else is asked for."""
 PARTITIONS: Final = 16
 REPLICATION: Final = 3
-RECORD_BYTES_MAX: Final = 8 << 20
-_ALREADY_EXISTS: Final = 36
 
 
 class Created(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,21 +38,6 @@ class Created(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int
     made: list[str]
     """Topics that were not there before."""
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """Something about a topic that differs from what it should be."""
-
-    topic: str
-    """By its name on the cluster."""
-    setting: str
-    expected: str
-    found: str
-    grave: bool
-    """Whether the ledger cannot be used like this."""
-
-    def __str__(self) -> str:
-        return f"{self.topic}: {self.setting} is {self.found}, should be {self.expected}"
 
 
 async def create(
@@ -117,20 +100,29 @@ async def check(
         LedgerUnavailable: the cluster does not answer.
         LedgerError: it refuses.
     """
+    from rung.ledger.kafka import admin  # noqa: PLC0415 - kafka-python, not needed everywhere
+
     kept = _retention(retention)
     address = parse_address(url)
     cluster = await connect(address, settings, names(address))
     try:
         known = await identity(cluster)
         copies = replication or min(REPLICATION, len(cluster.metadata.brokers))
-        configs = await described(cluster, names(address))
+        configs = await admin.described(cluster, names(address))
         findings: list[Finding] = []
         for name in (IDENTITY, *TOPICS):
-            findings += _compare(cluster, address.topic(name), _partitions(name, known), copies)
-            expected = _config(name, copies, kept)
-            findings += _compare_config(
-                address.topic(name), expected, configs.get(address.topic(name), {})
+            full = address.topic(name)
+            findings += compare_shape(
+                full,
+                found=cluster.metadata.partitions(full),
+                partitions=_partitions(name, known),
+                replicas=cluster.metadata.replicas(full),
+                copies=copies,
             )
+            if full in configs:
+                lasting = RETENTION.get(name, FOR_EVER) is FOR_EVER
+                expected = _config(name, copies, kept)
+                findings += compare_settings(full, expected, configs[full], lasting=lasting)
         return findings
     finally:
         await cluster.close()
@@ -174,35 +166,13 @@ def _config(name: str, copies: int, kept: Mapping[str, timedelta | None]) -> dic
 async def _make_topics(
     cluster: Cluster, count: int, copies: int, kept: Mapping[str, timedelta | None]
 ) -> list[str]:
+    from rung.ledger.kafka import admin  # noqa: PLC0415 - kafka-python, not needed everywhere
+
     address = cluster.address
     wanted = {address.topic(name): name for name in (IDENTITY, *TOPICS)}
     missing = [full for full in wanted if not cluster.metadata.partitions(full)]
-    requests: list[tuple[object, ...]] = [
-        (
-            full,
-            1 if wanted[full] == IDENTITY else count,
-            copies,
-            [],
-            list(_config(wanted[full], copies, kept).items()),
-        )
-        for full in missing
-    ]
-    if not requests:
+    if not missing:
         return []
-    timeout_ms = int(cluster.settings.request_timeout_s * 500)
-
-    async def attempt() -> None:
-        node = next(iter(cluster.metadata.brokers))
-        request = CreateTopicsRequest(requests, timeout_ms, validate_only=False)
-        answer = await cluster.send(node, request, "calls")
-        for full, code, *reason in answer.topic_errors:
-            if code in {0, _ALREADY_EXISTS}:
-                continue
-            error = failed(code)
-            if passes(error):
-                raise error
-            why = next((text for text in reason if text), str(error))
-            raise LedgerError(f"{address}: the topic {full} could not be made: {why}") from error
 
     async def see() -> None:
         await cluster.refresh()
@@ -212,46 +182,16 @@ async def _make_topics(
             for partition in range(cluster.metadata.partitions(full)):
                 cluster.metadata.leader(full, partition)
 
-    await cluster.persist(attempt, "making topics")
+    await admin.make(
+        cluster,
+        {
+            full: {
+                "num_partitions": 1 if wanted[full] == IDENTITY else count,
+                "replication_factor": copies,
+                "configs": _config(wanted[full], copies, kept),
+            }
+            for full in missing
+        },
+    )
     await cluster.persist(see, "waiting for the topics")
     return missing
-
-
-def _compare(cluster: Cluster, full: str, partitions: int | None, copies: int) -> list[Finding]:
-    found = cluster.metadata.partitions(full)
-    if not found:
-        return [
-            Finding(topic=full, setting="topic", expected="there", found="missing", grave=True)
-        ]
-    findings = []
-    if partitions not in {None, found}:
-        findings.append(
-            Finding(
-                topic=full,
-                setting="partitions",
-                expected=str(partitions),
-                found=str(found),
-                grave=True,
-            )
-        )
-    fewest = min(cluster.metadata.replicas(full))
-    if fewest < copies:
-        findings.append(
-            Finding(
-                topic=full,
-                setting="replication",
-                expected=str(copies),
-                found=str(fewest),
-                grave=False,
-            )
-        )
-    return findings
-
-
-def _compare_config(full: str, expected: dict[str, str], found: dict[str, str]) -> list[Finding]:
-    return [
-        Finding(topic=full, setting=setting, expected=value, found=found[setting], grave=grave)
-        for setting, value in expected.items()
-        if setting in found and found[setting] != value
-        for grave in [setting == "cleanup.policy"]
-    ]
