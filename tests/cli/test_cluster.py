@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import click
 import pytest
+from msgspec import structs
 
 from cli.conftest import Rung
 from rung.cli.cluster import Retention
@@ -18,6 +19,8 @@ from rung.cli.cluster_status import (
 )
 from rung.cli.decider_status import Decider, PoolStatus
 from rung.cli.forwarder_status import Consumer
+from rung.ledger import kafka
+from rung.ledger.kafka import Created, Finding
 
 NOW = datetime(2026, 1, 1, 2, tzinfo=UTC)
 
@@ -63,6 +66,41 @@ def test_refused(
     result = rung("cluster", *arguments)
     assert words in result.err
     assert result.code == code
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "codes"),
+    [
+        (None, "all topics are as they should be", (0, 0)),
+        ({"grave": True}, "wrong: t: s is f, should be e", (1, 1)),
+        ({}, "differs: t: s is f, should be e", (0, 1)),
+        ({"unknown": True}, "unknown: t: s is f, should be e", (0, 0)),
+    ],
+)
+def test_what_init_finds(
+    change: dict[str, bool] | None,
+    words: str,
+    codes: tuple[int, int],
+    rung: Rung,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All is well only where nothing was found; a dry run fails on what can be mended."""
+    found = Finding(topic="t", setting="s", expected="e", found="f", grave=False)
+    findings = [] if change is None else [structs.replace(found, **change)]
+
+    async def create(*_: object, **__: object) -> Created:
+        return Created(id="c0ffee", partitions=1, made=[])
+
+    async def check(*_: object, **__: object) -> list[Finding]:
+        return findings
+
+    monkeypatch.setattr(kafka, "create", create)
+    monkeypatch.setattr(kafka, "check", check)
+    for arguments, code in zip(([], ["--dry-run"]), codes, strict=True):
+        result = rung("cluster", "init", "--ledger", "kafka://h", *arguments)
+        assert result.code == code
+        assert words in result.out
+        assert ("as they should be" in result.out) == (change is None)
 
 
 def _status() -> ClusterStatus:

@@ -72,13 +72,24 @@ def test_init_says_what_it_made_and_what_differs(operator: Operator) -> None:
     assert len(json.loads(first.stdout)["ledger"]["made"]) == 10
     again = operator.cluster("init")
     assert (again.returncode, "made: nothing" in again.stdout) == (0, True), again.stderr
-    assert operator.cluster("init", "--dry-run").returncode == 0
+    well = operator.cluster("init", "--dry-run")
+    assert (well.returncode, "as they should be" in well.stdout) == (0, True), well.stdout
     other = operator.cluster("init", "--partitions", "3")
     assert other.returncode == 6
     assert "2 partitions per topic, not 3" in other.stderr
     kept = operator.cluster("init", "--dry-run", "--retention", "metrics=9d")
     assert "retention.ms is 2592000000, should be 777600000" in kept.stdout
     assert kept.returncode == 1
+
+
+def test_init_fails_where_decisions_would_be_lost(operator: Operator) -> None:
+    """A topic that must last and would not is wrong, unless whoever asks wants it so."""
+    briefly = ["init", "--partitions", "1", "--retention", "pools=1h"]
+    assert operator.cluster(*briefly).returncode == 0
+    plain = operator.cluster("init")
+    assert "pools: retention.ms is 3600000, should be -1" in plain.stdout
+    assert (plain.returncode, "as they should be" in plain.stdout) == (1, False)
+    assert "wrong: " in plain.stdout
 
 
 async def test_status_tells_what_is_due(

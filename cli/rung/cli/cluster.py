@@ -90,8 +90,8 @@ async def init(  # noqa: PLR0913 - what can be chosen
 ) -> int:
     """Make the topics of a ledger, or what is missing of them, and say what differs.
 
-    What is there is never changed. The exit code is 1 if the ledger cannot be used as it is, and 3
-    if no broker answers.
+    What is there is never changed. The exit code is 1 if the ledger cannot be used as it is, or
+    loses what it must keep, and 3 if no broker answers.
     """
     kafka = _kafka()
     settings = kafka.KafkaSettings.from_environment()
@@ -110,7 +110,8 @@ async def init(  # noqa: PLR0913 - what can be chosen
     else:
         _say(made, findings, of_objects)
     if dry_run:
-        return exit_code.FAILED if findings or of_objects else exit_code.OK
+        differs = of_objects or not all(item.unknown for item in findings)
+        return exit_code.FAILED if differs else exit_code.OK
     return exit_code.FAILED if any(item.grave for item in findings) else exit_code.OK
 
 
@@ -126,11 +127,17 @@ def _say(made: "Created | None", findings: "list[Finding]", of_objects: list[str
         click.echo(f"ledger {made.id}, {made.partitions} partitions per topic")
         click.echo(f"made: {', '.join(made.made) or 'nothing, all topics were there'}")
     for finding in findings:
-        click.echo(f"{'wrong' if finding.grave else 'differs'}: {finding}")
+        click.echo(f"{_weight(finding)}: {finding}")
     for line in of_objects:
         click.echo(f"objects: {line}")
     if not findings:
         click.echo("all topics are as they should be")
+
+
+def _weight(finding: "Finding") -> str:
+    if finding.grave:
+        return "wrong"
+    return "unknown" if finding.unknown else "differs"
 
 
 @cluster.command()
