@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, RecordsToDelete
@@ -30,7 +31,7 @@ from rung.ledger.archive import history
 from rung.ledger.kafka import Finding, KafkaLedger, check, create, parse_address
 from rung.ledger.kafka.admin import make
 from rung.ledger.kafka.cluster import connect
-from rung.ledger.kafka.identity import names
+from rung.ledger.kafka.identity import identity, names
 from rung.ledger.tail import tail
 from servers.kafka import KafkaBroker
 
@@ -197,6 +198,29 @@ async def test_a_topic_made_by_hand(broker: Broker, tmp_path: Path) -> None:
         assert (finding.unknown, finding.grave) == (True, False)
         assert "is not told by this broker, should be max.message.bytes 8388608" in str(finding)
         assert [line["topics"] for line in logged] == [[full]]
+
+
+async def test_a_broker_that_did_not_look(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty answer about a topic that is not empty is no answer: the ledger is there."""
+    ledger = await (place := Ground(broker.url, tmp_path)).open()
+    address = parse_address(place.url)
+    cluster = await connect(address, settings(), names(address))
+    send, told = cluster.send, iter([b""])
+
+    async def hurry(node: int, request: Any, purpose: str) -> Any:
+        answer = await send(node, request, purpose)
+        if purpose == "read" and (raw := next(told, None)) is not None:
+            ((name, ((*facts, _),)),) = answer.topics
+            answer.topics = [(name, [(*facts, raw)])]
+        return answer
+
+    monkeypatch.setattr(cluster, "send", hurry)
+    found = await identity(cluster)
+    assert (next(told, None), found and found.id) == (None, ledger.id)
+    await cluster.close()
+    await ledger.close()
 
 
 async def test_a_broker_that_stands_still(tmp_path: Path) -> None:

@@ -9,12 +9,20 @@ import uuid
 from typing import Final
 
 import msgspec
+from aiokafka import errors
 
 from rung.events import TOPICS
 from rung.events.errors import LedgerDamaged
 from rung.ledger.kafka.cluster import Cluster
 from rung.ledger.kafka.failure import failed
-from rung.ledger.kafka.fetch import AT_ONCE_MS, Wanted, answers, fetch_request, unpack
+from rung.ledger.kafka.fetch import (
+    AT_ONCE_MS,
+    Wanted,
+    answers,
+    end_of,
+    fetch_request,
+    unpack,
+)
 from rung.ledger.kafka.settings import Address
 from rung.ledger.kafka.writer import Writer
 
@@ -58,11 +66,15 @@ async def identity(cluster: Cluster) -> Identity | None:
 
     async def attempt() -> list[bytes]:
         answer = await cluster.send(cluster.metadata.leader(name, 0), request, "read")
-        for found in answers(answer):
-            if found.code:
-                raise failed(found.code)
-            return [record.value for record in unpack(found.raw, name, 0, 0).records]
-        return []
+        found = next(answers(answer), None)
+        if found is None:
+            raise errors.StaleMetadata(f"nothing is said of {name}")
+        if found.code:
+            raise failed(found.code)
+        values = [record.value for record in unpack(found.raw, name, 0, 0).records]
+        if not values and await end_of(cluster, name, 0, seen=found.end):
+            raise errors.StaleMetadata(f"what {name} holds is not told")  # Tansu, in a hurry
+        return values
 
     values = await cluster.persist(attempt, f"reading {name}")
     if not values:
