@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from e2e.user import User
-from servers.cluster import LocalCluster
+from ledger.brokers import KAFKA, TANSU, reasons
+from servers.cluster import Broker, LocalCluster
 from servers.kafka import KafkaCluster
 from servers.network import Network, available
 from servers.tansu import Tansu
@@ -15,12 +16,23 @@ from servers.tansu import Tansu
 NewCluster = Callable[..., LocalCluster]
 
 
+def need(broker: str) -> None:
+    """Skip the test where this machine cannot run a broker, and say what it lacks."""
+    if lacking := reasons()[broker]:
+        pytest.skip(lacking)
+
+
 @pytest.fixture
 def new_cluster(tmp_path: Path) -> Iterator[NewCluster]:
-    """Return what makes a cluster, in the test's folder; it is started by the test."""
+    """Return what makes a cluster, in the test's folder; it is started by the test.
+
+    On Apache Kafka if no broker is given.
+    """
     made: list[LocalCluster] = []
 
     def make(**options: Any) -> LocalCluster:
+        if "broker" not in options:
+            need(KAFKA)
         made.append(LocalCluster(tmp_path / f"cluster-{len(made)}", **options))
         return made[-1]
 
@@ -29,17 +41,19 @@ def new_cluster(tmp_path: Path) -> Iterator[NewCluster]:
         cluster.kill()
 
 
-@pytest.fixture(params=["tansu", "kafka"])
-def cluster(
-    request: pytest.FixtureRequest, tmp_path: Path, new_cluster: NewCluster
-) -> LocalCluster:
+@pytest.fixture(params=[TANSU, KAFKA], ids=["tansu", "kafka"])
+def one_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Broker:
+    """Return a broker of each kind, not started."""
+    need(request.param)
+    if request.param == TANSU:
+        return Tansu(tmp_path / "tansu")
+    return KafkaCluster(tmp_path / "kafka", brokers=1)
+
+
+@pytest.fixture
+def cluster(one_broker: Broker, new_cluster: NewCluster) -> LocalCluster:
     """Return a small cluster that runs, on either broker."""
-    broker = (
-        Tansu(tmp_path / "tansu")
-        if request.param == "tansu"
-        else KafkaCluster(tmp_path / "kafka", brokers=1)
-    )
-    item = new_cluster(broker=broker, partitions=2, agents=2, slots=1)
+    item = new_cluster(broker=one_broker, partitions=2, agents=2, slots=1)
     item.start()
     return item
 

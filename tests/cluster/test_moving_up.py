@@ -14,9 +14,7 @@ import pytest
 from cluster.conftest import NewCluster
 from e2e.installation import Installation
 from e2e.user import CURVE, User, config, wait_for
-from servers.cluster import LocalCluster
-from servers.kafka import KafkaCluster
-from servers.tansu import Tansu
+from servers.cluster import Broker, LocalCluster
 
 GUIDE: Final = Path(__file__).parents[2] / "docs" / "MOVING_UP.md"
 _BLOCK: Final = re.compile(r"^```sh (\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -33,19 +31,10 @@ def machine(tmp_path: Path) -> Iterator[Installation]:
     item.down()
 
 
-@pytest.fixture(params=["tansu", "kafka"])
-def cluster(
-    request: pytest.FixtureRequest, tmp_path: Path, new_cluster: NewCluster
-) -> LocalCluster:
+@pytest.fixture
+def cluster(one_broker: Broker, new_cluster: NewCluster) -> LocalCluster:
     """Give a cluster whose servers run, and of whose services none does."""
-    item = new_cluster(
-        broker=Tansu(tmp_path / "tansu")
-        if request.param == "tansu"
-        else KafkaCluster(tmp_path / "kafka", brokers=1),
-        partitions=2,
-        agents=2,
-        slots=1,
-    )
+    item = new_cluster(broker=one_broker, partitions=2, agents=2, slots=1)
     for server in (item.broker, item.clickhouse, item.objects):
         server.start()
     return item
