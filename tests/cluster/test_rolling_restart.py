@@ -1,35 +1,56 @@
-"""Every service is restarted in turn while searches run: nobody has to notice."""
+"""Every service and agent is restarted in turn while searches run: nobody has to notice."""
 
 import contextlib
 import itertools
 import threading
 import time
 import urllib.error
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import pytest
 import yaml
 
 from cluster.conftest import NewCluster, user_of
-from e2e.user import User, config, wait_for
+from e2e.user import CURVE, User, config, wait_for
 from rung.client import Client, ServerFailed, Unreachable
+from rung.expconf.code import pack
 
 PATIENCE_S = 15.0
 REPLICAS = {"searcher": 2, "scheduler": 2, "checkpoint-gc": 2, "metrics": 2, "gateway": 2}
+# A run is over in a fifth of a second, so that no progress lasts which needs no decision and no
+# grant; it leaves slots for what is submitted meanwhile, and does not end by itself.
+SEARCH: dict[str, Any] = {
+    "name": "async_halving",
+    "time_metric": "batches",
+    "max_time": 9,
+    "num_rungs": 3,
+    "divisor": 3,
+    "max_trials": 10_000,
+    "max_concurrent_trials": 2,
+}
+
+
+class Shows(Protocol):
+    """Who shows what a gateway answers."""
+
+    def get(self, path: str) -> Any:
+        """Return the answer."""
+        ...
 
 
 class Reader:
     """Asks one gateway after the other, as a load balancer would; a retry asks the next."""
 
-    def __init__(self, users: list[User], experiment: str) -> None:
+    def __init__(self, users: Sequence[Shows], experiment: str) -> None:
         self.failed: list[str] = []
         self.asked = 0
         self.longest_s = 0.0
+        """How long the search showed nothing new, also if it never did again."""
         self._users = users
         self._path = f"/experiments/{experiment}"
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._ask)
-        self._validations = 0
 
     def start(self) -> None:
         """Begin to ask."""
@@ -41,17 +62,18 @@ class Reader:
         self._thread.join()
 
     def _ask(self) -> None:
-        moved = time.monotonic()
+        moved, most = time.monotonic(), 0
         while not self._over.wait(0.1):
             shown = self._answer()
+            now = time.monotonic()
+            self.longest_s = max(self.longest_s, now - moved)
             if shown is None:
                 self.failed.append(f"request {self.asked}")
                 continue
             self.asked += 1
             validations = sum(len(trial["validations"]) for trial in shown["trials"])
-            if validations > self._validations or shown["ended_at"]:
-                self.longest_s = max(self.longest_s, time.monotonic() - moved)
-                self._validations, moved = validations, time.monotonic()
+            if validations > most:
+                moved, most = now, validations
 
     def _answer(self) -> dict[str, list[dict[str, list[object]]]] | None:
         """Return an answer, from whichever gateway gives one in time."""
@@ -101,34 +123,51 @@ class Writer:
     def _try(self, clients: Iterator[Client], name: str) -> str | None:
         """Return the experiment that was submitted, None if no gateway took it in time."""
         searcher = {"name": "random", "max_length": {"batches": 1}, "max_trials": 1}
-        file = yaml.safe_dump(config(name, searcher))
+        file, code = yaml.safe_dump(config(name, searcher)), pack(CURVE).data
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             with contextlib.suppress(Unreachable, ServerFailed):
-                return next(clients).submit(file, key=name).experiment_id
+                return next(clients).submit(file, code, key=name).experiment_id
         return None
+
+
+class Still:
+    """A search in which nothing happens any more."""
+
+    def get(self, path: str) -> Any:
+        """Return always the same."""
+        return {"path": path, "trials": [{"validations": [{}]}]}
+
+
+def test_a_search_that_stops_for_good_is_noticed() -> None:
+    """The time since it moved last counts, though it never moves again."""
+    reader = Reader([Still()], "still")
+    began = time.monotonic()
+    reader.start()
+    wait_for(lambda: reader.asked > 4, "it asked a few times")
+    reader.stop()
+    assert 0.2 < reader.longest_s < time.monotonic() - began
 
 
 @pytest.mark.cluster
 @pytest.mark.timeout(600)
 def test_a_rolling_restart(new_cluster: NewCluster) -> None:
     """No request fails for longer than a retry, each counts once, the search goes on in 15 s."""
-    cluster = new_cluster(replicas=REPLICAS, agents=2, slots=1, partitions=4)
+    cluster = new_cluster(replicas=REPLICAS, agents=2, slots=2, partitions=4)
     cluster.start()
     users = [
         User(cluster.folder, {**cluster.environment, "RUNG_URL": url}) for url in cluster.urls
     ]
-    searcher = {"name": "random", "max_length": {"batches": 100_000}, "max_trials": 2}
-    experiment = users[0].submit(config("rolling", searcher))
+    experiment = users[0].submit(config("rolling", SEARCH))
     wait_for(lambda: users[0].validations(experiment) > 0, "the search has begun")
     reader, writer = Reader(users, experiment), Writer(users)
     reader.start()
     writer.start()
     try:
-        for service in cluster.services:
-            assert service.stop() == 0, f"{service.name}: {service.said()}"
-            service.start()
-            service.until_ready()
+        for process in [*cluster.services, *cluster.agents]:
+            assert process.stop() == 0, f"{process.name}: {process.said()}"
+            process.start()
+            process.until_ready()
     finally:
         reader.stop()
         writer.stop()
@@ -142,4 +181,6 @@ def test_a_rolling_restart(new_cluster: NewCluster) -> None:
     listed = users[0].get("/experiments?limit=1000")["items"]
     assert sorted(item["id"] for item in listed) == sorted([experiment, *writer.submitted])
     assert shown["state"] == "canceled"
+    for written in writer.submitted:
+        assert users[0].ended(written)["state"] == "completed"
     assert user_of(cluster).rung("audit", experiment).returncode == 0
