@@ -1,9 +1,11 @@
 """Events a second through the searcher and the scheduler on Apache Kafka, one process each.
 
-Facts lie in the ledger; a decider starts, folds and decides them, and appends its decisions. How
-that grows from 1 to 8 partitions, and from 10 to 10,000 open trials or waiting allocations. The
-peer is a plain aiokafka loop on the same broker that reads the same facts in batches and sends as
-many messages as there are decisions, of their size, without looking at either.
+A decider first fills its queue: so many trials are open, or allocations wait, in all partitions
+together. Then as many facts lie in the ledger as asked for, each second of which ends one and
+opens the next; the decider starts again, reads, folds and decides them, and appends its decisions.
+The clock runs from when it has its queue. How that grows from 1 to 8 partitions, and from 10 to
+10,000 open. The peer is a plain aiokafka loop on the same broker that reads the same facts in
+batches and sends as many messages as there are decisions, of their size, and looks at neither.
 
     python benchmarks/deciding.py [--facts 20000]
 """
@@ -15,7 +17,7 @@ import logging
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +28,13 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.evolve import config
 
-from rung.events import Payload, encode, fact, partition_of
+from rung.events import Event, Payload, encode, fact, partition_of
 from rung.events.allocation import AgentJoined, AllocationReleased, AllocationRequested, Slot
 from rung.events.experiment import ExperimentSubmitted
 from rung.events.trial import RunSpec, TrialExited, TrialValidated
 from rung.host import Process, host
-from rung.ledger import Draft
+from rung.host.fold import PartitionFold
+from rung.ledger import Draft, Record
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, create, parse_address
 from rung.objects import FolderStore
 from rung.scheduler.machine import Scheduler
@@ -43,34 +46,71 @@ PARTITIONS = (1, 2, 4, 8)
 OPEN = (10, 100, 1_000, 10_000)
 SLOTS = 8
 
-Workload = Callable[[str, int, int], Iterator[Payload]]
+Workload = Callable[[str, int, int], tuple[list[Payload], list[Payload]]]
+"""Of a key, a number of facts and how many shall be open: what opens them, and the facts."""
 
 
-def searches(key: str, facts: int, open_trials: int) -> Iterator[Payload]:
-    """Yield an experiment whose trials validate and end, one after another."""
-    limits = {"max_trials": facts, "max_concurrent_trials": open_trials, "max_time": 1}
-    settings = config(facts)
+class Clock:
+    """Looks on, and measures from when a decider has its queue to when it decided all facts."""
+
+    def __init__(self, facts: int) -> None:
+        self.done = asyncio.Event()
+        self.facts = 0
+        self.decisions = 0
+        self.seconds = 0.0
+        self.processor_s = 0.0
+        self._due = facts
+        self._began: tuple[float, float] | None = None
+
+    def begin(self, partition: int, fold: PartitionFold[Any]) -> None:  # noqa: ARG002 - any
+        """Begin with the first partition that is folded; leave out what was decided before."""
+        self._began = self._began or (time.perf_counter(), time.process_time())
+        self._due -= fold.facts
+
+    def see(self, records: Sequence[Record], decisions: Sequence[Event]) -> None:
+        """Count, and end with the last fact."""
+        assert self._began is not None
+        self.facts += len(records)
+        self.decisions += len(decisions)
+        if self.facts == self._due:
+            self.seconds = time.perf_counter() - self._began[0]
+            self.processor_s = time.process_time() - self._began[1]
+            self.done.set()
+
+    def end(self, partition: int) -> None:
+        """Look no more."""
+
+
+def searches(key: str, facts: int, open_trials: int) -> tuple[list[Payload], list[Payload]]:
+    """Return an experiment, and how its trials validate and end, one after another."""
+    limits = {"max_concurrent_trials": open_trials, "max_time": 1}
+    settings = config(open_trials + facts)
     settings["searcher"] |= limits
-    yield ExperimentSubmitted(experiment_id=key, config=settings, source="", code_digest=None)
+    opening = ExperimentSubmitted(experiment_id=key, config=settings, source="", code_digest=None)
+    ends: list[Payload] = []
     for index in range(facts // 2):
         trial: dict[str, Any] = {"experiment_id": key, "trial_id": f"{key}.{index}", "run": 1}
-        yield TrialValidated(**trial, steps_completed=1, metrics={"loss": 1.0 / (1 + index)})
-        yield TrialExited(
-            **trial, agent_id="a", outcome="finished", exit_code=0, signal=None, message=""
-        )
+        ends += [
+            TrialValidated(**trial, steps_completed=1, metrics={"loss": 1.0 / (1 + index)}),
+            TrialExited(
+                **trial, agent_id="a", outcome="finished", exit_code=0, signal=None, message=""
+            ),
+        ]
+    return [opening], ends
 
 
-def placements(key: str, facts: int, waiting: int) -> Iterator[Payload]:
-    """Yield a pool in which one allocation after another is asked for and released."""
+def placements(key: str, facts: int, waiting: int) -> tuple[list[Payload], list[Payload]]:
+    """Return a full pool, and how one allocation after another is released and asked for."""
     slots = [Slot(id=number, kind="cpu", name="CPU") for number in range(SLOTS)]
-    yield AgentJoined(pool=key, agent_id="a", incarnation=1, hostname="a", slots=slots)
-    for index in range(waiting + SLOTS):
-        yield _requested(key, index)
+    joined = AgentJoined(pool=key, agent_id="a", incarnation=1, hostname="a", slots=slots)
+    many = waiting + SLOTS
+    moves: list[Payload] = []
     for index in range(facts // 2):
-        yield AllocationReleased(
+        released = AllocationReleased(
             pool=key, allocation_id=f"bench.{index}.1", agent_id="a", incarnation=1
         )
-        yield _requested(key, waiting + SLOTS + index)
+        moves += [released, _requested(key, many + index)]
+    return [joined, *(_requested(key, index) for index in range(many))], moves
 
 
 def _requested(pool: str, index: int) -> AllocationRequested:
@@ -102,6 +142,11 @@ WORK: dict[str, tuple[Process[Any], Workload]] = {
     "searcher": (Searcher(), searches),
     "scheduler": (Scheduler(), placements),
 }
+OPENED: dict[str, Callable[[int, int], int]] = {
+    "searcher": lambda partitions, many: partitions + 2 * many,
+    "scheduler": lambda partitions, _: partitions * SLOTS,
+}
+"""How many decisions fill the queue: plans, trials and runs; grants of all slots."""
 
 
 def keys(partitions: int) -> list[str]:
@@ -121,60 +166,63 @@ async def measure(url: str, name: str, partitions: int, facts: int, many: int) -
     await create(url, KafkaSettings(), partitions=partitions, replication=1)
     with tempfile.TemporaryDirectory() as folder:
         ledger = await KafkaLedger.open(url, FolderStore(Path(folder)))
-        total = await _append(ledger, workload, partitions, facts, many)
-        count, seconds, processor_s = await _decide(ledger, process, facts)
+        opening, work = _drafts(workload, partitions, facts, many)
+        await _append(ledger, opening)
+        opened = await _decide(ledger, process)
+        assert opened.decisions == OPENED[name](partitions, many), "not so many are open"
+        starts = [await ledger.end(process.facts, number) for number in range(partitions)]
+        await _append(ledger, work)
+        clock = await _decide(ledger, process)
+        assert clock.decisions >= len(work) // 2, "not everything was decided"
         size = len((await ledger.read(process.decisions, 0, 0, 10))[-1].value)
         await ledger.close()
-    plain = await _plain(url, process, total, count, size, partitions)
-    rate = total / seconds
+    plain = len(work) / await _plain(url, process, starts, len(work), clock.decisions, size)
+    rate = clock.facts / clock.seconds
     print(
         f"{name:10} {partitions} partitions {many:6,} open: {rate:8,.0f} facts/s, "
-        f"{count / seconds:8,.0f} decisions/s, {total / processor_s:8,.0f} facts per CPU second; "
-        f"{rate / (total / plain):.2f} of a plain loop, {rate / AIM:.2f} of the aim",
+        f"{clock.decisions / clock.seconds:8,.0f} decisions/s, "
+        f"{clock.facts / clock.processor_s:8,.0f} facts per CPU second; "
+        f"{rate / plain:.2f} of a plain loop, {rate / AIM:.2f} of the aim",
         flush=True,
     )
 
 
-async def _append(
-    ledger: KafkaLedger, workload: Workload, partitions: int, facts: int, many: int
-) -> int:
-    total = 0
-    for key in keys(partitions):
-        drafts = []
-        for number, data in enumerate(workload(key, facts // partitions, many)):
+def _drafts(
+    workload: Workload, partitions: int, facts: int, many: int
+) -> tuple[list[Draft], list[Draft]]:
+    """Return what opens so many, and the facts, shared out evenly over the partitions."""
+    opening: list[Draft] = []
+    work: list[Draft] = []
+    for place, key in enumerate(keys(partitions)):
+        share = many // partitions + (place < many % partitions)
+        first, then = workload(key, facts // partitions, share)
+        for number, data in enumerate(first + then):
             event = fact(data, source="/rung/bench", origin="bench", sequence=number, time="t")
-            drafts.append(Draft(event.topic, event.key, encode(event)))
-        for start in range(0, len(drafts), 1_000):
-            await ledger.append(drafts[start : start + 1_000])
-        total += len(drafts)
-    return total
+            draft = Draft(event.topic, event.key, encode(event))
+            (opening if number < len(first) else work).append(draft)
+    return opening, work
 
 
-async def _decide(
-    ledger: KafkaLedger, process: Process[Any], facts: int
-) -> tuple[int, float, float]:
-    """Return how many decisions were made, in how many seconds, of the clock and of the CPU."""
-    began, processor = time.perf_counter(), time.process_time()
-    hosting = asyncio.create_task(host(ledger, process, snapshot_every=10**9))
-    done, at = -1, began
-    # The last fact causes decisions: when their number stands still, all are decided.
-    while time.perf_counter() - at < 1.0:
-        ends = [
-            await ledger.end(process.decisions, number)
-            for number in range(ledger.partitions(process.decisions))
-        ]
-        if sum(ends) != done:
-            done, at, processor_s = sum(ends), time.perf_counter(), time.process_time() - processor
-        await asyncio.sleep(0.05)
-    assert done >= facts // 2, "not everything was decided"
+async def _append(ledger: KafkaLedger, drafts: list[Draft]) -> None:
+    for start in range(0, len(drafts), 1_000):
+        await ledger.append(drafts[start : start + 1_000])
+
+
+async def _decide(ledger: KafkaLedger, process: Process[Any]) -> Clock:
+    """Decide all facts there are, and return what was measured."""
+    topic = process.facts
+    clock = Clock(sum([await ledger.end(topic, n) for n in range(ledger.partitions(topic))]))
+    hosting = asyncio.create_task(host(ledger, process, observer=clock))
+    async with asyncio.timeout(300):
+        await clock.done.wait()
     hosting.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await hosting
-    return done, at - began, processor_s
+    return clock
 
 
 async def _plain(  # noqa: PLR0913, PLR0917 - what a measurement is of
-    url: str, process: Process[Any], total: int, decisions: int, size: int, partitions: int
+    url: str, process: Process[Any], starts: list[int], total: int, decisions: int, size: int
 ) -> float:
     """Return the seconds that reading the facts and sending as many messages takes."""
     address = parse_address(url)
@@ -183,9 +231,10 @@ async def _plain(  # noqa: PLR0913, PLR0917 - what a measurement is of
     producer = AIOKafkaProducer(bootstrap_servers=servers, acks="all", linger_ms=5)
     await consumer.start()
     await producer.start()
-    places = [TopicPartition(address.topic(process.facts), n) for n in range(partitions)]
+    places = [TopicPartition(address.topic(process.facts), n) for n in range(len(starts))]
     consumer.assign(places)
-    await consumer.seek_to_beginning()
+    for place, start in zip(places, starts, strict=True):
+        consumer.seek(place, start)
     began = time.perf_counter()
     read = sent = 0
     waiting: Sequence[Any] = []
@@ -195,7 +244,7 @@ async def _plain(  # noqa: PLR0913, PLR0917 - what a measurement is of
         wanted = decisions * read // total
         topic = address.topic("deadletter")
         waiting = [
-            await producer.send(topic, bytes(size), partition=n % partitions)
+            await producer.send(topic, bytes(size), partition=n % len(starts))
             for n in range(sent, wanted)
         ]
         sent = wanted
