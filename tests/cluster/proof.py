@@ -6,7 +6,7 @@ import json
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from e2e.user import User, wait_for
 from rung.cli.deciders import audit_all
@@ -19,6 +19,8 @@ from servers.clickhouse import DATABASE, ClickHouse
 
 Row = tuple[str, str, str, int]
 """Trial, kind, name and step of a report."""
+TRAINING: Final = ("training", "noise")
+VALIDATION: Final = ("validation", "loss")
 
 
 async def records(ledger: Ledger, name: str) -> AsyncIterator[Record]:
@@ -106,15 +108,61 @@ def curves_are_whole(user: User, experiment: str) -> None:
         steps = [validation["steps"] for validation in trial["validations"]]
         assert steps == list(range(1, len(steps) + 1)), (trial["id"], steps)
         losses = [validation["metrics"]["loss"] for validation in trial["validations"]]
-        assert losses == list(_undisturbed(trial, len(steps))), trial["id"]
+        assert losses == [loss for _, loss in _undisturbed(trial, len(steps))], trial["id"]
 
 
-def _undisturbed(trial: dict[str, Any], steps: int) -> Iterator[float]:
-    """Yield what the curve of `tests/e2e/curve` reports, step by step."""
+def _undisturbed(trial: dict[str, Any], steps: int) -> Iterator[tuple[float, float]]:
+    """Yield noise and loss as the curve of `tests/e2e/curve` reports them, step by step."""
     state, hparams = str(trial["seed"]), json.dumps(trial["hparams"], sort_keys=True)
     for step in range(1, steps + 1):
         state = hashlib.sha256((state + hparams).encode()).hexdigest()
-        yield float(trial["hparams"]["limit"]) + (1 + int(state[:8], 16) / 2**32) / step
+        noise = int(state[:8], 16) / 2**32
+        yield noise, float(trial["hparams"]["limit"]) + (1 + noise) / step
+
+
+def nothing_reported_is_missing(user: User, clickhouse: ClickHouse, experiment: str) -> int:
+    """ClickHouse has what the scripts of the trials said, step by step; return how many rows.
+
+    What that is follows from the script and from how far each trial came, not from the ledger: a
+    report that a broker acknowledged and lost is missing here.
+    """
+    trials = user.get(f"/experiments/{experiment}")["trials"]
+    due = {row for trial in trials for row in _said(trial, len(trial["validations"]))}
+    wait_for(
+        lambda: _stored(clickhouse).keys() >= due,
+        f"ClickHouse has every step that the trials of {experiment} came to",
+    )
+    stored = _stored(clickhouse)
+    for trial in trials:
+        assert_as_said(trial, stored)
+    return len(due)
+
+
+def assert_as_said(trial: dict[str, Any], stored: dict[Row, float]) -> None:
+    """The rows of a trial's script are the first that it says, none left out and none changed.
+
+    Its last run may have come further than what counts, and have ended between the two reports
+    of a step. What the agent measures besides is not the script's.
+    """
+    found = {
+        row: value
+        for row, value in stored.items()
+        if row[0] == trial["id"] and row[1:3] in {TRAINING, VALIDATION}
+    }
+    reached = len(trial["validations"])
+    last = max((step for *_, step in found), default=reached)
+    said = _said(trial, max(last, reached))
+    if last > reached and (trial["id"], *VALIDATION, last) not in found:
+        del said[trial["id"], *VALIDATION, last]
+    assert found == said, trial["id"]
+
+
+def _said(trial: dict[str, Any], steps: int) -> dict[Row, float]:
+    said: dict[Row, float] = {}
+    for step, (noise, loss) in enumerate(_undisturbed(trial, steps), 1):
+        said[trial["id"], *TRAINING, step] = noise
+        said[trial["id"], *VALIDATION, step] = loss
+    return said
 
 
 def kept_checkpoints_are_whole(user: User, store: ObjectStore, experiment: str) -> int:

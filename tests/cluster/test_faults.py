@@ -1,16 +1,19 @@
 """A cluster under a hundred faults, while it searches: nothing acknowledged is lost or doubled."""
 
 import asyncio
+import itertools
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cluster import proof
-from cluster.conftest import NewCluster, user_of
+from cluster.conftest import NewCluster, need
 from cluster.storm import Storm
 from e2e.user import User, config, wait_for
+from ledger.brokers import KAFKA
 from rung.ledger.opening import open_ledger
 from rung.objects import ObjectStore, open_store
 from servers.cluster import LocalCluster
@@ -20,7 +23,7 @@ from servers.network import Network
 FAULTS = 100
 PAUSE_S = 1.5
 SEED = 11
-REPLICAS = {"searcher": 2, "scheduler": 2, "checkpoint-gc": 2, "metrics": 2, "gateway": 1}
+REPLICAS = {"searcher": 2, "scheduler": 2, "checkpoint-gc": 2, "metrics": 2, "gateway": 2}
 METHODS: list[dict[str, Any]] = [
     {"name": "hyperband", "max_time": 9, "divisor": 3, "time_metric": "batches"},
     {"name": "grid", "max_length": {"batches": 15}, "max_concurrent_trials": 3},
@@ -36,11 +39,11 @@ METHODS: list[dict[str, Any]] = [
 
 
 class Searches:
-    """Submits searches, so that some run at any time, until `stop`."""
+    """Submits searches, each to the next gateway, so that some run at any time, until `stop`."""
 
-    def __init__(self, user: User) -> None:
+    def __init__(self, users: Sequence[User]) -> None:
         self.submitted: list[str] = []
-        self._user = user
+        self._users = itertools.cycle(users)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._submit)
 
@@ -66,12 +69,13 @@ class Searches:
 
     def _try(self, item: dict[str, Any]) -> str | None:
         try:
-            return self._user.submit(item)
+            return next(self._users).submit(item)
         except AssertionError:  # the gateway is being broken just now
             return None
 
     def _open(self) -> int:
-        shown = [self._user.get_or_none(f"/experiments/{name}") for name in self.submitted[-4:]]
+        user = next(self._users)
+        shown = [user.get_or_none(f"/experiments/{name}") for name in self.submitted[-4:]]
         return sum(1 for each in shown if each is None or not each["ended_at"])
 
 
@@ -94,6 +98,7 @@ def test_a_hundred_faults(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Every search ends and audits; every report is stored once; what is kept can be loaded."""
+    need(KAFKA)
     host = network.host if network else "127.0.0.1"
     kafka = KafkaCluster(tmp_path / "kafka", brokers=3, host=host)
     cluster = new_cluster(
@@ -108,8 +113,11 @@ def test_a_hundred_faults(
     cluster.start()
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
-    user, objects = user_of(cluster), open_store(cluster.environment["RUNG_OBJECTS"])
-    searches, storm = Searches(user), Storm(cluster, kafka.brokers, SEED)
+    users = [
+        User(cluster.folder, {**cluster.environment, "RUNG_URL": url}) for url in cluster.urls
+    ]
+    objects = open_store(cluster.environment["RUNG_OBJECTS"])
+    searches, storm = Searches(users), Storm(cluster, kafka.brokers, SEED)
     searches.start()
     try:
         wait_for(lambda: searches.submitted, "a first search was submitted")
@@ -118,8 +126,14 @@ def test_a_hundred_faults(
         searches.stop()
 
     assert storm.count.total() == FAULTS
-    for experiment in searches.submitted:
+    assert storm.spared == []
+    assert len(searches.submitted) > 2, "two were open at a time, and none of them ended"
+    user, *_ = users
+    experiments = {item["id"] for item in user.get("/experiments?limit=1000")["items"]}
+    assert experiments >= set(searches.submitted)
+    for experiment in sorted(experiments):
         user.ended(experiment)
         proof.curves_are_whole(user, experiment)
+        assert proof.nothing_reported_is_missing(user, cluster.clickhouse, experiment)
         assert proof.kept_checkpoints_are_whole(user, objects, experiment)
     asyncio.run(_prove(cluster, objects))
