@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from frontdoors.beats import Beats
 from frontdoors.fuse import Fuse, after, before, out
 from rung import keras as rk
 
@@ -121,6 +122,7 @@ def warm_up() -> None:
 def train(order: dict[str, Any]) -> dict[str, Any]:
     """Train as a run."""
     with rk.init() as run:
+        beats = Beats(run)
         model = network()
         patience = keras.callbacks.ReduceLROnPlateau(patience=1, min_delta=10.0)
         ours = Burning(
@@ -134,4 +136,5 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
             callbacks=[patience, ours],
             verbose=0,
         )
-        return {"weights": digest_of(model), "drawn": random.random()}  # noqa: S311 - the generator's state
+        drawn = random.random()  # noqa: S311 - the generator's state
+        return {"weights": digest_of(model), "drawn": drawn} | beats.told(order)

@@ -21,6 +21,7 @@ from lightning.pytorch.callbacks import EarlyStopping, LearningRateFinder
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from frontdoors.beats import Beats
 from frontdoors.fuse import Fuse
 from rung import lightning as rl
 from training import runner
@@ -146,6 +147,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     with rl.init() as run:
+        beats = Beats(run)
         plain = order.get("plain", False)
         module = Module(plain=plain)
         rung = Burning(run)
@@ -185,4 +187,4 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
             "own": float(module.own.compute()),
             "early": [early.wait_count, float(early.best_score)],
             "mean": rung.means.get(max(rung.means)) if rung.means else None,
-        }
+        } | beats.told(order)

@@ -14,6 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from frontdoors.beats import Beats
 from frontdoors.fuse import Fuse, after, before
 from frontdoors.late import stays_away
 from rung import core
@@ -229,6 +230,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
     if stays_away(order):
         return {}
     with rt.init() as run:
+        beats = Beats(run)
         trial = Trial(run, order)
         trial.run()
         network = trial.network
@@ -239,4 +241,4 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
             "weights": hashlib.sha256(b"".join(parts)).hexdigest(),
             "drawn": random.random(),  # noqa: S311 - the generator's state
             "steps": len(trial.patience.seen),
-        }
+        } | beats.told(order)

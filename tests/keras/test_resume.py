@@ -3,14 +3,15 @@
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from frontdoors.fuse import before, out
-from frontdoors.trials import killed_again_and_again, needs, parent
+from frontdoors.trials import killed_again_and_again, needs, parent, trial
 
 pytestmark = [needs("keras", "tensorflow"), pytest.mark.e2e, pytest.mark.timeout(300)]
-FIELDS = {
+FIELDS: dict[str, Any] = {
     "length": 3,
     "time_metric": "epochs",
     "seed": 5,
@@ -64,3 +65,16 @@ def test_on_torch_no_kill_shows(
     outcome = killed_again_and_again(torch, tmp_path, FIELDS, moments, source=source)
     assert list(outcome["training"]) == list(range(1, STEPS + 1))
     assert list(outcome["validation"]) == [3, 6, 9]
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_every_batch_is_a_sign_of_life(
+    request: pytest.FixtureRequest, tmp_path: Path, backend: str
+) -> None:
+    """Those that are trained, and those that Keras or Rung, within an epoch, validates with."""
+    config = FIELDS["config"] | {"min_validation_period": {"batches": 2}}
+    fields = FIELDS | {"length": 1, "config": config}
+    with trial(request.getfixturevalue(backend), tmp_path, **fields) as runs:
+        assert runs.train(source="arrays", beats=True) == 0
+        assert list(runs.curve("validation")) == [2, 3]
+        assert runs.results()[0]["beats"] == 3 + 1 + 3

@@ -136,3 +136,10 @@ def test_a_search_for_a_learning_rate_is_no_training(
         assert runs.train(finder=True) == 0
         assert list(runs.curve("training")) == list(range(1, STEPS + 1))
         assert list(runs.curve("validation")) == [6, 12]
+
+
+def test_every_batch_is_a_sign_of_life(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
+    """Those that are trained, validated and looked at before: an epoch may take hours."""
+    with trial(process, tmp_path, **FIELDS) as runs:
+        assert runs.train(length=1, beats=True) == 0
+        assert runs.results()[0]["beats"] == 6 + 4 + 2

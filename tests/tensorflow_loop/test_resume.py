@@ -69,3 +69,10 @@ def test_a_longer_length_goes_on(process: "subprocess.Popen[str]", tmp_path: Pat
         assert runs.train(source="unknown", plain=True, length=7) == 0
         assert runs.curve("training") == expected
         assert list(runs.curve("validation")) == [4, 7]
+
+
+def test_every_batch_is_a_sign_of_life(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
+    """Those that are trained, and those that a mean is made of."""
+    with trial(process, tmp_path, **FIELDS) as runs:
+        assert runs.train(length=1, source="listed", beats=True) == 0
+        assert runs.results()[0]["beats"] == 3 + 5

@@ -99,3 +99,10 @@ def test_a_kill_on_the_way_out_shows_nowhere(
     for found in (outcome, expected):
         found["result"] = {"model": found["result"]["model"]}
     assert outcome == expected
+
+
+def test_every_batch_is_a_sign_of_life(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
+    """Those of a step that has many, and those of evaluations too: each may take long."""
+    with trial(process, tmp_path, **FIELDS) as runs:
+        assert runs.train(length=1, accumulate=2, beats=True) == 0
+        assert runs.results()[0]["beats"] == 6 + 3

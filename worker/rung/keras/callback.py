@@ -15,6 +15,7 @@ import keras
 
 from rung import core
 from rung.keras import state
+from rung.keras.alive import Alive
 from rung.keras.exchange import exchange_of
 from rung.keras.feed import Feed, TensorFlowFeed
 from rung.keras.together import Together, without_writers
@@ -25,7 +26,7 @@ from rung.torch import rng
 _NEVER = 1 << 40
 
 
-class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
+class Callback(Alive):
     """Reports, checkpoints, resumes, and leaves when asked to.
 
     Args:
@@ -48,12 +49,11 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         batch_size: int | None = None,
         keep: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(run)
         backend = keras.backend.backend()
         if backend not in {"tensorflow", "torch"}:
             raise CannotFollow(f"KERAS_BACKEND={backend}: set it to tensorflow or torch")
         self._tensorflow = backend == "tensorflow"
-        self._run = run
         self._together: Together | None = None
         self._course = Course(run, f"keras-{keras.__version__}-{backend}")
         self._validation_data = validation_data
@@ -151,6 +151,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         """Report, validate, checkpoint and leave, as is due."""
         assert self._feed is not None
         if self._feed.skipping or self._left:
+            self._course.alive()
             return
         self._agree()
         course = self._course
@@ -234,10 +235,11 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         running = state.metric_values(model)
         data = self._validation_data
         pair = data if isinstance(data, tuple) else (data,)
+        quietly: dict[str, Any] = {"verbose": 0, "callbacks": [Alive(self._run)]}
         if self._together is not None:
-            found = self._together.validated(*pair, verbose=0)
+            found = self._together.validated(*pair, **quietly)
         else:
-            found = model.evaluate(*pair, verbose=0, return_dict=True)
+            found = model.evaluate(*pair, return_dict=True, **quietly)
         if not self._tensorflow:
             model.train()
         state.set_metric_values(model, running)

@@ -147,9 +147,14 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
     def on_validation_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, *_more: Any
     ) -> None:
-        """Count records, by which ranks count."""
+        """Say that the run makes progress; count records, by which ranks count."""
+        self._course.alive()
         if self._several and _is_fitting(trainer):
             self._results[1].records += records_of(batch) or 0
+
+    def on_test_batch_end(self, *_all: Any) -> None:
+        """Say that the run makes progress where the script tests what was trained."""
+        self._course.alive()
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Report the validation."""

@@ -105,6 +105,7 @@ class Course:
 
     def batch_done(self, count: int = 1, records: int = 0) -> None:
         """Take note of batches trained, and of how many records they held."""
+        self.alive()
         if self._fetched:
             self._fetched = False
             self._wait.trained()
@@ -114,6 +115,10 @@ class Course:
         progress.records += records
         progress.records_in_epoch += records
         self._note(progress)
+
+    def alive(self) -> None:
+        """Say that the run makes progress, where a batch is no step: in validations, say."""
+        self.run.train.heartbeat()
 
     def epoch_done(self) -> None:
         """Take note of the end of an epoch."""

@@ -103,7 +103,13 @@ class Training:
             data: batches, the same on all slots.
             evaluate: gets the parts of a batch, returns means over it by name.
         """
-        return evaluated(data, evaluate, self._ranks)
+        return evaluated(self._watched(data), evaluate, self._ranks)
+
+    def _watched(self, data: Iterable[Any]) -> Iterator[Any]:
+        """Yield batches, each of which is a sign of life."""
+        for batch in data:
+            yield batch
+            self._course.alive()
 
     def __iter__(self) -> Iterator[Any]:
         """Yield batch after batch, epoch after epoch, from wherever the trial is."""
@@ -135,7 +141,6 @@ class Training:
             yield self._given(batch)
             read += 1
             course.batch_done(1, self._part.whole)
-            course.run.train.heartbeat()
             if course.report_due:
                 self._report()
             due = course.validation_due or course.checkpoint_due or self._leaving

@@ -135,6 +135,14 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         else:
             self._mark(control)
 
+    def on_substep_end(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
+        """Say that the run makes progress, also where a step is many batches."""
+        self._course.alive()
+
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
+        """Say that the run makes progress where it evaluates."""
+        self._course.alive()
+
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
         """Do as at a step."""
         if self._left:
