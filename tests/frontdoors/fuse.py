@@ -2,13 +2,22 @@
 
 import os
 import signal
+from collections.abc import Callable
 
 
 class Fuse:
     """Burns down once."""
 
-    def __init__(self, moment: int | None) -> None:
+    def __init__(self, moment: int | None, settle: Callable[[], None] = lambda: None) -> None:
+        """Die at a moment.
+
+        Args:
+            moment: of its training; None: never.
+            settle: returns when what the process does behind its training is done, so that what
+                it leaves does not depend on how fast that was.
+        """
         self._moment = moment
+        self._settle = settle
         self._asked = 0
 
     def burn(self) -> None:
@@ -19,6 +28,7 @@ class Fuse:
     def reach(self, moment: int) -> None:
         """Die if this is the moment, whichever run comes to it."""
         if moment == self._moment:
+            self._settle()
             os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -124,7 +124,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
         ours = Burning(
             run, validation_data=(INPUTS, TARGETS), batch_size=8, keep={"patience": patience}
         )
-        ours.fuse = Fuse(order["moment"])
+        ours.fuse = Fuse(order["moment"], run.checkpoint.wait)
         history = model.fit(
             **source(order.get("source", "arrays")),
             epochs=3,

@@ -128,7 +128,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
         ours = Burning(
             run, validation_data=(INPUTS, TARGETS), batch_size=6, keep={"patience": patience}
         )
-        ours.fuse = Fuse(order["moment"])
+        ours.fuse = Fuse(order["moment"], run.checkpoint.wait)
         model.fit(
             **source(order["source"]),
             epochs=order.get("epochs", 3),

@@ -151,7 +151,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
         plain = order.get("plain", False)
         module = Module(plain=plain)
         rung = Burning(run)
-        rung.fuse, rung.means = Fuse(order["moment"]), {}
+        rung.fuse, rung.means = Fuse(order["moment"], run.checkpoint.wait), {}
         rung.wait_at = order.get("wait_at")
         early = EarlyStopping("val_loss", patience=100)
         trainer = lightning.Trainer(

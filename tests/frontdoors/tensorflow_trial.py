@@ -152,7 +152,7 @@ class Trial:
     """The training, its parts, and a fuse."""
 
     def __init__(self, run: Any, order: dict[str, Any]) -> None:
-        self.fuse = Fuse(order.get("moment"))
+        self.fuse = Fuse(order.get("moment"), run.checkpoint.wait)
         plain = order.get("plain", False)
         self.network: Any = Network() if plain else Layered(order.get("noise", 0.4))
         self.still = order["source"] == "python"

@@ -156,7 +156,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
         masking = order.get("masking", False)
         model = network(plain=plain, counting=counting, masking=masking)
         rung = Burning(run)
-        rung.fuse = Fuse(order["moment"])
+        rung.fuse = Fuse(order["moment"], run.checkpoint.wait)
         named: dict[str, Any] = {"eval_strategy": "epoch", "save_strategy": "no"}
         arguments = transformers.TrainingArguments(
             output_dir="output",

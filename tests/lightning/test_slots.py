@@ -89,8 +89,7 @@ def test_a_run_resumes_right_before_a_batch_smaller_than_the_slots(
         assert runs.train(plain=True, length=1) == 0
         wanted = runs.outcome()
     with trial(process, tmp_path / "killed", **FIELDS) as runs:
-        moment, last = 2 * 5 - 1, before - 1
-        code = runs.train(moment, slots=before, victim=last, plain=True, length=1)
+        code = runs.train(2 * 5 - 1, slots=before, plain=True, length=1)
         assert code == -signal.SIGKILL
         assert runs.agent.of(Stored)[-1].steps_completed == 4
         assert runs.train(slots=2, plain=True) == 0

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import msgspec
 import pytest
@@ -10,6 +11,7 @@ from core.agent_end import AgentEnd, agent_end
 from rung import core
 from rung.core.protocol import Stored
 from rung.loop import Course
+from rung.objects import FolderStore
 from rung.torch.waiting import DataWait
 
 
@@ -108,3 +110,25 @@ def test_a_loop_is_told_to_validate_at_the_rungs_of_its_search(
                 course.store(lambda _folder: None)
             agent.wait_for_end(number)
     assert found == expected
+
+
+def test_a_checkpoint_is_stored_behind_training_and_before_the_end(
+    agent: AgentEnd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop waits for the files of the moment, not for the store; the run's end does."""
+    may_store, real = Event(), FolderStore.put_bytes
+
+    def put_bytes(self: FolderStore, name: str, data: bytes) -> None:
+        assert may_store.wait(20.0)
+        real(self, name, data)
+
+    monkeypatch.setattr(FolderStore, "put_bytes", put_bytes)
+    with core.init() as run:
+        course = Course(run, "test-1")
+        course.batch_done()
+        course.store(lambda folder: (folder / "weights").touch())
+        course.batch_done()
+        assert not run.checkpoint.stored()
+        may_store.set()
+    agent.wait_for_end()
+    assert [stored.steps_completed for stored in agent.of(Stored)] == [1]

@@ -180,14 +180,19 @@ class Course:
         return self._wanted and self._stored_at != self.progress.moment()
 
     def store(self, write: Callable[[Path], None]) -> None:
-        """Store a checkpoint of this moment, unless there is one; `write` fills its folder."""
+        """Store a checkpoint of this moment, unless there is one; `write` fills its folder.
+
+        The loop waits for `write`, and for the checkpoint before; the folder is digested and
+        stored behind the next steps. A run that leaves ends when that is done.
+        """
         self._wanted = False
         if self._stored_at == self.progress.moment():
             return
         self._stored_at = self.progress.moment()
         metadata = {"framework": self.framework, "epochs": self.progress.epochs}
         steps = self.progress.batches
-        with self.run.checkpoint.store_path(metadata, steps_completed=steps) as (folder, _):
+        storing = self.run.checkpoint.store_path_async(metadata, steps_completed=steps)
+        with storing as (folder, _):
             write(folder)
             text = json.dumps(self._state())  # knows NaN, which a metric may be
             (folder / FILE).write_text(text, encoding="utf-8")
