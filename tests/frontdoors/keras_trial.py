@@ -11,8 +11,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from frontdoors.beats import Beats
 from frontdoors.fuse import Fuse, after, before, out
+from frontdoors.notes import Notes
 from rung import keras as rk
 
 INPUTS = np.linspace(-1, 1, 18 * 3, dtype="float32").reshape(18, 3)
@@ -122,7 +122,7 @@ def warm_up() -> None:
 def train(order: dict[str, Any]) -> dict[str, Any]:
     """Train as a run."""
     with rk.init() as run:
-        beats = Beats(run)
+        notes = Notes(run, order)
         model = network()
         patience = keras.callbacks.ReduceLROnPlateau(patience=1, min_delta=10.0)
         ours = Burning(
@@ -137,4 +137,4 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
             verbose=0,
         )
         drawn = random.random()  # noqa: S311 - the generator's state
-        return {"weights": digest_of(model), "drawn": drawn} | beats.told(order)
+        return {"weights": digest_of(model), "drawn": drawn} | notes.told()

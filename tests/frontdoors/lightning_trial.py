@@ -21,8 +21,8 @@ from lightning.pytorch.callbacks import EarlyStopping, LearningRateFinder
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from frontdoors.beats import Beats
 from frontdoors.fuse import Fuse
+from frontdoors.notes import Notes
 from rung import lightning as rl
 from training import runner
 from training.noisy import NoisyData
@@ -147,7 +147,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     with rl.init() as run:
-        beats = Beats(run)
+        notes = Notes(run, order)
         plain = order.get("plain", False)
         module = Module(plain=plain)
         rung = Burning(run)
@@ -187,4 +187,4 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
             "own": float(module.own.compute()),
             "early": [early.wait_count, float(early.best_score)],
             "mean": rung.means.get(max(rung.means)) if rung.means else None,
-        } | beats.told(order)
+        } | notes.told()

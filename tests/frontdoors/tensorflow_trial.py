@@ -14,9 +14,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from frontdoors.beats import Beats
 from frontdoors.fuse import Fuse, after, before
 from frontdoors.late import stays_away
+from frontdoors.notes import Notes
 from rung import core
 from rung import tensorflow as rt
 
@@ -230,7 +230,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
     if stays_away(order):
         return {}
     with rt.init() as run:
-        beats = Beats(run)
+        notes = Notes(run, order)
         trial = Trial(run, order)
         trial.run()
         network = trial.network
@@ -241,4 +241,4 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
             "weights": hashlib.sha256(b"".join(parts)).hexdigest(),
             "drawn": random.random(),  # noqa: S311 - the generator's state
             "steps": len(trial.patience.seen),
-        } | beats.told(order)
+        } | notes.told()

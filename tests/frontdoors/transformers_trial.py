@@ -16,8 +16,8 @@ import torch
 import transformers
 from torch.utils.data import Dataset, SequentialSampler
 
-from frontdoors.beats import Beats
 from frontdoors.fuse import Fuse, after, before, out
+from frontdoors.notes import Notes
 from rung import transformers as rt
 from training import runner
 
@@ -151,7 +151,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
     with rt.init() as run:
-        beats = Beats(run)
+        notes = Notes(run, order)
         plain, counting = order.get("plain", False), order.get("counting", False)
         masking = order.get("masking", False)
         model = network(plain=plain, counting=counting, masking=masking)
@@ -190,7 +190,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
             "model": _digest(model.state_dict()),
             "optimizer": _digest(trainer.optimizer.state_dict()) if trainer.optimizer else None,
             "drawn": random.random(),  # noqa: S311 - the generator's state
-        } | beats.told(order)
+        } | notes.told()
 
 
 def _digest(state: Any) -> str:

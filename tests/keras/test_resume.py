@@ -75,6 +75,18 @@ def test_every_batch_is_a_sign_of_life(
     config = FIELDS["config"] | {"min_validation_period": {"batches": 2}}
     fields = FIELDS | {"length": 1, "config": config}
     with trial(request.getfixturevalue(backend), tmp_path, **fields) as runs:
-        assert runs.train(source="arrays", beats=True) == 0
+        assert runs.train(source="arrays", notes=True) == 0
         assert list(runs.curve("validation")) == [2, 3]
         assert runs.results()[0]["beats"] == 3 + 1 + 3
+
+
+def test_what_torch_is_asked_for_is_all_of_it(
+    torch: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """CuBLAS is, too; and a script that switches it off again is told so."""
+    config = FIELDS["config"] | {"reproducibility": {"deterministic": True}}
+    with trial(torch, tmp_path, **(FIELDS | {"length": 1, "config": config})) as runs:
+        assert runs.train(source="arrays", notes=True, loose=True) == 0
+        [result] = runs.results()
+        assert result["cublas"] == ":4096:8"
+        assert any("has switched torch." in text for text in result["warnings"])

@@ -141,5 +141,17 @@ def test_a_search_for_a_learning_rate_is_no_training(
 def test_every_batch_is_a_sign_of_life(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
     """Those that are trained, validated and looked at before: an epoch may take hours."""
     with trial(process, tmp_path, **FIELDS) as runs:
-        assert runs.train(length=1, beats=True) == 0
+        assert runs.train(length=1, notes=True) == 0
         assert runs.results()[0]["beats"] == 6 + 4 + 2
+
+
+def test_what_torch_is_asked_for_is_all_of_it(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """CuBLAS is, too; and a script that switches it off again is told so."""
+    config = FIELDS["config"] | {"reproducibility": {"deterministic": True}}
+    with trial(process, tmp_path, **(FIELDS | {"length": 1, "config": config})) as runs:
+        assert runs.train(notes=True, loose=True) == 0
+        [result] = runs.results()
+        assert result["cublas"] == ":4096:8"
+        assert any("has switched torch." in text for text in result["warnings"])

@@ -74,5 +74,5 @@ def test_a_longer_length_goes_on(process: "subprocess.Popen[str]", tmp_path: Pat
 def test_every_batch_is_a_sign_of_life(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
     """Those that are trained, and those that a mean is made of."""
     with trial(process, tmp_path, **FIELDS) as runs:
-        assert runs.train(length=1, source="listed", beats=True) == 0
+        assert runs.train(length=1, source="listed", notes=True) == 0
         assert runs.results()[0]["beats"] == 3 + 5

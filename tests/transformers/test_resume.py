@@ -104,5 +104,17 @@ def test_a_kill_on_the_way_out_shows_nowhere(
 def test_every_batch_is_a_sign_of_life(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
     """Those of a step that has many, and those of evaluations too: each may take long."""
     with trial(process, tmp_path, **FIELDS) as runs:
-        assert runs.train(length=1, accumulate=2, beats=True) == 0
+        assert runs.train(length=1, accumulate=2, notes=True) == 0
         assert runs.results()[0]["beats"] == 6 + 3
+
+
+def test_what_torch_is_asked_for_is_all_of_it(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """CuBLAS is, too; and a script that switches it off again is told so."""
+    config = FIELDS["config"] | {"reproducibility": {"deterministic": True}}
+    with trial(process, tmp_path, **(FIELDS | {"length": 1, "config": config})) as runs:
+        assert runs.train(notes=True, loose=True) == 0
+        [result] = runs.results()
+        assert result["cublas"] == ":4096:8"
+        assert any("has switched torch." in text for text in result["warnings"])

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 
 from rung import core
-from rung.keras import state
+from rung.keras import exactness, state
 from rung.keras.alive import Alive
 from rung.keras.exchange import exchange_of
 from rung.keras.feed import Feed, TensorFlowFeed
@@ -55,7 +55,7 @@ class Callback(Alive):
             raise CannotFollow(f"KERAS_BACKEND={backend}: set it to tensorflow or torch")
         self._tensorflow = backend == "tensorflow"
         self._together: Together | None = None
-        self._course = Course(run, f"keras-{keras.__version__}-{backend}")
+        self._course = Course(run, f"keras-{keras.__version__}-{backend}", exactness.machine)
         self._validation_data = validation_data
         self._batch_size = batch_size or int(run.hparams.get("global_batch_size") or 0)
         self._keep = dict(keep or {})
@@ -93,6 +93,7 @@ class Callback(Alive):
     def on_train_begin(self, logs: Any = None) -> None:
         """Go on from the trial's newest checkpoint, if there is one."""
         self._left = False
+        exactness.tell(self._run)
         keras_seeds.make(self._run.seed)  # the script may have let go of it
         exchange = exchange_of(self._run)
         if exchange is not None:

@@ -7,9 +7,10 @@ from typing import Unpack
 import keras
 
 from rung import core
+from rung.keras import exactness
 from rung.keras.exchange import exchange_of, part_with
 from rung.loop import keras_seeds
-from rung.loop.seeding import Arguments, deterministic, started
+from rung.loop.seeding import Arguments, started
 
 
 @contextlib.contextmanager
@@ -24,18 +25,6 @@ def init(**arguments: Unpack[Arguments]) -> Iterator[core.Context]:
         exchange_of(run)  # before TensorFlow works
         keras.utils.set_random_seed(run.seed & 0xFFFFFFFF)
         keras_seeds.make(run.seed)
-        if deterministic(run):
-            _refuse_nondeterminism()
+        exactness.demand(run)
         yield run
         part_with(run)
-
-
-def _refuse_nondeterminism() -> None:
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf  # noqa: PLC0415 - the backend's own, which is loaded
-
-        tf.config.experimental.enable_op_determinism()
-    else:
-        import torch  # noqa: PLC0415 - the backend's own, which is loaded
-
-        torch.use_deterministic_algorithms(mode=True)

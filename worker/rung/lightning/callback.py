@@ -24,7 +24,7 @@ from rung.lightning import logged, strategy
 from rung.lightning.loader import ExactLoader
 from rung.lightning.moments import Calls, Moments
 from rung.lightning.source import Source, Validation
-from rung.loop import Course, ranks
+from rung.loop import Course, exactness, ranks
 from rung.loop.course import generators_from_json, generators_to_json
 from rung.loop.errors import CannotFollow
 from rung.torch import rng
@@ -81,6 +81,7 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         if self._weights is not None:
             kept = torch.load(self._weights, map_location="cpu", weights_only=True)
             pl_module.load_state_dict(kept["state_dict"])
+        exactness.tell(self._course.run, trainer.strategy.root_device)
         source = trainer.fit_loop._data_source
         trainer.fit_loop._data_source = Source(source, functools.partial(self._exact, trainer))
         if self._several:

@@ -20,7 +20,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from rung import core
-from rung.torch import rng
+from rung.loop.exactness import Machine
+from rung.torch import exactness, rng
 from rung.torch.plan import Progress, due, make_plan
 from rung.torch.unit import Batch, Epoch, Record
 from rung.torch.waiting import GROUP, DataWait
@@ -33,12 +34,18 @@ _ENDLESS: Final = 1 << 60
 class Course:
     """The way of one run through its trial."""
 
-    def __init__(self, run: core.Context, framework: str) -> None:
+    def __init__(
+        self,
+        run: core.Context,
+        framework: str,
+        machine: Callable[[], dict[str, str]] = exactness.machine,
+    ) -> None:
         """Begin at the trial's beginning; `found` leads on from a checkpoint.
 
         Args:
             run: what `init` returned.
             framework: name and version, kept with each checkpoint.
+            machine: says what results depend on beside the script; by default what torch's do.
         """
         info = run.info.trial
         self.run: Final = run
@@ -53,6 +60,7 @@ class Course:
             step_zero_validation=None,
         )
         self.progress = Progress()
+        self._machine: Final = Machine(framework, machine)
         self._before = Progress()
         self._validation: dict[str, Any] | None = None
         self._wanted = False
@@ -106,6 +114,7 @@ class Course:
     def batch_done(self, count: int = 1, records: int = 0) -> None:
         """Take note of batches trained, and of how many records they held."""
         self.alive()
+        self._machine.tell_differences()
         if self._fetched:
             self._fetched = False
             self._wait.trained()
@@ -218,6 +227,8 @@ class Course:
                 self.progress = msgspec.convert(state["progress"], Progress)
                 self._validation = state["validation"]
                 self._stored_at = self.progress.moment()
+                if self.run.distributed.is_chief:
+                    self._machine.goes_on_from(state.get("machine"))
             yield folder, own
 
     def _state(self) -> dict[str, Any]:
@@ -226,6 +237,7 @@ class Course:
             "trial_id": self.run.info.trial.trial_id,
             "progress": msgspec.to_builtins(self.progress),
             "validation": self._validation,
+            "machine": self._machine.state(),
         }
 
     def _note(self, progress: Progress) -> None:

@@ -4,11 +4,10 @@ import contextlib
 from collections.abc import Iterator
 from typing import Unpack
 
-import torch
-
 from rung import core
 from rung.loop.ranks import together
 from rung.loop.seeding import Arguments, deterministic, started
+from rung.torch import exactness
 
 
 @contextlib.contextmanager
@@ -21,6 +20,6 @@ def init(**arguments: Unpack[Arguments]) -> Iterator[core.Context]:
     """
     with started(**arguments) as run:
         if deterministic(run):
-            torch.use_deterministic_algorithms(mode=True)
+            exactness.demand()
         with together(run):
             yield run

@@ -5,17 +5,14 @@ from collections.abc import Iterator
 from typing import Final, Unpack
 
 import keras
-import structlog
 import tensorflow as tf
 
 from rung import core
-from rung.loop import keras_seeds
-from rung.loop.seeding import Arguments, deterministic, started
+from rung.loop import keras_seeds, tensorflow_exactness
+from rung.loop.seeding import Arguments, started
 from rung.loop.tensorflow_ranks import joined
 
 _WORD: Final = 0xFFFFFFFF
-
-_log = structlog.get_logger(__name__)
 
 
 @contextlib.contextmanager
@@ -30,13 +27,7 @@ def init(**arguments: Unpack[Arguments]) -> Iterator[core.Context]:
         keras.utils.set_random_seed(run.seed & _WORD)
         keras_seeds.make(run.seed)
         tf.random.set_seed(run.seed & _WORD)
-        if deterministic(run):
-            tf.config.experimental.enable_op_determinism()
-        elif tf.config.list_physical_devices("GPU"):
-            _log.warning(
-                "operators on GPUs may add in another order each time; for the same bits set "
-                "reproducibility: {deterministic: true}"
-            )
+        tensorflow_exactness.demand_or_tell(run)
         tf.random.set_global_generator(tf.random.Generator.from_seed(run.seed & _WORD))
         yield run
         run.distributed.barrier()  # a process that ends is missed by the others

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from rung import core
-from rung.loop import Course, keras_seeds
+from rung.loop import Course, keras_seeds, tensorflow_exactness
 from rung.loop.errors import CannotFollow
 from rung.tensorflow import exactness, state
 from rung.tensorflow.collective import Collective
@@ -54,7 +54,7 @@ class Training:
     ) -> None:
         self._ranks = run.distributed
         self._collective = Collective(self._ranks)
-        self._course = Course(run, f"tensorflow-{tf.__version__}")
+        self._course = Course(run, f"tensorflow-{tf.__version__}", tensorflow_exactness.machine)
         self._source = source_of(data, run.seed, batches_per_epoch)
         self._keep = keep
         self._validate = validate

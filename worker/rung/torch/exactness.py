@@ -119,7 +119,7 @@ def tell(trial: Any, where: Circumstances, data: Sequence[Any]) -> None:
 
 def caveats(trial: Any, where: Circumstances, data: Sequence[Any]) -> list[str]:
     """Return what of a trial cannot be resumed exactly, one sentence each."""
-    found = _of_device(where)
+    found = of_device(where)
     found += [
         f"the data set {_name(thing)} is an IterableDataset without state_dict and"
         " load_state_dict: a resumed run reads past what was read, but what the data set draws by"
@@ -139,7 +139,7 @@ def caveats(trial: Any, where: Circumstances, data: Sequence[Any]) -> list[str]:
     return found
 
 
-def _of_device(where: Circumstances) -> list[str]:
+def of_device(where: Circumstances) -> list[str]:
     """Return what cannot be exact because of where it is computed."""
     on = torch.are_deterministic_algorithms_enabled()
     found = []
@@ -211,13 +211,16 @@ def machine() -> dict[str, str]:
     return found
 
 
-def tell_differences(before: Mapping[str, str] | None) -> None:
+def tell_differences(
+    before: Mapping[str, str] | None, now: Mapping[str, str] | None = None
+) -> None:
     """Say in the log in what this machine differs from the one that stored a checkpoint.
 
     Args:
         before: what `machine` was there; None where it was not yet noted.
+        now: what it is here, where that is not what `machine` returns.
     """
-    now = machine()
+    now = machine() if now is None else now
     changed = [
         f"{what} {before[what]} then, {now.get(what, 'none')} now"
         for what in sorted(before or {})
