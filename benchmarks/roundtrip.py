@@ -4,13 +4,16 @@ The trial reports past its length; the searcher withdraws its run, the scheduler
 the agent, and the agent tells the trial. On a cluster these are four passages through Kafka, each
 acknowledged by all replicas, between five processes. The limit it is measured against is what
 four passages of one record through the same broker take, one after another, in the same run. The
-peer is one machine: the same on SQLite.
+peer is one machine: the same on SQLite. How that grows: on 1 partition as on 8, and there with 10
+and with 10,000 trials of another search open, whose runs wait in the same partition and the same
+pool's queue, because they want more slots than there are.
 
-    python benchmarks/roundtrip.py [--trials 200]
+    python benchmarks/roundtrip.py [--trials 80]
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import statistics
@@ -18,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,38 +32,64 @@ PASSAGES = 4
 TOPIC = "rung.deadletter"
 """Which the cluster has, and which is idle."""
 AIM_MS = 100.0
+OPEN = (10, 10_000)
 
 
-def experiment(trials: int) -> str:
-    """Return the experiment file, in JSON, which is YAML too."""
-    return json.dumps(
-        {
-            "name": "roundtrip",
-            "entrypoint": "python3 train.py",
-            "hyperparameters": {"limit": {"type": "double", "minval": 0, "maxval": 1}},
-            "searcher": {
-                "name": "async_halving",
-                "metric": "loss",
-                "time_metric": "batches",
-                "max_time": 100,
-                "num_rungs": 3,
-                "divisor": 10,
-                "max_trials": trials,
-                "max_concurrent_trials": 1,
-            },
-        }
-    )
+def experiment(trials: int) -> dict[str, Any]:
+    """Return the experiment file."""
+    return {
+        "name": "roundtrip",
+        "entrypoint": "python3 train.py",
+        "hyperparameters": {"limit": {"type": "double", "minval": 0, "maxval": 1}},
+        "searcher": {
+            "name": "async_halving",
+            "metric": "loss",
+            "time_metric": "batches",
+            "max_time": 100,
+            "num_rungs": 3,
+            "divisor": 10,
+            "max_trials": trials,
+            "max_concurrent_trials": 1,
+        },
+    }
+
+
+def waiting(trials: int) -> dict[str, Any]:
+    """Return one of whose trials all are open, and none can run."""
+    return experiment(trials) | {
+        "name": "waiting",
+        "searcher": {
+            "name": "random",
+            "metric": "loss",
+            "max_length": {"batches": 1},
+            "max_trials": trials,
+            "max_concurrent_trials": trials,
+        },
+        "resources": {"slots_per_trial": 2},
+    }
+
+
+def submitted(rung: Callable[..., str], file: dict[str, Any]) -> str:
+    """Submit an experiment; return its id."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "experiment.yaml"
+        path.write_text(json.dumps(file))  # which is YAML too
+        return str(json.loads(rung("submit", str(path), str(CODE), "--json"))["experiment_id"])
 
 
 def roundtrips(rung: Callable[..., str], get: Callable[[str], Any], trials: int) -> list[float]:
     """Run the search and return what its trials measured, in milliseconds."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "roundtrip.yaml"
-        file.write_text(experiment(trials))
-        name = json.loads(rung("submit", str(file), str(CODE), "--json"))
-    rung("wait", name["experiment_id"])
-    path = f"/experiments/{name['experiment_id']}/metrics?kind=training&name=roundtrip_ms"
+    name = submitted(rung, experiment(trials))
+    rung("wait", name)
+    path = f"/experiments/{name}/metrics?kind=training&name=roundtrip_ms"
     return sorted(point[1] for curve in get(path)["curves"].values() for point in curve)
+
+
+def opened(rung: Callable[..., str], get: Callable[[str], Any], trials: int) -> None:
+    """Have as many trials more wait, and return once all do."""
+    name = submitted(rung, waiting(trials))
+    while len(get(f"/experiments/{name}")["trials"]) < trials:
+        time.sleep(0.5)
 
 
 def one_machine(trials: int) -> list[float]:
@@ -76,20 +105,30 @@ def one_machine(trials: int) -> list[float]:
             rung("down")
 
 
-def cluster(trials: int) -> tuple[list[float], list[float]]:
-    """Measure on a cluster; return also what as many passages take by themselves."""
+@contextlib.contextmanager
+def cluster(partitions: int) -> Iterator[tuple[Callable[..., str], Callable[[str], Any], str]]:
+    """Give the commands, the answers and the broker of a cluster with one slot."""
     from servers.cluster import LocalCluster
 
     with tempfile.TemporaryDirectory() as folder:
-        everything = LocalCluster(Path(folder), agents=1, slots=1)
+        everything = LocalCluster(Path(folder), agents=1, slots=1, partitions=partitions)
         try:
             everything.start()
             rung = commands({**os.environ, **everything.environment})
-            get = answers(everything.urls[0], everything.token)
-            taken = roundtrips(rung, get, trials)
-            return taken, asyncio.run(passages(everything.broker.url, trials))
+            yield rung, answers(everything.urls[0], everything.token), everything.broker.url
         finally:
             everything.kill()
+
+
+def growth(trials: int) -> None:
+    """Print how it is on one partition, and there with more and more trials open."""
+    with cluster(partitions=1) as (rung, get, _):
+        say("1 partition", roundtrips(rung, get, trials))
+        there = 0
+        for many in OPEN:
+            opened(rung, get, many - there)
+            there = many
+            say(f"1 partition, {many:,} open", roundtrips(rung, get, trials))
 
 
 async def passages(url: str, count: int) -> list[float]:
@@ -147,18 +186,20 @@ def say(name: str, taken: list[float], more: str = "") -> None:
 
 
 def main() -> None:
-    """Print both, and their ratios."""
+    """Print all, and the ratios."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--trials", type=int, default=80)
     options = parser.parse_args()
-    alone = one_machine(options.trials)
-    taken, bare = cluster(options.trials)
+    say("one machine, SQLite", one_machine(options.trials))
+    with cluster(partitions=8) as (rung, get, broker):
+        taken = roundtrips(rung, get, options.trials)
+        bare = asyncio.run(passages(broker, options.trials))
     ratio = statistics.median(taken) / statistics.median(bare)
     p99 = taken[int(0.99 * (len(taken) - 1))]
-    say("one machine, SQLite", alone)
     say("four passages alone", bare)
-    say("cluster, Apache Kafka", taken, f"{ratio:.1f} times the passages alone")
-    print(f"p99 is {p99 / AIM_MS:.2f} of the aim of {AIM_MS:.0f} ms")
+    say("cluster, 8 partitions", taken, f"{ratio:.1f} times the passages alone")
+    print(f"p99 is {p99 / AIM_MS:.2f} of the aim of {AIM_MS:.0f} ms", flush=True)
+    growth(options.trials // 4)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ Records as agents write them are decoded and written into a ClickHouse server an
 way the metrics service does it. Beside them, in turns and in the same run, the same rows go into
 the same server by plain inserts of clickhouse-driver, by columns that are there already: the most
 that this server takes from one Python process. The aim is 200,000 rows/s into the server,
-decoding included, on two cores.
+decoding included, on two cores; from one partition, and from eight.
 """
 
 import argparse
@@ -147,12 +147,16 @@ def decoding(records: list[Record], rows: int) -> float:
     return rows / (time.perf_counter() - started)
 
 
-async def measure(server: ClickHouse, folder: Path, kind: str, rows: int, each: int) -> float:
+async def measure(  # noqa: PLR0913, PLR0917 - what a measurement is of
+    server: ClickHouse, folder: Path, kind: str, rows: int, each: int, partitions: int = 1
+) -> float:
     """Print the speeds for one kind of record; return those of the server."""
-    ledger = MemoryLedger(partitions=1, ledger_id="benchmark")
+    ledger = MemoryLedger(partitions=partitions, ledger_id="benchmark")
     drafts = make_drafts(kind, rows, each)
     await ledger.append(drafts)
-    records = await ledger.read(kind, 0, 0, len(drafts))
+    records = []
+    for partition in range(partitions):
+        records += await ledger.read(kind, partition, 0, len(drafts))
     blocks = blocks_of(records)
     rows = sum(len(columns[0].values) for _, columns in blocks)
     size = sum(len(record.value) for record in records) / rows
@@ -166,11 +170,14 @@ async def measure(server: ClickHouse, folder: Path, kind: str, rows: int, each: 
         figures["server"].append(
             await kept(server.database_url("server"), ledger, len(records), rows)
         )
-        place = str(folder / f"{kind}-{each}-{number}")
+        place = str(folder / f"{kind}-{each}-{partitions}-{number}")
         figures["chdb"].append(await kept(place, ledger, len(records), rows))
         figures["decoding"].append(decoding(records, rows))
     found = {name: statistics.median(values) for name, values in figures.items()}
-    print(f"{rows:,} rows of {kind}, {each} per event, {size:.0f} bytes of ledger each")
+    spread = "1 partition" if partitions == 1 else f"{partitions} partitions"
+    print(
+        f"{rows:,} rows of {kind}, {each} per event, {size:.0f} bytes of ledger each, in {spread}"
+    )
     print(f"  plain inserts by columns    {found['plain']:>10,.0f} rows/s")
     for name, title in (("server", "service into the server"), ("chdb", "service into chDB")):
         ratio = found[name] / found["plain"]
@@ -188,6 +195,7 @@ async def main(rows: int, folder: Path) -> int:
     try:
         speeds = [
             await measure(server, folder, "metrics", rows, 50),
+            await measure(server, folder, "metrics", rows, 50, partitions=8),
             await measure(server, folder, "metrics", rows // 4, 1),
             await measure(server, folder, "logs", rows // 2, 20),
         ]
