@@ -122,7 +122,10 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
             )
         patience = keras.callbacks.ReduceLROnPlateau(patience=1, min_delta=10.0)
         ours = Burning(
-            run, validation_data=(INPUTS, TARGETS), batch_size=8, keep={"patience": patience}
+            run,
+            validation_data=(INPUTS, TARGETS),
+            batch_size=order.get("told", 8),
+            keep={"patience": patience},
         )
         ours.fuse = Fuse(order["moment"], run.checkpoint.wait)
         history = model.fit(

@@ -148,3 +148,10 @@ def test_what_cannot_be_shared_is_refused(
         assert runs.train(slots=2, **order) == 1
         assert runs.agent.reports("training") == []
         assert words in runs.refusal()
+
+
+def test_records_of_unknown_batches_are_refused(backend: Backend, tmp_path: Path) -> None:
+    """A length in records wants to know how many a batch holds; else it would never be reached."""
+    with trial(backend.parent, tmp_path, **FIELDS | {"time_metric": "records"}) as runs:
+        assert runs.train(told=None) == 1
+        assert "give Callback(run, batch_size=…)" in runs.refusal()

@@ -58,6 +58,11 @@ class Callback(Alive):
         self._course = Course(run, f"keras-{keras.__version__}-{backend}", exactness.machine)
         self._validation_data = validation_data
         self._batch_size = batch_size or int(run.hparams.get("global_batch_size") or 0)
+        if self._course.counts_records and not self._batch_size:
+            raise CannotFollow(
+                "Keras does not say how many records a batch holds: give Callback(run, "
+                "batch_size=…) or the hyperparameter global_batch_size to count in records"
+            )
         self._keep = dict(keep or {})
         self._feed: Feed | None = None
         self._resumed: state.Resumed | None = None

@@ -164,11 +164,9 @@ class Course:
         if ranks.size > 1:
             metrics = ranks.broadcast({name: float(value) for name, value in metrics.items()})
         progress = self.progress
-        counted = {
-            "batches": progress.batches,
-            "epochs": progress.epochs,
-            "records": progress.records,
-        }
+        counted = {"batches": progress.batches, "epochs": progress.epochs}
+        if progress.records:  # Keras does not say how many
+            counted["records"] = progress.records
         values = counted | self._named(metrics)
         self.run.train.report_validation_metrics(progress.batches, values)
         progress.validated_at = progress.moment()
