@@ -18,6 +18,8 @@ from rung.events.trial import TrialExited, TrialRestored
 from rung.objects import ObjectMissing, ObjectStore, open_store, read_manifest
 from servers.seaweed import Seaweed
 
+pytestmark = pytest.mark.e2e
+
 STORE = """
 import os
 from rung import core

@@ -16,6 +16,8 @@ from rung.events.allocation import AgentJoined
 from rung.objects import ObjectStore, open_store
 from servers.seaweed import Seaweed
 
+pytestmark = pytest.mark.e2e
+
 SHOW = """
 import os
 from rung import core
