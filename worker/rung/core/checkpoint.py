@@ -2,7 +2,7 @@
 
 A checkpoint is written to a scratch folder, stored file by file, and made known once its manifest
 is there. It is named `<trial>.<run>.<steps>`. What a killed run left half-stored has no manifest
-and is swept by the next run of the trial.
+and is swept by its agent, or by the next run of the trial.
 
 `store_path_async` and `save_async` store behind the script's back: one checkpoint at a time, the
 next one waits. What fails there is raised by the next call, at the latest when the run ends, and

@@ -116,8 +116,8 @@ def compare_settings(
 def _grave(setting: str, expected: str, found: str, *, lasting: bool) -> bool:
     """Return whether a setting that differs costs records, or stops whoever writes some.
 
-    A topic that takes less than it should refuses an event for good, and an agent that reported it
-    does not get past it.
+    A topic that takes less than it should refuses an event for good: what an agent reported is
+    lost then.
     """
     match setting:
         case "cleanup.policy" | "unclean.leader.election.enable":
