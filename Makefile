@@ -57,10 +57,10 @@ sim: $(DEV)
 	$(BIN)/pytest -m sim
 
 # Real processes, killed at bad moments. TensorFlow and what torch compiles with bring an LLVM each,
-# and one process cannot hold both. Files with the fewest tests take the longest: not at the end.
+# and one process cannot hold both.
 test-e2e: $(DEV) $(BROWSER) $(CLICKHOUSE) $(FRAMEWORKS)
-	$(BIN)/pytest -m e2e -n 2 --dist loadfile --no-loadscope-reorder --ignore tests/tensorflow_loop
-	$(BIN)/pytest -m e2e -n 2 --dist loadfile --no-loadscope-reorder tests/tensorflow_loop
+	$(BIN)/pytest -m e2e -n 2 --dist loadfile --ignore tests/tensorflow_loop
+	$(BIN)/pytest -m e2e -n 2 --dist loadfile tests/tensorflow_loop
 
 # The services apart, on Kafka, ClickHouse and an S3 server.
 test-cluster: $(DEV) $(KAFKA) $(CLICKHOUSE) $(MINIO)
