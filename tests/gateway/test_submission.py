@@ -189,6 +189,24 @@ async def test_a_script_that_is_not_there_is_refused(world: World, client: Clien
     assert (await client.submit(text, code=archive(**{"train.py": b""}))).status == 201
 
 
+async def test_data_that_are_not_there_are_refused(world: World, client: Client) -> None:
+    """So does who names data among the code that are not; what lies elsewhere is the agent's."""
+    places = "{a: x/a.csv, b: {location: x}, c: ./y/c.csv, d: /no/where, e: 's3://bucket/e'}"
+    text = f"{EXPERIMENT_FILE}data: {{sources: {places}}}\n"
+    for code, missing in (
+        (None, ["a", "b", "c"]),
+        (archive(**{"x/b.csv": b""}), ["a", "c"]),
+        (archive(**{"x/a.csv": b"", "y/d.csv": b""}), ["c"]),
+    ):
+        answer = await client.submit(text, code=code)
+        paths = [item["path"] for item in answer.json["errors"]]
+        assert (answer.status, paths) == (422, [f"data.sources.{name}" for name in missing])
+    assert "is ./y/c.csv, but it is not among the code" in answer.json["detail"]
+    assert await world.all("experiments") == []
+    there = archive(**{"x/a.csv": b"", "y/c.csv": b""})
+    assert (await client.submit(text, code=there)).status == 201
+
+
 async def test_same_key_is_answered_again(world: World, client: Client) -> None:
     """The same request under the same key is one experiment, answered the same."""
     code = archive(**{"train.py": b""})

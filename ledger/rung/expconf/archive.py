@@ -45,6 +45,13 @@ class CodeArchive(NamedTuple):
     names: frozenset[str]
     """What its files and links are called."""
 
+    def may_hold(self, path: str) -> bool:
+        """Return whether a file or folder may be found there, be it behind a link."""
+        parts = path.split("/")
+        ways = {"/".join(parts[: count + 1]) for count in range(len(parts))}
+        inside = "" if path == "." else f"{path}/"
+        return bool(ways & self.names) or any(name.startswith(inside) for name in self.names)
+
 
 class Member(NamedTuple):
     """One entry of an archive."""

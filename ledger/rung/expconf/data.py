@@ -4,6 +4,7 @@ It is a free map, but for `sources`: names, each with a place that the agents br
 trial before it starts. Anything else in the map is the script's own.
 """
 
+import posixpath
 import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
@@ -12,6 +13,8 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict
+
+from rung.expconf.archive import CodeArchive
 
 SOURCES_MAX: Final = 64
 
@@ -72,6 +75,17 @@ def _check_location(location: str) -> bool:
     if ".." in path.parts:
         raise _refused("must not climb with `..`; write the whole path")
     return scheme is None and not path.is_absolute()
+
+
+def missing_sources(data: Mapping[str, Any], code: CodeArchive | None) -> dict[str, str]:
+    """Return by name the sources that should lie among the code and do not, with their places."""
+    missing: dict[str, str] = {}
+    for name, source in data.get("sources", {}).items():
+        location = source if isinstance(source, str) else source["location"]
+        inside = posixpath.normpath(location)
+        if _check_location(location) and not (code is not None and code.may_hold(inside)):
+            missing[name] = location
+    return missing
 
 
 def _refused(message: str) -> PydanticCustomError:

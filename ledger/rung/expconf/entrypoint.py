@@ -19,9 +19,7 @@ def missing_script(entrypoint: Any, code: CodeArchive | None) -> str | None:
     script = _script_of(entrypoint)
     if script is None or script.startswith(("/", "..")):
         return None
-    parts = script.split("/")
-    ways = {"/".join(parts[: count + 1]) for count in range(len(parts))}  # one may be a link
-    return None if code is not None and ways & code.names else script
+    return None if code is not None and code.may_hold(script) else script
 
 
 def _script_of(entrypoint: Any) -> str | None:

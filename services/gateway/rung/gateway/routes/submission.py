@@ -16,6 +16,7 @@ from rung.events.errors import InvalidConfig
 from rung.events.experiment import ExperimentSubmitted
 from rung.expconf import ExperimentConfig, InvalidExperimentFile, load
 from rung.expconf.code import CodeArchive, InvalidCode, check_archive
+from rung.expconf.data import missing_sources
 from rung.expconf.entrypoint import missing_script
 from rung.gateway import name
 from rung.gateway.capacity import shortage
@@ -57,7 +58,7 @@ async def submit_experiment(request: web.Request) -> web.Response:
         )
         config = _load(parts.config)
         code = await asyncio.to_thread(_check_code, parts, settings.code_bytes_max)
-    _check_script(config, code)
+    _check_paths(config, code)
     async with once(context, key):
         experiment_id = await _submit(context, key, parts, config, code)
     url = f"/api/v1/experiments/{experiment_id}"
@@ -175,21 +176,31 @@ def _check_code(parts: Parts, most: int) -> CodeArchive | None:
         raise Problem(422, "invalid-code", str(error), errors=[item]) from None
 
 
-def _check_script(config: ExperimentConfig, code: CodeArchive | None) -> None:
-    """Refuse an entrypoint whose script would not be found.
+def _check_paths(config: ExperimentConfig, code: CodeArchive | None) -> None:
+    """Refuse what would not be found among the code: the entrypoint's script, data.
 
     Raises:
         Problem: it would not.
     """
-    missing = missing_script(config.expanded()["entrypoint"], code)
-    if missing is None:
-        return
+    fields = config.expanded()
+    missing = {
+        f"data.sources.{name}": f"is {place}"
+        for name, place in missing_sources(fields["data"] or {}, code).items()
+    }
+    script = missing_script(fields["entrypoint"], code)
+    if script is not None:
+        missing["entrypoint"] = f"runs {script}"
     there = "no code was submitted" if code is None else "it is not among the code"
-    message = (
-        f"runs {missing}, but {there}; submit the folder that it lies in along with this file "
-        "(`rung submit FILE FOLDER`)"
-    )
-    raise refused([ProblemItem(path="entrypoint", message=message)])
+    items = [
+        ProblemItem(
+            path=path,
+            message=f"{what}, but {there}; submit the folder that it lies in along with this file "
+            "(`rung submit FILE FOLDER`)",
+        )
+        for path, what in missing.items()
+    ]
+    if items:
+        raise refused(items)
 
 
 def _store(store: ObjectStore, code: CodeArchive) -> None:
