@@ -54,7 +54,7 @@ test-ledger: $(DEV) $(KAFKA)
 
 # Seeded simulations of the whole system, with faults.
 sim: $(DEV)
-	$(BIN)/pytest -m sim
+	$(BIN)/pytest -m sim -n 2
 
 # Real processes, killed at bad moments. TensorFlow and what torch compiles with bring an LLVM each,
 # and one process cannot hold both.

@@ -28,6 +28,8 @@ from rung.sim.services import Decider, _result
 from rung.sim.workload import calm
 from rung.sim.world import Faults, World
 
+pytestmark = pytest.mark.sim
+
 SEARCHED: Final = (topic.EXPERIMENTS, topic.SEARCHES, topic.RETIREMENTS)
 PLACED: Final = (topic.POOLS, topic.PLACEMENTS)
 

@@ -10,6 +10,8 @@ from rung.events.experiment import CancelRequested
 from searcher.scenario import EXPERIMENT, config
 from searcher.world import ALL_FAULTS, ORDER_FREE, World
 
+pytestmark = pytest.mark.sim
+
 GRID = {"a": {"type": "int", "minval": 1, "maxval": 9, "count": 3}, "b": {"c": [1, 2]}}
 
 SEARCHES: dict[str, dict[str, Any]] = {
