@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -14,10 +14,11 @@ from structlog.testing import capture_logs
 from gateway.client import TOKEN, Client
 from gateway.conftest import EXPERIMENT_FILE, World, until
 from gateway.scenario import EXPERIMENT, drafts, play, submitted
-from rung.events import Payload
+from rung.events import LedgerTrimmed, Payload
 from rung.events.experiment import PauseRequested
 from rung.events.metric import LogLine, LogsPrinted, MetricRow, MetricsReported
 from rung.gateway.config import Settings
+from rung.ledger import MemoryLedger, Record
 
 EVENTS = f"/experiments/{EXPERIMENT}/events"
 
@@ -293,6 +294,44 @@ async def test_reported_metrics(world: World) -> None:
     assert seen[0].data["rows"] == [
         {"kind": "validation", "step": 1, "time_ms": 1, "values": {"loss": "NaN"}}
     ]
+
+
+class _Retention(MemoryLedger):
+    """Took away the records of `logs` before `first`, as a Kafka cluster does in time."""
+
+    first = 0
+
+    async def start(self, topic: str, partition: int) -> int:
+        """Return the first position that exists."""
+        return self.first if topic == "logs" else await super().start(topic, partition)
+
+    async def follow(
+        self, topic: str, partition: int, position: int
+    ) -> AsyncIterator[Sequence[Record]]:
+        """Yield batches of records from `position` on."""
+        if position < await self.start(topic, partition):
+            raise LedgerTrimmed(f"{position} is no longer there", first=self.first)
+        async for records in super().follow(topic, partition, position):
+            yield records
+
+
+@pytest.mark.parametrize(
+    "path", [f"/experiments/{EXPERIMENT}/logs/stream", f"/trials/{EXPERIMENT}.0/logs/stream"]
+)
+async def test_what_retention_took_away_is_left_out(world: World, path: str) -> None:
+    """A stream from the start, or after an id of long ago, goes on with what there still is."""
+    ledger = _Retention(partitions=1)
+    world = World(ledger, world.store)
+    await world.play(play(1))
+    await world.write(*(_printed(0, (0, text)) for text in "abc"))
+    async with world.gateway() as client:
+        async with opened(client, path) as events:
+            (oldest, _, _) = await take(events, 3)
+        ledger.first = 2
+        for last in (None, oldest.id):
+            async with opened(client, path, last) as events:
+                (seen,) = await take(events, 1)
+            assert [line["text"] for line in seen.data["lines"]] == ["c"]
 
 
 async def test_submission_is_streamed_live(world: World, client: Client) -> None:

@@ -7,7 +7,8 @@ that the stream lives: what was passed over is not read again, and a client that
 
 The ledger is the buffer: no more is read from it than the client takes, at most one batch of each
 partition is held, and a client that takes nothing for too long is cut off; it comes back with
-`Last-Event-ID` when it can.
+`Last-Event-ID` when it can. What retention took away is left out: a stream that is to begin
+before it begins behind it.
 """
 
 import asyncio
@@ -57,11 +58,12 @@ async def stream(
     Args:
         request: to be answered; its Last-Event-ID goes before `starts`.
         sources: what to merge.
-        starts: where to begin in each of them.
+        starts: where to begin in each of them, at the earliest.
         render: from a record to an event.
     """
     context = context_of(request)
-    positions = await _resume(request, context.ledger, sources) or list(starts)
+    resumed = await _resume(request, context.ledger, sources)
+    positions = await _kept(context.ledger, sources, resumed or starts)
     response = web.StreamResponse(
         headers={
             "Content-Type": "text/event-stream; charset=utf-8",
@@ -193,6 +195,14 @@ async def _resume(
         if position > await ledger.end(source.topic, source.partition):
             raise bad_parameter(name, "is ahead of this ledger; leave it out to begin anew")
     return positions
+
+
+async def _kept(ledger: Ledger, sources: Sequence[Source], positions: Sequence[int]) -> list[int]:
+    """Return the positions, those of records that are no longer kept raised to the first kept."""
+    return [
+        max(position, await ledger.start(source.topic, source.partition))
+        for source, position in zip(sources, positions, strict=True)
+    ]
 
 
 def _is_position(text: str) -> bool:
