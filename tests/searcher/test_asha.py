@@ -6,6 +6,7 @@ import pytest
 
 from rung.events import Payload
 from rung.events.trial import RunWithdrawn, TrialPromoted, TrialStopped
+from rung.searcher.asha import PromotionAsha
 from searcher.scenario import Scenario, config, kinds
 
 
@@ -214,3 +215,23 @@ def test_promotion_of_a_trial_that_is_already_further() -> None:
     assert scenario.specs[0].length == 8
     assert kinds(scenario.exit(0)) == ["TrialPromoted", "RunRequested"]
     assert scenario.specs[0].length == 16
+
+
+def test_promotion_with_all_rungs_at_one_length() -> None:
+    """With max_time 1 every trial is completed by its first run, and none is promoted."""
+    scenario = promotion(max_time=1, max_trials=4)
+    assert scenario.experiment.plan[0].lengths == [1, 1, 1]
+    for index in range(3):
+        assert kinds(scenario.train(index, 0.5 - index / 10)) == ["TrialClosed"]
+    [_, end] = scenario.train(3, 0.1)
+    assert end.reason == "4 trials: 4 completed"  # type: ignore[union-attr]
+
+
+def test_promotion_passes_over_completed_trials_at_rest() -> None:
+    """A snapshot of a version that left trials at rest which it had completed goes on."""
+    scenario = promotion(max_time=1, max_trials=2)
+    scenario.train(0, 0.1)
+    method = scenario.experiment.method
+    assert isinstance(method, PromotionAsha)
+    method.resting[0].append((0.1, 0))
+    assert kinds(scenario.train(1, 0.2)) == ["TrialClosed", "ExperimentEnded"]

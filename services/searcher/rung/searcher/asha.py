@@ -136,13 +136,21 @@ class StoppingAsha(_Asha, tag="asha_stopping"):
 
 
 class PromotionAsha(_Asha, tag="asha_promotion"):
-    """Every trial rests at its rung until it is promoted."""
+    """Every trial rests at its rung until it is promoted.
+
+    Where max_time is 1, all rungs lie there: then the lowest is the top, for who has trained to
+    max_time has nothing to be promoted to.
+    """
 
     resting: list[list[Entry]] = field(default_factory=list[list[Entry]])
     """Per rung, those that may yet be promoted, best first."""
 
     def __post_init__(self) -> None:
         self.resting = self.resting or [[] for _ in self.rungs]
+
+    @property
+    def _top(self) -> int:
+        return self.lengths.index(self.lengths[-1])
 
     def promoted(self, trial: Trial) -> None:
         """Take the trial up from the rung below."""
@@ -167,7 +175,7 @@ class PromotionAsha(_Asha, tag="asha_promotion"):
         self.training -= 1
         cost = trial.results[trial.rung]
         self.rungs[trial.rung].add(cost, trial.index)
-        if trial.rung < len(self.rungs) - 1:
+        if trial.rung < self._top:
             insort(self.resting[trial.rung], (cost, trial.index))
 
     def left(self, trial: Trial, why: Leaving) -> None:
@@ -192,7 +200,7 @@ class PromotionAsha(_Asha, tag="asha_promotion"):
         if free <= 0:
             return []
         moves: list[Move] = []
-        for k in reversed(range(len(self.rungs) - 1)):
+        for k in reversed(range(self._top)):
             for entry in self.resting[k]:
                 if len(moves) == free or self.rungs[k].place(entry) >= self._keep(k):
                     break
@@ -202,7 +210,7 @@ class PromotionAsha(_Asha, tag="asha_promotion"):
 
     def _last_promotion(self) -> list[Move]:
         highest = max((k for k, rung in enumerate(self.rungs) if rung.entries), default=0)
-        if self.training or not self.resting[highest]:
+        if self.training or highest >= self._top or not self.resting[highest]:
             return []
         return [self._promote(highest, self.resting[highest][0])]
 
