@@ -96,6 +96,7 @@ OUR_LIMITS: Final = {
     ("searcher-async-halving", "max_trials"): {"maximum": 1_000_000},
     ("searcher-random", "max_trials"): {"maximum": 1_000_000},
     ("searcher-async-halving", "num_rungs"): {"maximum": 100},
+    ("searcher-adaptive-asha", "max_rungs"): {"maximum": 100},
     ("searcher-adaptive-asha", "divisor"): {"maximum": 1_000_000},
     ("searcher-async-halving", "divisor"): {"maximum": 1_000_000},
     # Documented by Determined, unchecked in its schema.

@@ -147,6 +147,36 @@ HOSTILE: Final[dict[str, tuple[str | bytes, str, str]]] = {
         "searcher.num_rungs",
         "at most 100",
     ),
+    "endless rungs of the largest bracket": (
+        ("entrypoint: t\nsearcher: {name: adaptive_asha, metric: x, max_time: 9,"
+        " time_metric: epochs, max_trials: 4, max_rungs: 101}\n"),
+        "searcher.max_rungs",
+        "at most 100",
+    ),
+    "a hyperband of too many rungs": (
+        ("entrypoint: t\nsearcher: {name: hyperband, metric: x, max_time: 100,"
+        " time_metric: epochs, divisor: 1.02}\n"),
+        "searcher",
+        "raise divisor",
+    ),
+    "all trials at once": (
+        ("entrypoint: t\nsearcher: {name: random, metric: x, max_trials: 10001,"
+        " max_concurrent_trials: 0}\n"),
+        "searcher.max_concurrent_trials",
+        "10,001 trials",
+    ),
+    "all points of a grid at once": (
+        ("entrypoint: t\nsearcher: {name: grid, metric: x, max_concurrent_trials: 30000}\n"
+        "hyperparameters: {n: {type: int, minval: 1, maxval: 20000, count: 20000}}\n"),
+        "searcher.max_concurrent_trials",
+        "20,000 trials",
+    ),
+    "all of a hyperband at once": (
+        ("entrypoint: t\nsearcher: {name: hyperband, metric: x, max_time: 6561,"
+        " time_metric: batches, max_concurrent_trials: 0}\n"),
+        "searcher.max_concurrent_trials",
+        "10,582 trials",
+    ),
     "retired searcher": (
         "entrypoint: t\nsearcher: {name: adaptive, metric: x}\n", "searcher", "adaptive_asha"
     ),

@@ -275,6 +275,20 @@ def test_a_grid_counts_its_points() -> None:
     assert "200,000" in problems["hyperparameters"] or "200000" in problems["hyperparameters"]
 
 
+@pytest.mark.parametrize(
+    "searcher",
+    [
+        "name: random, max_trials: 10000, max_concurrent_trials: 0",
+        "name: random, max_trials: 10000, max_concurrent_trials: 50000",
+        "name: random, max_trials: 1000000, max_concurrent_trials: 10000",
+        "name: adaptive_asha, max_trials: 10000, max_concurrent_trials: 0, max_rungs: 100",
+    ],
+)
+def test_ten_thousand_trials_may_train_at_once(searcher: str) -> None:
+    """What counts is how many are asked for at once, not how many there are or might be."""
+    given(f"entrypoint: t\nsearcher: {{metric: m, max_length: {{epochs: 9}}, {searcher}}}\n")
+
+
 def test_the_expanded_file_expands_to_itself() -> None:
     """Reading an expanded configuration gives the same one, without warnings of its own."""
     text = RANDOM + (

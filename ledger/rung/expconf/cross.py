@@ -5,13 +5,17 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
+from rung.expconf.hyperband_plan import trials_of
 from rung.expconf.hyperparameter import DEPTH_MAX, KINDS, Group, grid_points, leaves
 from rung.expconf.length import UNITS
 from rung.expconf.problem import PathPart, shortened, shown
+from rung.expconf.searcher import TRIALS_MAX, Grid, Hyperband, Searcher, Single
 from rung.expconf.secret import hidden_in
 
 GRID_MAX: Final = 100_000
 """Trials of a grid search."""
+AT_ONCE_MAX: Final = 10_000
+"""Trials that are asked for at once, which is one answer of the searcher."""
 
 _TIMED: Final = frozenset({"async_halving", "asha", "adaptive_asha", "hyperband"})
 
@@ -26,6 +30,7 @@ Found = tuple[tuple[PathPart, ...], str]
 """Path and message."""
 
 _group: Final = TypeAdapter(Group)
+_searcher: Final = TypeAdapter[Any](Searcher)
 
 
 def check(tree: dict[str, Any]) -> list[Found]:
@@ -36,6 +41,7 @@ def check(tree: dict[str, Any]) -> list[Found]:
         *_source(searcher),
         *_depth(tree.get("hyperparameters")),
         *_space(searcher.get("name"), tree.get("hyperparameters")),
+        *_at_once(searcher, tree.get("hyperparameters")),
         *_slots(_map(tree, "resources")),
         *_place(tree),
         *_profiling(_map(tree, "profiling")),
@@ -126,11 +132,7 @@ def _ranges(item: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...]
 
 def _grid(hyperparameters: Any) -> list[Found]:
     """Return what is wrong with the size of a grid all of whose ranges have a count."""
-    try:
-        space = leaves(_group.validate_python(hyperparameters or {}))
-    except ValidationError:
-        return []  # told with its details elsewhere
-    sizes = [(path, grid_points(leaf) or 1) for path, leaf in space]
+    sizes = _points(hyperparameters)
     total = math.prod(points for _, points in sizes)
     if total <= GRID_MAX:
         return []
@@ -140,6 +142,40 @@ def _grid(hyperparameters: Any) -> list[Found]:
         f" {GRID_MAX:,} are possible. Lower `count`, or use `random`"
     )
     return [(("hyperparameters",), message)]
+
+
+def _points(hyperparameters: Any) -> list[tuple[tuple[str, ...], int]]:
+    """Return the hyperparameters' paths, and how many values of each a grid has."""
+    try:
+        space = leaves(_group.validate_python(hyperparameters or {}))
+    except ValidationError:
+        return []  # told with its details elsewhere
+    return [(path, grid_points(leaf) or 1) for path, leaf in space]
+
+
+def _at_once(searcher: dict[str, Any], hyperparameters: Any) -> list[Found]:
+    """Return whether more trials would be asked for at once than can be."""
+    try:
+        method = _searcher.validate_python(searcher)
+    except ValidationError:
+        return []  # told with its details elsewhere
+    match method:
+        case Single():
+            return []
+        case Grid():
+            trials = min(math.prod(points for _, points in _points(hyperparameters)), GRID_MAX)
+        case Hyperband():
+            trials = trials_of(method.max_time or 1, method.divisor, limit=TRIALS_MAX) or 0
+        case _:
+            trials = method.max_trials
+    wanted = min(trials, method.max_concurrent_trials or trials)
+    if wanted <= AT_ONCE_MAX:
+        return []
+    message = (
+        f"would have {wanted:,} trials asked for at once; give a number from 1 to"
+        f" {AT_ONCE_MAX:,}: more than there are slots for gains nothing"
+    )
+    return [(("searcher", "max_concurrent_trials"), message)]
 
 
 def _slots(resources: dict[str, Any]) -> list[Found]:

@@ -12,10 +12,12 @@ from pydantic_core import PydanticCustomError
 
 from rung.expconf.hyperband_plan import trials_of
 from rung.expconf.length import PositiveLength, SearcherLength, Unit
+from rung.expconf.rungs import rungs_within
 from rung.expconf.section import AS_WHOLE, Flag, Natural, Positive, Section, Text
 
 TRIALS_MAX: Final = 1_000_000
 RUNGS_MAX: Final = 100
+"""Rungs of a bracket; their lengths are exact, and so cost the more the more there are."""
 
 MaxTrials = Annotated[int, Field(ge=1, le=TRIALS_MAX), AS_WHOLE]
 Divisor = Annotated[float, Field(gt=1, le=1_000_000)]
@@ -71,7 +73,8 @@ class Random(Searching):
     max_trials: MaxTrials
     """How many trials to train."""
     max_concurrent_trials: Natural = 16
-    """How many trials may train at once; 0: as many as there are slots."""
+    """How many trials may train at once; 0: as many as there are slots. All of them are
+    asked for at once, so there may be 10,000."""
     max_length: SearcherLength | None = None
     """How long each trial trains; absent: the script ends by itself."""
 
@@ -81,7 +84,8 @@ class Grid(Searching):
 
     name: Literal["grid"]
     max_concurrent_trials: Natural = 16
-    """How many trials may train at once; 0: as many as there are slots."""
+    """How many trials may train at once; 0: as many as there are slots. All of them are
+    asked for at once, so there may be 10,000."""
     max_length: SearcherLength | None = None
     """How long each trial trains; absent: the script ends by itself."""
 
@@ -105,7 +109,8 @@ class AsyncHalving(Searching):
     divisor: Divisor = 4.0
     """One trial in this many goes on from each rung to the next."""
     max_concurrent_trials: Natural = 16
-    """How many trials may train at once; 0: as many as there are slots."""
+    """How many trials may train at once; 0: as many as there are slots. All of them are
+    asked for at once, so there may be 10,000."""
     max_length: PositiveLength | None = None
     """The older way to say time_metric and max_time."""
     stop_once: Flag = True
@@ -126,14 +131,15 @@ class AdaptiveAsha(Searching):
     possible ones, conservative all."""
     divisor: Divisor = 4.0
     """One trial in this many goes on from each rung to the next."""
-    max_rungs: Positive = 5
+    max_rungs: Annotated[int, Field(ge=1, le=RUNGS_MAX), AS_WHOLE] = 5
     """How many rungs the largest bracket has at most."""
     bracket_rungs: list[Annotated[int, Field(ge=1, le=RUNGS_MAX), AS_WHOLE]] = Field(
         default_factory=list, max_length=RUNGS_MAX
     )
     """Rungs of each bracket, in place of mode's choice."""
     max_concurrent_trials: Natural = 16
-    """How many trials may train at once; 0: as many as there are slots."""
+    """How many trials may train at once; 0: as many as there are slots. All of them are
+    asked for at once, so there may be 10,000."""
     max_length: SearcherLength | None = None
     """The older way to say time_metric and max_time."""
     stop_once: Flag = True
@@ -150,11 +156,21 @@ class Hyperband(Searching):
     divisor: Divisor = 3.0
     """The paper's eta: one trial in this many goes on from each rung to the next."""
     max_concurrent_trials: Natural = 16
-    """How many trials may train at once; 0: as many as there are slots."""
+    """How many trials may train at once; 0: as many as there are slots. All of them are
+    asked for at once, so there may be 10,000."""
 
     @model_validator(mode="after")
     def _affordable(self) -> Self:
-        if self.max_time and trials_of(self.max_time, self.divisor, limit=TRIALS_MAX) is None:
+        if not self.max_time:
+            return self  # told elsewhere
+        if rungs_within(self.max_time, self.divisor, RUNGS_MAX + 1) > RUNGS_MAX:
+            raise PydanticCustomError(
+                "rungs",
+                "max_time and divisor together make more than {limit} rungs; raise divisor (the"
+                " paper has 3 or 4)",
+                {"limit": RUNGS_MAX},
+            )
+        if trials_of(self.max_time, self.divisor, limit=TRIALS_MAX) is None:
             raise PydanticCustomError(
                 "budget",
                 "max_time and divisor together start more than {limit} trials; count in a larger"
