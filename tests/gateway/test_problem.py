@@ -5,9 +5,9 @@ from structlog.testing import capture_logs
 
 from gateway.client import TOKEN, Client, check
 from gateway.client import Answer as ClientAnswer
-from gateway.conftest import World
+from gateway.conftest import EXPERIMENT_FILE, World
 from gateway.scenario import submitted
-from rung.events import LedgerUnavailable
+from rung.events import EventTooLarge, LedgerUnavailable
 from rung.gateway.views import Views
 
 
@@ -99,6 +99,22 @@ async def test_ledger_that_does_not_answer(
 
     assert (answer.status, answer.kind) == (503, "unavailable")
     assert answer.headers["retry-after"] == "2"
+
+
+async def test_event_that_the_ledger_never_takes(
+    world: World, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is too large for a record is a 413 that nobody is told to send again."""
+
+    async def refuse(drafts: object) -> list[int]:
+        raise EventTooLarge("larger than the topic takes: raise its max.message.bytes")
+
+    monkeypatch.setattr(world.ledger, "append", refuse)
+    answer = await client.submit(EXPERIMENT_FILE)
+
+    assert (answer.status, answer.kind) == (413, "too-large")
+    assert "retry-after" not in answer.headers
+    assert "max.message.bytes" in answer.json["detail"]
 
 
 def test_client_of_these_tests_notices() -> None:

@@ -16,7 +16,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from rung.answer import ProblemDocument, ProblemItem
-from rung.events import RungError
+from rung.events import EventTooLarge, RungError
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_S: Final = 2
@@ -119,7 +119,7 @@ async def answer_problems(request: web.Request, handler: Handler) -> web.StreamR
         return _of_http(request, error).response(request)
     except RungError as error:
         _log.warning("refused", path=request.rel_url.raw_path, error=str(error))
-        return unavailable(str(error)).response(request)
+        return _of_rung(error).response(request)
     except (ConnectionResetError, TimeoutError):
         raise  # nobody is there to be answered
     except Exception:  # noqa: BLE001 - answered without internals, and logged
@@ -128,6 +128,13 @@ async def answer_problems(request: web.Request, handler: Handler) -> web.StreamR
         _log.exception("failed", incident=incident, method=request.method, path=path)
         detail = f"something went wrong here; the server's log has it as incident {incident}"
         return Problem(500, "internal", detail, incident=incident).response(request)
+
+
+def _of_rung(error: RungError) -> Problem:
+    if isinstance(error, EventTooLarge):
+        hint = "or send less: in an experiment file an alias counts as often as it stands there"
+        return Problem(413, "too-large", f"{error}; {hint}")
+    return unavailable(str(error))
 
 
 def _of_http(request: web.Request, error: web.HTTPException) -> Problem:
