@@ -11,7 +11,11 @@ from gateway.checkpoint import FILES, TRIAL, store_files
 from gateway.client import TOKEN, Client
 from gateway.conftest import World
 from gateway.scenario import EXPERIMENT, History, stored, submitted
+from rung.answer import CheckpointPhase
 from rung.events.checkpoint import CheckpointDamaged, CheckpointDeleted
+from rung.gateway import present
+from rung.gateway.experiment import Checkpoint
+from rung.gateway.present import checkpoint_phase
 from rung.objects import load_checkpoint
 
 
@@ -30,6 +34,31 @@ async def test_checkpoint_is_shown_with_its_files(world: World, tmp_path: Path) 
     assert shown["metadata"] == {"steps_completed": 30}
     assert listed == of_trial
     assert best["checkpoint"] == listed["items"][0]
+
+
+async def test_a_page_of_checkpoints_costs_what_it_shows(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages follow each other in the order of arrival, and what is on others is not looked at."""
+    looked_at: list[str] = []
+
+    def phase(item: Checkpoint) -> CheckpointPhase:
+        looked_at.append(item.id)
+        return checkpoint_phase(item)
+
+    monkeypatch.setattr(present, "checkpoint_phase", phase)
+    await store_files(world, tmp_path, FILES)
+    await world.write(*(stored(TRIAL, 1, 30 + number, number) for number in range(2, 6)))
+    async with world.gateway() as client:
+        for path in (f"/experiments/{EXPERIMENT}/checkpoints", f"/trials/{TRIAL}/checkpoints"):
+            looked_at.clear()
+            first = await client.get(f"{path}?limit=2")
+            assert looked_at == [it["id"] for it in first["items"]] == ["c1", "c2"]
+            second = await client.get(f"{path}?limit=2&cursor={first['next_cursor']}")
+            last = await client.get(f"{path}?limit=2&cursor={second['next_cursor']}")
+            assert [it["id"] for it in second["items"] + last["items"]] == ["c3", "c4", "c5"]
+            assert [it["metrics"] for it in first["items"]] == [{"error": 0.5}, {}]
+            assert last["next_cursor"] is None
 
 
 async def test_archive_is_the_checkpoint(world: World, tmp_path: Path) -> None:

@@ -1,11 +1,16 @@
 """From what the gateway knows to what it answers."""
 
+from collections.abc import Sequence
+
 from rung import answer
 from rung.events.trial import MetricValue, trial_id_of
 from rung.expconf.secret import hide, text_without
 from rung.gateway.experiment import Best, Checkpoint, Experiment, Submission, Trial
 from rung.gateway.experiment_view import is_better
 from rung.gateway.progress import lengths_of, progress_of, rung_of
+
+_Metrics = dict[int, dict[str, MetricValue]]
+"""By step, the metrics of a trial's validation."""
 
 
 def phase_of(experiment: Experiment) -> answer.ExperimentPhase:
@@ -107,7 +112,8 @@ def trial_detail(experiment: Experiment, item: Trial) -> answer.TrialDetail:
     """Return one of an experiment's trials with its checkpoints."""
     shown = trial(experiment, item)
     fields = {name: getattr(shown, name) for name in shown.__struct_fields__}
-    return answer.TrialDetail(**fields, checkpoints=checkpoints(experiment, shown.id))
+    left = checkpoints(experiment, checkpoints_of(experiment, shown.id))
+    return answer.TrialDetail(**fields, checkpoints=left)
 
 
 def trial_phase(experiment: Experiment, item: Trial) -> answer.TrialPhase:
@@ -187,6 +193,10 @@ def checkpoint_phase(item: Checkpoint) -> answer.CheckpointPhase:
 
 def checkpoint(experiment: Experiment, item: Checkpoint) -> answer.Checkpoint:
     """Return one of an experiment's checkpoints."""
+    return _checkpoint(experiment, item, _metrics(experiment, item.trial_id))
+
+
+def _checkpoint(experiment: Experiment, item: Checkpoint, metrics: _Metrics) -> answer.Checkpoint:
     return answer.Checkpoint(
         id=item.id,
         experiment_id=experiment.id,
@@ -194,7 +204,7 @@ def checkpoint(experiment: Experiment, item: Checkpoint) -> answer.Checkpoint:
         run=item.run,
         state=checkpoint_phase(item),
         steps_completed=item.steps,
-        metrics=_metrics_at(experiment, item),
+        metrics=metrics.get(item.steps, {}),
         size_bytes=item.size_bytes,
         file_count=item.files,
         digest=item.digest,
@@ -205,21 +215,22 @@ def checkpoint(experiment: Experiment, item: Checkpoint) -> answer.Checkpoint:
     )
 
 
-def checkpoints(experiment: Experiment, trial_id: str | None = None) -> list[answer.Checkpoint]:
-    """Return the checkpoints of an experiment, or of one of its trials, as they arrived."""
-    return [
-        checkpoint(experiment, item)
-        for item in experiment.checkpoints.values()
-        if trial_id in {None, item.trial_id}
-    ]
+def checkpoints(experiment: Experiment, items: Sequence[Checkpoint]) -> list[answer.Checkpoint]:
+    """Return some of an experiment's checkpoints; the work grows with what is asked for."""
+    trials = dict.fromkeys(item.trial_id for item in items)
+    metrics = {trial_id: _metrics(experiment, trial_id) for trial_id in trials}
+    return [_checkpoint(experiment, item, metrics[item.trial_id]) for item in items]
 
 
-def _metrics_at(experiment: Experiment, item: Checkpoint) -> dict[str, MetricValue]:
-    owner = experiment.trial(item.trial_id)
-    for validation in reversed(owner.validations if owner else []):
-        if validation.steps == item.steps:
-            return validation.metrics
-    return {}
+def checkpoints_of(experiment: Experiment, trial_id: str) -> list[Checkpoint]:
+    """Return the checkpoints of a trial, as they arrived."""
+    return [item for item in experiment.checkpoints.values() if item.trial_id == trial_id]
+
+
+def _metrics(experiment: Experiment, trial_id: str) -> _Metrics:
+    """Return the newest validation of each step of a trial."""
+    owner = experiment.trial(trial_id)
+    return {each.steps: each.metrics for each in owner.validations} if owner else {}
 
 
 def _number(value: float) -> float:

@@ -43,20 +43,22 @@ class FileQuery(Struct, forbid_unknown_fields=True):
 async def list_experiment_checkpoints(request: web.Request) -> web.Response:
     """List an experiment's checkpoints in the order of their arrival."""
     query = read_query(request, PageQuery)
-    return _list(present.checkpoints(experiment_of(request)), query)
+    experiment = experiment_of(request)
+    return _list(experiment, list(experiment.checkpoints.values()), query)
 
 
 async def list_trial_checkpoints(request: web.Request) -> web.Response:
     """List a trial's checkpoints in the order of their arrival."""
     query = read_query(request, PageQuery)
     experiment, trial = trial_of(request)
-    return _list(present.checkpoints(experiment, f"{experiment.id}.{trial.index}"), query)
+    found = present.checkpoints_of(experiment, f"{experiment.id}.{trial.index}")
+    return _list(experiment, found, query)
 
 
-def _list(items: list[answer.Checkpoint], query: PageQuery) -> web.Response:
-    numbered = list(enumerate(items))
-    shown, cursor = page(numbered, query, lambda pair: pair[0])
-    return reply(answer.CheckpointList(items=[item for _, item in shown], next_cursor=cursor))
+def _list(experiment: Experiment, found: list[Checkpoint], query: PageQuery) -> web.Response:
+    places, cursor = page(range(len(found)), query, int)
+    items = present.checkpoints(experiment, [found[place] for place in places])
+    return reply(answer.CheckpointList(items=items, next_cursor=cursor))
 
 
 async def show_checkpoint(request: web.Request) -> web.Response:
