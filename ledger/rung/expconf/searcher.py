@@ -73,8 +73,7 @@ class Random(Searching):
     max_trials: MaxTrials
     """How many trials to train."""
     max_concurrent_trials: Natural = 16
-    """How many trials may train at once; 0: as many as there are slots. All of them are
-    asked for at once, so there may be 10,000."""
+    """How many trials may train at once, up to 10,000; 0: as many as there are slots."""
     max_length: SearcherLength | None = None
     """How long each trial trains; absent: the script ends by itself."""
 
@@ -84,8 +83,7 @@ class Grid(Searching):
 
     name: Literal["grid"]
     max_concurrent_trials: Natural = 16
-    """How many trials may train at once; 0: as many as there are slots. All of them are
-    asked for at once, so there may be 10,000."""
+    """How many trials may train at once, up to 10,000; 0: as many as there are slots."""
     max_length: SearcherLength | None = None
     """How long each trial trains; absent: the script ends by itself."""
 
@@ -109,8 +107,7 @@ class AsyncHalving(Searching):
     divisor: Divisor = 4.0
     """One trial in this many goes on from each rung to the next."""
     max_concurrent_trials: Natural = 16
-    """How many trials may train at once; 0: as many as there are slots. All of them are
-    asked for at once, so there may be 10,000."""
+    """How many trials may train at once, up to 10,000; 0: as many as there are slots."""
     max_length: PositiveLength | None = None
     """The older way to say time_metric and max_time."""
     stop_once: Flag = True
@@ -138,8 +135,7 @@ class AdaptiveAsha(Searching):
     )
     """Rungs of each bracket, in place of mode's choice."""
     max_concurrent_trials: Natural = 16
-    """How many trials may train at once; 0: as many as there are slots. All of them are
-    asked for at once, so there may be 10,000."""
+    """How many trials may train at once, up to 10,000; 0: as many as there are slots."""
     max_length: SearcherLength | None = None
     """The older way to say time_metric and max_time."""
     stop_once: Flag = True
@@ -156,8 +152,7 @@ class Hyperband(Searching):
     divisor: Divisor = 3.0
     """The paper's eta: one trial in this many goes on from each rung to the next."""
     max_concurrent_trials: Natural = 16
-    """How many trials may train at once; 0: as many as there are slots. All of them are
-    asked for at once, so there may be 10,000."""
+    """How many trials may train at once, up to 10,000; 0: as many as there are slots."""
 
     @model_validator(mode="after")
     def _affordable(self) -> Self:
