@@ -139,6 +139,18 @@ def test_a_fact_that_is_no_event_is_rejected_alone() -> None:
     assert len(good.new) == 2
 
 
+def test_a_decision_without_a_cause_quarantines_its_key_alone() -> None:
+    """Whoever wrote it: nobody knows where it belongs, so its key is folded no further."""
+    fold = PartitionFold(Tally())
+    foreign = Record("searches", 0, 0, "a", encode(resume(1, "a")))
+    (rejected,) = fold.record([foreign])
+    folded = [fold.fold(record) for record in _records([pause(1, "a"), pause(1, "b")])]
+
+    assert rejected == (foreign, "not a decision: event gateway/a#1 does not name its cause")
+    assert fold.quarantined == {"a": rejected.reason}
+    assert [len(each.new) for each in folded] == [0, 2]
+
+
 def test_no_snapshot_while_decisions_wait_for_their_facts() -> None:
     """Whoever began from it would not read them again, and decide what is on record anew."""
     facts = _records([pause(1), pause(2)])

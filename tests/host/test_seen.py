@@ -100,6 +100,22 @@ async def test_nor_after_a_restart(save_every: int, monkeypatch: pytest.MonkeyPa
     assert await _acted(ledger) == [it.id for it in decided[6:]]
 
 
+async def test_what_names_no_cause_is_not_acted_on() -> None:
+    """It becomes a dead letter, before a restart and after it; what follows is acted on."""
+    decided = _decisions(2)
+    ledger = Watched()
+    foreign = encode(pause(1))
+    await ledger.append([Draft("searches", "a", foreign)])
+    await _append(ledger, decided[:2])
+    first = await _acted(ledger)
+    await _append(ledger, decided[2:])
+    second = await _acted(ledger)
+    (letter,) = await ledger.read("deadletter", 0, 0, 10)
+
+    assert first + second == [it.id for it in decided]
+    assert b"does not name its cause" in letter.value
+
+
 async def test_a_damaged_snapshot_is_ignored() -> None:
     """All is learnt again from the ledger."""
     decided = _decisions(2)

@@ -135,6 +135,16 @@ async def test_whole_round_trip(partitions: int) -> None:
         assert await contents(again) == await contents(ledger)
 
 
+async def test_what_is_no_decision_comes_back_as_it_was() -> None:
+    """An event without a cause among decisions is exported, for whoever looks at what it broke."""
+    ledger, again = await original(), MemoryLedger()
+    (fact, *_) = await ledger.read(topic.EXPERIMENTS, partition_of("aaaaaaaa", 4), 0, 1)
+    await ledger.append([Draft(topic.SEARCHES, "aaaaaaaa", fact.value)])
+    assert (await import_(again, await exported(ledger))).records == 136
+    place = (topic.SEARCHES, partition_of("aaaaaaaa", 4))
+    assert (await read_all(again, *place))[-1].value == fact.value
+
+
 @pytest.mark.ledger
 async def test_experiment_into_a_ledger_in_use(tmp_path: Path) -> None:
     """One experiment comes into a ledger with others; its decisions find its facts there."""

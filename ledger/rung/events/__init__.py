@@ -6,7 +6,7 @@ One module per subject holds the payloads (`experiment`, `trial`, `checkpoint`, 
 its partition; `errors` holds the one tree of exceptions.
 """
 
-from rung.events.codec import decode, encode
+from rung.events.codec import decode, decode_from, encode
 from rung.events.envelope import Event, Payload, decision, fact
 from rung.events.errors import (
     EventTooLarge,
@@ -39,6 +39,7 @@ __all__ = [
     "UndecodableEvent",
     "decision",
     "decode",
+    "decode_from",
     "encode",
     "fact",
     "partition_of",

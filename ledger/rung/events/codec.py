@@ -6,6 +6,7 @@ import msgspec
 
 from rung.events.envelope import Event, Payload
 from rung.events.errors import UndecodableEvent
+from rung.events.topic import TOPICS
 from rung.events.upcast import UPCASTERS
 
 PAYLOADS: Final[dict[str, type[Payload]]] = {kind.TYPE: kind for kind in get_args(Payload)}
@@ -90,6 +91,21 @@ def decode(value: bytes) -> Event:
         wire.sequence,
         wire.traceparent,
     )
+
+
+def decode_from(name: str, value: bytes) -> Event:
+    """Return the event that lies on a topic: where that holds decisions, one with its cause.
+
+    Raises:
+        UndecodableEvent: the bytes are no event known to this version, or no decision where all
+            are.
+    """
+    event = decode(value)
+    if TOPICS[name].holds == "decisions" and (
+        event.cause is None or event.causeposition is None or event.causeindex is None
+    ):
+        raise UndecodableEvent(f"not a decision: event {event.id} does not name its cause")
+    return event
 
 
 def _upcast(wire: _Wire) -> Payload:

@@ -22,7 +22,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct, field
 
-from rung.events import Event, Payload, UndecodableEvent, decision, decode
+from rung.events import Event, Payload, UndecodableEvent, decision, decode, decode_from
 from rung.events.envelope import experiment_of
 from rung.host.process import Process
 from rung.ledger import Record
@@ -144,7 +144,7 @@ class PartitionFold(Generic[S]):
             assert record.position == self.decisions, (record, self.decisions)
             self.decisions += 1
             try:
-                event = decode(record.value)
+                event = decode_from(record.topic, record.value)
             except UndecodableEvent as error:
                 self._quarantined[record.key] = str(error)
                 rejected.append(Rejected(record, str(error)))

@@ -13,7 +13,7 @@ order in which it saw the world is itself on record. Forwarding something twice 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from rung.events import Event, Payload, UndecodableEvent, decode, encode, fact
+from rung.events import Event, Payload, UndecodableEvent, decode_from, encode, fact
 from rung.host import trace
 from rung.host.finish import finish
 from rung.host.fold import Rejected
@@ -115,7 +115,7 @@ class _Forwarder:
 
     async def _forward(self, record: Record) -> list[Draft]:
         try:
-            event = decode(record.value)
+            event = decode_from(record.topic, record.value)
         except UndecodableEvent as error:
             rejected = Rejected(record, str(error))
             say_rejected(self._name, [rejected])

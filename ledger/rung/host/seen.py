@@ -12,7 +12,7 @@ import msgspec
 import structlog
 from msgspec import Struct, field
 
-from rung.events import Event, LedgerError, UndecodableEvent, decode
+from rung.events import Event, LedgerError, UndecodableEvent, decode_from
 from rung.ledger import Ledger
 
 _READ_MAX: Final = 2_000
@@ -54,7 +54,7 @@ class Seen:
                 return position
             for record in records:
                 try:
-                    self.is_new(record.position, decode(record.value))
+                    self.is_new(record.position, decode_from(self._topic, record.value))
                 except UndecodableEvent:
                     self._image.position = record.position + 1
         return self._image.position

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from rung.events import Event, decode, topic
+from rung.events import Event, decode, decode_from, topic
 from rung.events.errors import LedgerError, UndecodableEvent
 from rung.ledger.port import Record
 
@@ -70,7 +70,7 @@ def line_of(record: Record) -> Line:
     """Return a record as a line of an export."""
     value = record.value
     try:
-        decode(value)
+        decode_from(record.topic, value)
         readable = b"\n" not in value
     except UndecodableEvent:
         readable = False
