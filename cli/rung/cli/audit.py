@@ -110,7 +110,7 @@ def tell(found: "Audit") -> None:
             f" decided again, {said}{later}"
         )
         for line in verdict.unreadable:
-            click.echo(f"  cannot be read: {printable(line)}")
+            click.echo(f"  cannot be decided again: {printable(line)}")
     for item in found.differences[:_SHOWN]:
         click.echo(
             f"{item.process} differs: {item.key}, fact at position {item.position},"
@@ -125,7 +125,7 @@ def tell(found: "Audit") -> None:
     elif found.differences:
         click.echo("The record differs from what is decided today.")
     else:
-        click.echo("None differs, but not all of the record can be read.")
+        click.echo("None differs, but not all of the record can be decided again.")
 
 
 def _count(differences: int) -> str:

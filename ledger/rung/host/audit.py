@@ -1,5 +1,10 @@
-"""Decides every fact again and compares with what was decided then: hosting without appending."""
+"""Decides every fact again and compares with what was decided then: hosting without appending.
 
+A decision on record whose fact is not there was decided by nobody, or its fact is lost: either way
+the record is not what deciding gives.
+"""
+
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -39,7 +44,7 @@ class Verdict(Struct, kw_only=True):
     """Decisions not yet on record: their facts came when no process was there to decide."""
     differences: list[Difference] = field(default_factory=list[Difference])
     unreadable: list[str] = field(default_factory=list[str])
-    """What could not be folded, one line each."""
+    """What could not be folded, one line each; also decisions whose facts are not there."""
 
     @property
     def same(self) -> bool:
@@ -86,6 +91,23 @@ async def _audit_partition(
                 record.key, record.position, recorded, decided[:on_record]
             )
         fold.facts = max(fold.facts, records[-1].position + 1)
+    # A running service may have decided on facts that came meanwhile; they are there, too.
+    came = range(facts_end, await ledger.end(process.facts, partition))
+    for name, cause, count in _without_facts(fold, came):
+        if key in {None, name}:
+            verdict.unreadable.append(
+                f"{process.decisions}/{partition}: decisions of {name} on facts that are not "
+                f"there: {count}, the first on position {cause} of {process.facts}"
+            )
+
+
+def _without_facts(fold: PartitionFold[Any], came: range) -> Iterator[tuple[str, int, int]]:
+    """Yield keys with decisions whose facts were not met: the first such fact, how many."""
+    missing: dict[str, list[int]] = {}
+    for key, cause in fold.waiting():
+        if cause not in came:
+            missing.setdefault(key, []).append(cause)
+    return ((key, causes[0], len(causes)) for key, causes in missing.items())
 
 
 def _line(rejected: Rejected) -> str:

@@ -128,6 +128,12 @@ class PartitionFold(Generic[S]):
             return None
         return Snapshot(self._process.version, self.facts, self.decisions, self._keys)
 
+    def waiting(self) -> Iterator[tuple[str, int]]:
+        """Yield key and cause's position of decisions on record that wait for their facts."""
+        for key, events in self._recorded.items():
+            if key not in self._quarantined:
+                yield from ((key, _cause(event)[0]) for event in events)
+
     def state(self, key: str) -> S | None:
         """Return a key's state, None if nothing is known of it."""
         known = self._keys.get(key)
@@ -163,7 +169,8 @@ class PartitionFold(Generic[S]):
     def fold(self, record: Record, *, compare: bool = False) -> Folded:
         """Fold one fact and what follows from it.
 
-        With `compare` the process is asked also where its decisions are on record.
+        With `compare` the process is asked also where its decisions are on record, and these must
+        name this very fact.
         """
         assert record.position >= self.facts, (record, self.facts)
         self.facts = record.position + 1
@@ -196,6 +203,8 @@ class PartitionFold(Generic[S]):
             return self._decide(record, known, fact, [])
         last = _cause(waiting[-1])[0]
         recorded = self._take_recorded(record, waiting)
+        if compare:
+            _check_causes(recorded, fact, record.position)
         if record.position >= last:
             return self._decide(record, known, fact, recorded)
         decided = self._process.decide(known.state, fact.data) if compare else None
@@ -244,6 +253,15 @@ class PartitionFold(Generic[S]):
         if not waiting:
             del self._recorded[record.key]
         return recorded
+
+
+def _check_causes(recorded: list[Event], fact: Event, position: int) -> None:
+    """Hold that decisions on record were made of this fact, and not of one that lay there once."""
+    for event in recorded:
+        assert event.cause == fact.id, (
+            f"decision {event.id} is caused by the fact {event.cause}, "
+            f"and at position {position} lies {fact.id}"
+        )
 
 
 def _cause(event: Event) -> tuple[int, int]:
