@@ -19,7 +19,7 @@ from rung.events.checkpoint import CheckpointDeleted, CheckpointRetired
 from rung.events.trial import TrialClosed, TrialEnded
 from rung.host import FactWriter, audit
 from rung.ledger import Ledger, MemoryLedger, SqliteLedger
-from rung.objects import FolderStore, ObjectError, checkpoint_prefix
+from rung.objects import FolderStore, ObjectError, ObjectUnavailable, checkpoint_prefix
 
 _FAST = Settings(retry_min=0.01, retry_max=0.01)
 
@@ -143,7 +143,7 @@ class _Refusing(FolderStore):
             self.tries += 1
             if self.tries == 2:
                 self._loop.call_soon_threadsafe(self.tried_twice.set)
-            raise ObjectError(f"cannot delete {prefix!r}: connection lost")
+            raise ObjectUnavailable(f"cannot delete {prefix!r}: connection lost")
         return super().delete(prefix)
 
 
@@ -166,6 +166,39 @@ async def test_a_store_that_refuses_is_asked_again(tmp_path: Path) -> None:
 
     assert [e.data.checkpoint_id for e in deleted] == ["c1", "c2"]  # type: ignore[union-attr]
     assert _names(store) == ["c3", "c4"]
+
+
+class _Locking(FolderStore):
+    """A store in which one checkpoint is locked until somebody lets it go."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.locked = True
+
+    def delete(self, prefix: str) -> int:
+        """Delete, but not what is locked."""
+        if self.locked and prefix.startswith(_prefix("c1")):
+            raise ObjectError(f"cannot delete {prefix!r}: it is locked")
+        return super().delete(prefix)
+
+
+async def test_a_checkpoint_that_is_locked_holds_up_no_other(tmp_path: Path) -> None:
+    """It is left for later, also when the service starts again, and goes once it is let go."""
+    ledger = MemoryLedger()
+    store = _Locking(tmp_path / "objects")
+    async with _serving(ledger, store):
+        await _fill(ledger, store, 4)
+        await _next(ledger, topic.EXPERIMENTS, CheckpointDeleted)
+        assert _names(store) == ["c1", "c3", "c4"]
+    async with _serving(ledger, store):
+        await _writer(ledger).write(_closed())
+        await _next(ledger, topic.EXPERIMENTS, CheckpointDeleted, count=2)
+    store.locked = False
+    async with _serving(ledger, store):
+        deleted = await _next(ledger, topic.EXPERIMENTS, CheckpointDeleted, count=3)
+
+    assert [e.data.checkpoint_id for e in deleted] == ["c2", "c3", "c1"]  # type: ignore[union-attr]
+    assert _names(store) == ["c4"]
 
 
 @pytest.mark.parametrize("name", ["../c2", "c2/more", "", ".", "..", ".incoming", "x" * 500])

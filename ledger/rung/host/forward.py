@@ -10,13 +10,27 @@ order in which it saw the world is itself on record. Forwarding something twice 
   key only: a key that could not be decided for a while follows later than its neighbours.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from rung.events import Event, Payload, UndecodableEvent, decode_from, encode, fact
+import structlog
+
+from rung.events import (
+    Event,
+    LedgerError,
+    Payload,
+    UndecodableEvent,
+    decode,
+    decode_from,
+    encode,
+    fact,
+)
+from rung.events.errors import ObjectError
 from rung.host import trace
 from rung.host.finish import finish
 from rung.host.fold import Rejected
+from rung.host.pulse import CURRENT
 from rung.host.rejection import dead_letter, say_rejected
 from rung.host.seen import Seen
 from rung.host.share import Share, Whole
@@ -28,6 +42,10 @@ Translate = Callable[[Event], Awaitable[Sequence[Payload]]]
 
 _DECISIONS_MAX: Final = 1 << 20
 """Of one fact. With 33 bits for the fact's position, a number still fits into 53."""
+_AGAIN_S: Final = 3_600.0
+"""Between two tries of what was postponed."""
+
+_log = structlog.get_logger()
 
 
 async def forward(  # noqa: PLR0913 - what it takes
@@ -53,7 +71,8 @@ async def forward(  # noqa: PLR0913 - what it takes
             which must be safe to repeat: it sees an event again after a crash.
         share: says which partitions are this replica's; all are if not given.
         acts: `translate` has effects, so it is not shown decisions that readers do not take, and
-            a backlog of them keeps nobody from relying on this process.
+            a backlog of them keeps nobody from relying on this process. Where an object store
+            refuses what it does, it goes on with the next, and tries this one now and then.
 
     Raises:
         LedgerError: one that does not pass by itself.
@@ -99,8 +118,13 @@ class _Forwarder:
         start = await self._ledger.position(self._name, self._topic, self._partition)
         if self._seen is not None:
             start = await self._seen.open(start)
-        async for records in self._ledger.follow(self._topic, self._partition, start):
-            await finish(self._carry(records))
+        trying = asyncio.create_task(self._try_postponed())
+        try:
+            async for records in self._ledger.follow(self._topic, self._partition, start):
+                await finish(self._carry(records))
+        finally:
+            trying.cancel()
+            await asyncio.gather(trying, return_exceptions=True)
 
     async def _carry(self, records: Sequence[Record]) -> None:
         drafts: list[Draft] = []
@@ -108,20 +132,62 @@ class _Forwarder:
             drafts += await self._forward(record)
         if drafts:
             await self._ledger.append(drafts)
-        behind = records[-1].position + 1
-        await self._ledger.commit(self._name, self._topic, self._partition, behind)
         if self._seen is not None:
             await self._seen.save()
+        behind = records[-1].position + 1
+        await self._ledger.commit(self._name, self._topic, self._partition, behind)
+
+    async def _try_postponed(self) -> None:
+        """Try what was postponed, at the start and now and then."""
+        if self._seen is None:
+            return
+        CURRENT.set(None)  # the loop's signs of life are those of the loop alone
+        while True:
+            for position in self._seen.postponed:
+                try:
+                    await self._try_again(self._seen, position)
+                except LedgerError as error:
+                    _log.warning("not tried again yet", name=self._name, reason=str(error))
+                except ObjectError:
+                    continue  # said already; next time
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _try_again(self, seen: Seen, position: int) -> None:
+        for record in await self._ledger.read(self._topic, self._partition, position, 1):
+            event = self._decode(record)
+            await self._ledger.append(await self._facts(record, event))
+        seen.settle(position)
+        await seen.save()
 
     async def _forward(self, record: Record) -> list[Draft]:
         try:
-            event = decode_from(record.topic, record.value)
+            event = self._decode(record)
         except UndecodableEvent as error:
             rejected = Rejected(record, str(error))
             say_rejected(self._name, [rejected])
             return [dead_letter(self._ledger.id, self._name, rejected)]
         if self._seen is not None and not self._seen.is_new(record.position, event):
             return []
+        try:
+            return await self._facts(record, event)
+        except ObjectError:
+            if self._seen is None:
+                raise
+            self._seen.postpone(record.position)
+            return []
+
+    def _decode(self, record: Record) -> Event:
+        """Return the event; what is to be acted on must say what caused it."""
+        if self._seen is None:
+            return decode(record.value)
+        return decode_from(record.topic, record.value)
+
+    async def _facts(self, record: Record, event: Event) -> list[Draft]:
+        """Return what is appended of an event.
+
+        Raises:
+            ObjectError: an object store refuses what it asks for.
+        """
         origin, sequence = number_of(self._ledger.id, record, event)
         facts = [
             fact(

@@ -4,6 +4,8 @@ A reader that folds keeps that with the state of the key, and one that only forw
 its destination. One that does what a decision asks (deletes files) must not do what no reader
 takes: a decision that a replica wrote late, perhaps with older code, about a fact that was decided
 otherwise meanwhile. Repeating what was done is harmless; this is not.
+
+It also remembers what could not be done, and was postponed.
 """
 
 from typing import Final
@@ -25,6 +27,8 @@ class _Image(Struct):
     position: int = 0
     """Behind the last decision that was seen."""
     causes: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    postponed: list[int] = field(default_factory=list[int])
+    """Positions of decisions that were not acted on yet."""
 
 
 class Seen:
@@ -37,6 +41,23 @@ class Seen:
         self._partition = partition
         self._image = _Image()
         self._saved = 0
+        self._urgent = False
+
+    @property
+    def postponed(self) -> tuple[int, ...]:
+        """Where decisions lie that are still to be acted on."""
+        return tuple(self._image.postponed)
+
+    def postpone(self, position: int) -> None:
+        """Take note that the decision at a position is still to be acted on."""
+        if position not in self._image.postponed:
+            self._image.postponed.append(position)
+            self._urgent = True
+
+    def settle(self, position: int) -> None:
+        """Take note that what was postponed is done."""
+        self._image.postponed.remove(position)
+        self._urgent = True
 
     async def open(self, position: int) -> int:
         """Learn of what lies before a position; return where to go on, there or later.
@@ -71,12 +92,16 @@ class Seen:
         return True
 
     async def save(self) -> None:
-        """Save what was seen, now and then; what was seen must have been acted on."""
-        if self._image.position - self._saved < _SAVE_EVERY:
+        """Save what was seen, now and then; what was seen must have been acted on.
+
+        What was postponed, or is no longer, is saved at once.
+        """
+        if self._image.position - self._saved < _SAVE_EVERY and not self._urgent:
             return
         value = msgspec.json.encode(self._image)
         try:
             await self._ledger.save_snapshot(self._name, self._partition, value)
+            self._urgent = False
         except LedgerError as error:
             _log.warning("no snapshot saved", name=self._name, reason=str(error))
         self._saved = self._image.position
