@@ -13,6 +13,7 @@ from cli.conftest import Rung
 from rung.archive import ArchiveLedger, ArchiveSettings, archive_now
 from rung.cli.data_folder import DataFolder
 from rung.events import LedgerTrimmed, topic
+from rung.events.experiment import ExperimentEnded
 from rung.ledger import Draft, Ledger, SqliteLedger
 from rung.objects import FolderStore
 
@@ -142,6 +143,24 @@ def test_restore(data: Path, store: FolderStore, tmp_path: Path, rung: Rung) -> 
 
     asyncio.run(compare())
     assert "is in this ledger already" in rung("ledger", "import", store.url, "--data", new).err
+
+
+def test_an_experiment_alone_must_have_ended(data: Path, tmp_path: Path, rung: Rung) -> None:
+    """One whose runs nobody would end is refused with what to do; one that ended is taken."""
+    export, cut, new = (tmp_path / name for name in ("x.jsonl", "cut.jsonl", "new"))
+    assert rung("ledger", "export", "simul", "-o", str(export)).code == 0
+    header, *lines = export.read_text().splitlines()
+    kept = [line for line in lines if ExperimentEnded.TYPE not in line]
+    facts = json.loads(header) | {"records": len(kept)}
+    cut.write_text("\n".join([json.dumps(facts), *kept]))
+
+    result = rung("ledger", "import", str(cut), "--data", str(new))
+    assert result.code == 6
+    assert "the experiment simulate had not ended when it was exported" in result.err
+    assert "`rung cancel simulate`" in result.err
+    assert rung("audit", "--ledger", str(cut)).code == 0
+    result = rung("ledger", "import", str(export), "--data", str(new), "--json")
+    assert (result.code, result.json["experiments"]) == (0, ["simulate"])
 
 
 def test_a_damaged_archive_is_not_restored(store: FolderStore, tmp_path: Path, rung: Rung) -> None:

@@ -13,6 +13,7 @@ from rung.cli.data_folder import is_running
 from rung.cli.link import SOURCE, Link, asynchronous, ledger_option, linked
 from rung.cli.output import print_json
 from rung.events import RungError, topic
+from rung.events.experiment import ExperimentEnded
 
 if TYPE_CHECKING:
     from rung.cli.handover import HandedOver
@@ -44,17 +45,20 @@ async def import_(source: Path | str, target: str | None, link: Link) -> None:
     Nothing else may use that ledger meanwhile. Experiments that are there already are refused.
     Into a data folder comes all or nothing; into a cluster too, unless it fails on the way.
     A whole ledger goes on where it was left: its experiments that have not ended are trained on
-    by the agents of their new home.
+    by the agents of their new home. An experiment exported alone must have ended: nobody would
+    end its runs.
     """
     from rung.cli.handover import hand_over  # noqa: PLC0415 - only where it is needed
     from rung.ledger.archive import import_ as read  # noqa: PLC0415 - see above
     from rung.ledger.line import parse_header  # noqa: PLC0415 - see above
 
     async with _lines_of(source) as lines, _target(target, link) as opened:
-        whole = parse_header(lines.readline()).experiment is None
+        alone = parse_header(lines.readline()).experiment
+        if alone is not None:
+            await asyncio.to_thread(_check_ended, lines, alone)
         lines.seek(0)
         imported = await read(opened, lines, consumers=FORWARDERS)
-        handed = await hand_over(opened) if whole else None
+        handed = await hand_over(opened) if alone is None else None
     if link.json:
         print_json(imported._asdict() | (handed._asdict() if handed else {}))
     else:
@@ -163,6 +167,28 @@ async def _target(url: str | None, link: Link) -> AsyncIterator["Ledger"]:
         yield opened
     finally:
         await opened.close()
+
+
+def _check_ended(lines: IO[bytes], experiment_id: str) -> None:
+    """Refuse the export of one experiment whose runs would never end in its new home.
+
+    Raises:
+        RungError: it has not ended.
+    """
+    from rung.ledger.line import parse_line  # noqa: PLC0415 - only where it is needed
+
+    for number, line in enumerate(lines, 2):
+        if ExperimentEnded.TYPE.encode() in line:
+            event = parse_line(line, number).event
+            if event is not None and isinstance(event.data, ExperimentEnded):
+                return
+    raise RungError(
+        f"the experiment {experiment_id} had not ended when it was exported, and would never end"
+        f" here: its runs are known only where they began. End it there (`rung cancel"
+        f" {experiment_id}`) and export it again, or move the whole ledger (`rung ledger export`"
+        " without an ID). `rung audit --ledger FILE` and `rung ledger show --ledger FILE` read it"
+        " as it is"
+    )
 
 
 def _tell(imported: "Imported", handed: "HandedOver | None") -> None:
