@@ -49,8 +49,8 @@ class Embedded:
     def remedy(self) -> str:
         """What to do about a folder that cannot be used."""
         return (
-            f"Nothing lies in {self.folder} that the ledger does not have: stop Rung, delete the "
-            "folder, and it is built again at the next start"
+            f"Stop Rung and move {self.folder} away: the next start builds it again, as far back "
+            "as the ledger goes"
         )
 
     @property

@@ -52,7 +52,7 @@ class SeriesLocked(SeriesError):
 
 
 class SeriesDamaged(SeriesError):
-    """The folder or database cannot be used; deleting it builds it anew from the ledger."""
+    """The folder or database cannot be used; another is filled from what the ledger holds."""
 
 
 class Place(Protocol):

@@ -237,9 +237,9 @@ def _client(address: Address) -> "Client":
 
 def _remedy(address: Address) -> str:
     return (
-        f"Nothing lies in {address.place} that the ledger does not have: stop all metrics "
-        f"services, DROP DATABASE {address.database}, CREATE DATABASE {address.database}, and it "
-        "is built again at the next start"
+        "Name another, empty database in --series, for all metrics services and gateways: it is "
+        f"filled as far back as the ledger goes. Keep {address.place}: what is older may be there "
+        "alone"
     )
 
 
