@@ -199,6 +199,11 @@ async def test_a_checkpoint_that_is_locked_holds_up_no_other(tmp_path: Path) -> 
 
     assert [e.data.checkpoint_id for e in deleted] == ["c2", "c3", "c1"]  # type: ignore[union-attr]
     assert _names(store) == ["c4"]
+    marks: dict[str | None, int] = {}
+    for event in deleted:  # no reader takes one of them for a repetition
+        assert event.sequence is not None
+        assert event.sequence > marks.get(event.origin, -1)
+        marks[event.origin] = event.sequence
 
 
 @pytest.mark.parametrize("name", ["../c2", "c2/more", "", ".", "..", ".incoming", "x" * 500])

@@ -155,7 +155,9 @@ class _Forwarder:
     async def _try_again(self, seen: Seen, position: int) -> None:
         for record in await self._ledger.read(self._topic, self._partition, position, 1):
             event = self._decode(record)
-            await self._ledger.append(await self._facts(record, event))
+            origin, sequence = number_of(self._ledger.id, record, event)
+            # An origin of its own: what was forwarded of later decisions went before.
+            await self._ledger.append(await self._facts(event, (f"{origin}/{sequence}", 0)))
         seen.settle(position)
         await seen.save()
 
@@ -169,7 +171,7 @@ class _Forwarder:
         if self._seen is not None and not self._seen.is_new(record.position, event):
             return []
         try:
-            return await self._facts(record, event)
+            return await self._facts(event, number_of(self._ledger.id, record, event))
         except ObjectError:
             if self._seen is None:
                 raise
@@ -182,13 +184,13 @@ class _Forwarder:
             return decode(record.value)
         return decode_from(record.topic, record.value)
 
-    async def _facts(self, record: Record, event: Event) -> list[Draft]:
-        """Return what is appended of an event.
+    async def _facts(self, event: Event, number: tuple[str, int]) -> list[Draft]:
+        """Return what is appended of an event, under an origin and its number there.
 
         Raises:
             ObjectError: an object store refuses what it asks for.
         """
-        origin, sequence = number_of(self._ledger.id, record, event)
+        origin, sequence = number
         facts = [
             fact(
                 data,
