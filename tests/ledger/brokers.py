@@ -1,11 +1,14 @@
 """The brokers that the ledger on Kafka is tested on: those that this machine can run."""
 
 import asyncio
+import contextlib
 import itertools
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Final, TypeVar
 
+from rung.events import LedgerUnavailable
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, create
 from rung.objects import FolderStore
 from servers import kafka, tansu
@@ -13,9 +16,11 @@ from servers.kafka import KafkaBroker
 from servers.tansu import Tansu
 
 Broker = KafkaBroker | Tansu
+T = TypeVar("T")
 
 KAFKA = "Apache Kafka"
 TANSU = "Tansu"
+_PATIENCE_S: Final = 60.0
 
 _prefixes = itertools.count(1)
 
@@ -48,6 +53,19 @@ def settings(**changes: float) -> KafkaSettings:
     return KafkaSettings(**{"timeout_s": 20, "fetch_wait_s": 0.1, **changes})  # type: ignore[arg-type]
 
 
+async def once_there(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Return what comes of an attempt that a broker serves, which may just have started or woken.
+
+    Raises:
+        TimeoutError: it serves none.
+    """
+    async with asyncio.timeout(_PATIENCE_S):
+        while True:
+            with contextlib.suppress(LedgerUnavailable):
+                return await attempt()
+            await asyncio.sleep(0.05)
+
+
 class Ground:
     """A new ledger on a broker, in topics of its own, to be opened as often as wanted."""
 
@@ -64,13 +82,19 @@ class Ground:
         return other
 
     async def open(self, **changes: float) -> KafkaLedger:
-        """Open the ledger, after making it the first time."""
-        chosen = settings(**changes)
+        """Open the ledger, after making it the first time.
+
+        However short the times are that it is opened with: they are for what comes then.
+        """
         if self._made is None:
-            self._made = asyncio.create_task(create(self.url, chosen, partitions=self._partitions))
+            self._made = asyncio.create_task(once_there(self._make))
         await self._made
         store = await asyncio.to_thread(FolderStore, self._objects)
-        return await KafkaLedger.open(self.url, store, settings=chosen)
+        chosen = settings(**changes)
+        return await once_there(lambda: KafkaLedger.open(self.url, store, settings=chosen))
+
+    async def _make(self) -> object:
+        return await create(self.url, settings(), partitions=self._partitions)
 
 
 Open = Callable[..., Awaitable[KafkaLedger]]
