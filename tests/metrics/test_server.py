@@ -1,10 +1,12 @@
 """A server that is away, stands still, refuses or is cut off: bounded, clear, nothing lost."""
 
 import asyncio
+import contextlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Final, TypeVar
 
 import pytest
 
@@ -18,6 +20,11 @@ from rung.metrics.engine import Tables
 from servers.clickhouse import ClickHouse
 
 TRIAL = f"{EXPERIMENT}.0"
+_BOUND_S: Final = 25.0
+"""What takes half a second is over by then, also on a busy machine; what waits for a server as
+long as it does by default is not."""
+
+T = TypeVar("T")
 
 
 def _open(place: str, *, read_only: bool = False) -> SeriesStore:
@@ -63,7 +70,7 @@ async def test_nobody_there_may_pass(server_place: str, clickhouse: ClickHouse) 
     error = await _refusal(_open(server_place.replace(f":{clickhouse.port}/", ":1/")))
     assert "Connection refused" in str(error)
     assert error.retriable
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < _BOUND_S
 
 
 async def test_without_the_driver_the_extra_is_named(
@@ -122,26 +129,37 @@ async def test_a_reader_changes_nothing(server_place: str) -> None:
 
 async def test_a_server_that_stands_still_costs_a_bounded_time(lone: ClickHouse) -> None:
     """Many queries at once give up in time, closing does not hang; woken, it answers again."""
+    patient = _open(lone.url)
+    patient.absorb([record(metrics([row(1, loss=1.0)]), 0)])
+    await patient.flush()
+    await patient.close()
     store = _open(f"{lone.url}?timeout_s=0.5")
-    store.absorb([record(metrics([row(1, loss=1.0)]), 0)])
-    await store.flush()
+    assert await _at_last(lambda: store.names(EXPERIMENT)) == [("training", "loss")]
     lone.pause()
     started = time.monotonic()
     answers = await asyncio.gather(
         *(store.names(EXPERIMENT) for _ in range(12)), return_exceptions=True
     )
     assert all(isinstance(answer, SeriesUnavailable) for answer in answers)
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < _BOUND_S
     lone.resume()
-    assert await store.names(EXPERIMENT) == [("training", "loss")]
+    assert await _at_last(lambda: store.names(EXPERIMENT)) == [("training", "loss")]
     lone.pause()
     waiting = asyncio.create_task(store.names(EXPERIMENT))
     await asyncio.sleep(0)
     started = time.monotonic()
     await store.close()
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < _BOUND_S
     with pytest.raises(SeriesUnavailable):
         await waiting
+
+
+async def _at_last(ask: Callable[[], Awaitable[T]]) -> T:
+    """Return what a server answers that may be too slow at first for the time it is given."""
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(SeriesUnavailable):
+                return await ask()
 
 
 async def test_a_restarted_server_is_found_again(lone: ClickHouse) -> None:
