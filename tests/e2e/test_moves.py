@@ -85,29 +85,38 @@ def _move(installation: Installation, trial_id: str) -> bool:
 def test_a_search_under_preemption_finds_the_same(
     installation: Installation, tmp_path: Path, name: str, searcher: dict[str, Any]
 ) -> None:
-    """With a random trial moved every half second or so, metrics and checkpoints are the same."""
+    """With a random trial moved every half second or so, metrics and checkpoints are the same.
+
+    In as many searches as it takes until enough were moved: one, unless the machine is busy.
+    """
     calm = installation.result(installation.submit(_search(f"{name}-calm", searcher)))
     chance = random.Random(20)  # noqa: S311 - repeatable, not secret
-    asked = 0
+    asked = preempted = 0
+    agents = set[str]()
     with _second_agent(installation, tmp_path / "second"):
-        experiment = installation.submit(_search(f"{name}-storm", searcher))
-        while not installation.get(f"/experiments/{experiment}")["ended_at"]:
-            running = _running(installation, experiment)
-            if running:
-                asked += _move(installation, chance.choice(running))
-            time.sleep(chance.uniform(0.2, 0.8))  # the storm's own pace
-        storm = installation.result(experiment)
+        while asked < 10 or preempted < 5 or "second" not in agents:
+            experiment = installation.submit(_search(f"{name}-storm-{asked}", searcher))
+            asked += _storm(installation, experiment, chance)
+            storm = installation.result(experiment)
+            assert [it[:5] for it in storm["trials"]] == [it[:5] for it in calm["trials"]]
+            assert storm == calm
+            exits = _records(installation, experiment, "rung.trial.exited.v1")
+            preempted += sum(found["outcome"] == "preempted" for found in exits)
+            starts = _records(installation, experiment, "rung.trial.started.v1")
+            agents |= {found["agent_id"] for found in starts}
 
-    exits = _records(installation, experiment, "rung.trial.exited.v1")
-    preempted = sum(found["outcome"] == "preempted" for found in exits)
-    starts = _records(installation, experiment, "rung.trial.started.v1")
-    assert asked >= 10
-    assert preempted >= 5, f"{preempted} of {asked}"
-    assert {found["agent_id"] for found in starts} >= {"second"}
-    assert [trial[:5] for trial in storm["trials"]] == [trial[:5] for trial in calm["trials"]]
-    assert storm == calm
-    audit = installation.rung("audit", check=False)
-    assert audit.returncode == 0, audit.stdout + audit.stderr
+    installation.rung("audit")
+
+
+def _storm(installation: Installation, experiment: str, chance: random.Random) -> int:
+    """Ask for trials to be moved until their search has ended; return how often one still ran."""
+    asked = 0
+    while not installation.get(f"/experiments/{experiment}")["ended_at"]:
+        running = _running(installation, experiment)
+        if running:
+            asked += _move(installation, chance.choice(running))
+        time.sleep(chance.uniform(0.2, 0.8))  # the storm's own pace
+    return asked
 
 
 EVERY = 5
