@@ -205,18 +205,20 @@ def test_what_cannot_be_read_is_a_dead_letter(
     assert rung("audit").code == 0
 
 
-def test_control_and_status(installation: Installation, rung: Rung, tmp_path: Path) -> None:
-    """A running search is paused, resumed, and canceled; the status shows its slots."""
-    slow = CONFIG | {"hyperparameters": CONFIG["hyperparameters"] | {"pause_s": 0.2}}
-    file = tmp_path / "slow.yaml"
-    file.write_text(yaml.safe_dump(slow | {"name": "slow"}))
-    experiment = rung("submit", str(file), str(CURVE), "--json").json["experiment_id"]
-    assert rung("pause", experiment).code == 0
-    assert rung("resume", experiment, "--json").json["requested"] == "resume"
-    assert sum(rung("status", "--json").json["experiments"].values()) == 2
-    assert rung("cancel", experiment, "--wait").code == 0
-    assert rung("wait", experiment).code == 5
-    result = rung("cancel", experiment)
+def test_control_and_status(experiment: str, rung: Rung, tmp_path: Path) -> None:
+    """A running search is paused, resumed, and canceled; the status counts it with the others."""
+    endless = CONFIG["searcher"] | {"max_time": 1_000_000}
+    file = tmp_path / "endless.yaml"
+    file.write_text(yaml.safe_dump(CONFIG | {"name": "endless", "searcher": endless}))
+    running = rung("submit", str(file), str(CURVE), "--json").json["experiment_id"]
+    assert rung("pause", running).code == 0
+    assert rung("resume", running, "--json").json["requested"] == "resume"
+    listed = rung("list", "--json").json["items"]
+    assert {experiment, running} <= {item["id"] for item in listed}
+    assert sum(rung("status", "--json").json["experiments"].values()) == len(listed)
+    assert rung("cancel", running, "--wait").code == 0
+    assert rung("wait", running).code == 5
+    result = rung("cancel", running)
     assert result.code == 6
     assert "has ended" in result.err
 
