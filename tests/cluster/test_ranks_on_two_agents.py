@@ -44,17 +44,18 @@ def cluster(new_cluster: NewCluster, network: Network | None) -> LocalCluster:
 class Faults:
     """What befalls the two agents of a cluster."""
 
-    def __init__(self, cluster: LocalCluster, user: User, experiment: str) -> None:
+    def __init__(self, cluster: LocalCluster, user: User, experiment: str, found: Ranks) -> None:
         self._cluster = cluster
         self._user = user
         self._experiment = experiment
+        self._found = found
 
-    def befall(self, found: Ranks, chance: random.Random) -> None:
+    def befall(self, chance: random.Random) -> None:
         """Kill either rank and either agent and cut one agent off, in a random order."""
         plan: list[Callable[[], None]] = [partial(self.cut, chance.randrange(2))]
         for number in (0, 1):
-            plan += [partial(found.kill, number), partial(self.kill, number)]
-        ranks.storm(self._user, self._experiment, plan, chance)
+            plan += [partial(self._found.kill, number), partial(self.kill, number)]
+        ranks.storm(self._user, self._found, self._experiment, plan, chance)
 
     def kill(self, number: int) -> None:
         """Kill an agent, and start it again."""
@@ -65,8 +66,7 @@ class Faults:
     def cut(self, number: int) -> None:
         """Take an agent that trains off the network until it is lost; put it back; it joins."""
         agent = self._cluster.agents[number]
-        wanted = self._user.validations(self._experiment) + 3
-        wait_for(lambda: self._user.validations(self._experiment) >= wanted, "it trains")
+        ranks.go_on(self._user, self._found, self._experiment, 3)
         self._cluster.cut(agent)
         wait_for(lambda: self._state(number) == "lost", "the agent was lost")
         self._cluster.mend(agent)
@@ -87,7 +87,7 @@ def ends_on_its_curve(
     expected = ranks.outcome(user, undisturbed)
     disturbed = user.submit(storm, code)
     chance = random.Random(12)  # noqa: S311 - repeatable, not secret
-    Faults(cluster, user, disturbed).befall(found, chance)
+    Faults(cluster, user, disturbed, found).befall(chance)
     assert ranks.outcome(user, disturbed) == expected
     ranks.audited(user, undisturbed, disturbed)
 
@@ -97,7 +97,7 @@ def test_two_ranks_of_ddp_end_on_the_unbroken_curve(cluster: LocalCluster, tmp_p
     """Whichever rank, agent or cable fails."""
     found = Ranks(tmp_path / "ranks", cluster.folder)
     code = found.shared(tmp_path / "code")
-    storm = ranks.experiment("storm", slow=0.15)
+    storm = ranks.experiment("storm", slow=0.15, hold=str(found.hold))
     ends_on_its_curve(cluster, found, code, ranks.experiment("calm"), storm)
 
 

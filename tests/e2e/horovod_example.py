@@ -11,19 +11,25 @@ from e2e.ranks import Ranks
 
 _EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "horovod"
 _SLOW: Final = """
+import pathlib
 import time
 import train
 
-step = train.train_step
+hold = pathlib.Path({hold!r})
+train_step = train.train_step
 
-def slow(*arguments):
+def slow(model, optimizer, step, seed):
     time.sleep(0.15)
-    return step(*arguments)
+    while step >= 46 and hold.exists():
+        hold.with_suffix(".held").touch()
+        time.sleep(0.05)
+    return train_step(model, optimizer, step, seed)
 
 train.train_step = slow
 train.main()
 """
-"""The example's training, with a rest in each step, so that there is time to kill it."""
+"""The example's training, with a rest in each step, so that there is time to kill it, and with
+its last steps withheld while a file is there."""
 
 
 def copied(folder: Path) -> Path:
@@ -43,5 +49,5 @@ def short(folder: Path, name: str, **changes: Any) -> dict[str, Any]:
 
 def stormy(folder: Path, found: Ranks) -> dict[str, Any]:
     """Return the experiment of a copy whose ranks are to be killed by their number."""
-    found.prepare(folder, _SLOW)
+    found.prepare(folder, _SLOW.format(hold=str(found.hold)))
     return short(folder, "storm", entrypoint=ranks.ENTRYPOINT, max_restarts=100)

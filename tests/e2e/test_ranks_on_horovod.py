@@ -67,7 +67,7 @@ def test_two_ranks_under_kills_end_on_the_unbroken_curve(
     stormy = installation.submit(horovod_example.stormy(folder, found), folder)
     kills = [partial(found.kill, rank) for rank in (0, 1, 0, 1)]
     chance = random.Random(3)  # noqa: S311 - repeatable, not secret
-    ranks.storm(installation, stormy, [*kills, installation.kill_agent], chance)
+    ranks.storm(installation, found, stormy, [*kills, installation.kill_agent], chance)
     assert ranks.outcome(installation, stormy) == expected
     ranks.audited(installation, calm, stormy)
     installation.rung("audit")

@@ -31,10 +31,12 @@ def test_two_ranks_under_kills_end_on_the_unbroken_curve(
     code = found.shared(tmp_path / "code")
     calm = two_slots.submit(ranks.experiment("calm"), code)
     expected = ranks.outcome(two_slots, calm)
-    stormy = two_slots.submit(ranks.experiment("storm", slow=0.15), code)
+    storm = ranks.experiment("storm", slow=0.15, hold=str(found.hold))
+    stormy = two_slots.submit(storm, code)
     faults: list[Callable[[], None]] = [partial(found.kill, rank) for rank in (0, 1, 0, 1)]
     faults += [two_slots.kill_agent, partial(everything, two_slots)]
-    ranks.storm(two_slots, stormy, faults, random.Random(3))  # noqa: S311 - repeatable, not secret
+    chance = random.Random(3)  # noqa: S311 - repeatable, not secret
+    ranks.storm(two_slots, found, stormy, faults, chance)
     assert ranks.outcome(two_slots, stormy) == expected
     ranks.audited(two_slots, calm, stormy)
     two_slots.rung("audit")

@@ -9,6 +9,7 @@ kept         a large table that is not trained, an average of the weights, and a
 parts        nobody may bring the parts of a sharded tensor together
 look         a callback says what it sees of a checkpoint's files
 slow         so many seconds of rest in each step of rank 1
+hold         while there is a file of this path, rank 1 waits before step 36; `.held` says so
 """
 
 import os
@@ -28,6 +29,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from rung import torch as rt
 from rung.torch.shards import Piece, is_shard
 
+HELD_STEP = 36
 INPUTS = torch.linspace(-1, 1, 22).reshape(22, 1).repeat(1, 3) ** torch.tensor([1, 2, 3])
 TARGETS = INPUTS.sum(1, keepdim=True).sin()
 
@@ -158,6 +160,8 @@ class SharedTrial(rt.Trial):
             os.kill(os.getpid(), signal.SIGKILL)
         if ranks.rank == 1:
             time.sleep(float(self.options.get("slow", 0)))
+            if "hold" in self.options and batch_idx + 1 >= HELD_STEP:
+                wait_while(Path(self.options["hold"]))
         loss = (self.model(batch[0]) - batch[1]).square().mean()
         self.context.backward(loss)
         self.context.step_optimizer(self.optimizer)
@@ -171,6 +175,13 @@ class SharedTrial(rt.Trial):
     def evaluate_batch(self, batch: Any) -> Mapping[str, Any]:
         """Return the mean error, which is to be weighted by records."""
         return {"loss": (self.model(batch[0]) - batch[1]).square().mean()}
+
+
+def wait_while(hold: Path) -> None:
+    """Wait while a file is there, and say so beside it."""
+    while hold.exists():
+        hold.with_suffix(".held").touch()
+        time.sleep(0.05)
 
 
 def refuse_wholes() -> None:
