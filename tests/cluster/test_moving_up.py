@@ -13,13 +13,12 @@ import pytest
 
 from cluster.conftest import NewCluster
 from e2e.installation import Installation
-from e2e.user import CURVE, User, config, wait_for
+from e2e.user import User, config, wait_for
 from servers.cluster import Broker, LocalCluster
 
 GUIDE: Final = Path(__file__).parents[2] / "docs" / "MOVING_UP.md"
 _BLOCK: Final = re.compile(r"^```sh (\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 STEPS: Final = dict(_BLOCK.findall(GUIDE.read_text()))
-LONG: Final = {"pause_s": 0.05}
 
 
 @pytest.fixture
@@ -69,11 +68,16 @@ def points(user: User, experiment: str) -> int:
     return sum(len(curve) for metric in curves(user, experiment) for curve in metric.values())
 
 
-def search(name: str, length: int, **hyperparameters: object) -> dict[str, Any]:
+def search(name: str, length: int, **more: object) -> dict[str, Any]:
     """Return an experiment file: four trials of the curve."""
-    item = config(name, {"name": "grid", "max_length": {"batches": length}})
-    item["hyperparameters"].update(hyperparameters)
-    return item
+    return config(name, {"name": "grid", "max_length": {"batches": length}}, **more)
+
+
+def held(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """Return a file, and what of an experiment keeps trials from their end while it is there."""
+    hold = folder / "hold"
+    hold.touch()
+    return hold, {"environment": {"environment_variables": [f"HOLD={hold}"]}}
 
 
 def test_the_guide_names_what_it_needs() -> None:
@@ -89,11 +93,12 @@ def test_moving_up(machine: Installation, cluster: LocalCluster, tmp_path: Path)
     before = machine.result(ended)
     wait_for(lambda: points(machine, ended) == 2 * 4 * 6, "its curves are there")
     drawn = curves(machine, ended)
-    paused = machine.submit(search("paused", 30, **LONG), CURVE)
+    hold, holding = held(tmp_path)
+    paused = machine.submit(search("paused", 30, **holding))
     wait_for(lambda: machine.validations(paused) > 5, "some of it was trained")
     machine.rung("pause", paused)
     wait_for(lambda: machine.get(f"/experiments/{paused}")["state"] == "paused", "it paused")
-    running = machine.submit(search("running", 30, **LONG), CURVE)
+    running = machine.submit(search("running", 30, **holding))
     wait_for(lambda: machine.validations(running) > 5, "some of it was trained")
 
     environment = {**cluster.environment, "RUNG_DATA": str(machine.folder)}
@@ -117,6 +122,7 @@ def test_moving_up(machine: Installation, cluster: LocalCluster, tmp_path: Path)
     trained = user.validations(paused)
     assert trained > 5
     assert user.get(f"/experiments/{paused}")["state"] == "paused"
+    hold.unlink()
     assert user.ended(running)["state"] == "completed"
     user.rung("resume", paused)
     assert user.ended(paused)["state"] == "completed"
