@@ -1,11 +1,14 @@
 """One server process: started in a session of its own, awaited, signaled, ended for good."""
 
 import contextlib
+import fcntl
+import functools
 import itertools
 import os
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -33,12 +36,40 @@ def free_port() -> int:
     server may bind it seconds later, and again after it was killed; from a part of that range
     that is this process's own, because others look for ports at the same time.
     """
-    first = _FIRST_PORT + os.getpid() % _PARTS * _PART
+    first = _claimed(os.getpid())
     while True:
         port = first + next(_numbers) % _PART
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
             return port
+
+
+@functools.cache
+def _claimed(pid: int) -> int:
+    """Return the first port of a part that is a process's own until it ends.
+
+    A lock says so to the others of this machine; where all parts are taken, two share one.
+    """
+    parts = (_FIRST_PORT + (pid + number) % _PARTS * _PART for number in range(_PARTS))
+    folder = Path(tempfile.gettempdir())
+    return next(
+        (first for first in parts if _lock(folder / f"rung-ports-{first}")),
+        _FIRST_PORT + pid % _PARTS * _PART,
+    )
+
+
+def _lock(path: Path) -> bool:
+    """Lock a file until this process ends; return whether it could be had."""
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError:  # somebody else's
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(file)
+        return False
+    return True
 
 
 def answers(port: int, host: str = "127.0.0.1") -> bool:
