@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Literal, NamedTuple
 
@@ -71,16 +71,20 @@ class Storm:
         """The parts that were never killed."""
         return [part for part in self._parts if not self.count[Fault("kill", part)]]
 
-    def rage(self, faults: int, *, pause_s: float) -> None:
+    def rage(
+        self, faults: int, *, pause_s: float, enough: Callable[[], bool] = lambda: True
+    ) -> None:
         """Inflict so many faults, and wait until the last is mended.
 
         Args:
-            faults: how many.
+            faults: how many at least.
             pause_s: on average between the beginnings of two.
+            enough: whether no more kills are wanted after these.
         """
         plan = self.plan(faults)
+        more = itertools.takewhile(lambda _: not enough(), self._kills())
         with self._threads:
-            for fault in plan:
+            for fault in itertools.chain(plan, more):
                 self._running.append(self._threads.submit(self._inflict, fault))
                 time.sleep(self._chance.uniform(0, 2 * pause_s))  # faults come when they come
             for running in self._running:

@@ -58,6 +58,19 @@ def test_the_seed_repeats_it(cluster: LocalCluster, kafka: KafkaCluster) -> None
     assert plans[0] != plans[2]
 
 
+def test_it_goes_on_until_it_is_enough(
+    cluster: LocalCluster, kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After all that was planned come kills, as long as they are wanted."""
+    storm, same = (Storm(cluster, kafka.brokers, seed=1) for _ in range(2))
+    inflicted: list[Fault] = []
+    monkeypatch.setattr(storm, "_inflict", inflicted.append)
+    wanted = iter([True] * 7 + [False])
+    storm.rage(FAULTS, pause_s=0, enough=lambda: not next(wanted))
+    planned = Counter(fault.kind for fault in same.plan(FAULTS))
+    assert Counter(fault.kind for fault in inflicted) == planned + Counter(kill=7)
+
+
 def test_who_was_not_killed_is_told(cluster: LocalCluster, kafka: KafkaCluster) -> None:
     """Before anything happened that are all; a pause does not count."""
     storm = Storm(cluster, kafka.brokers, seed=1)
