@@ -4,7 +4,6 @@ import importlib.util
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -15,23 +14,23 @@ import pytest
 
 from e2e.installation import Installation
 from e2e.user import config, wait_for
+from servers.process import free_port
 
 SEARCH = {"name": "random", "max_trials": 2, "max_length": {"batches": 5}}
 
 
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
-
-
-def _answer(url: str) -> Any:
+def _answer(url: str) -> dict[str, Any]:
     try:
         with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310 - a loopback address
-            return json.load(answer)
+            tags: dict[str, Any] = json.load(answer)
+            return tags
     except (OSError, ValueError):
-        return None
+        return {}
+
+
+def _with_loss(url: str) -> set[str]:
+    """Return the runs of which the curve is there: TensorBoard reads one after the other."""
+    return {run for run, tags in _answer(url).items() if "validation/loss" in tags}
 
 
 @pytest.mark.e2e
@@ -44,7 +43,7 @@ def test_tensorboard_shows_the_curves(installation: Installation, tmp_path: Path
     """Each trial is a run with its metrics; an interrupt ends both processes."""
     experiment = installation.submit(config("board", SEARCH))
     installation.ended(experiment)
-    port = _free_port()
+    port = free_port()
     command = [sys.executable, "-m", "rung.cli", "tensorboard", experiment, "--port", str(port)]
     with subprocess.Popen(
         [*command, "--folder", str(tmp_path / "board")],
@@ -55,10 +54,10 @@ def test_tensorboard_shows_the_curves(installation: Installation, tmp_path: Path
     ) as process:
         try:
             url = f"http://127.0.0.1:{port}/data/plugin/scalars/tags"
-            tags = wait_for(lambda: _answer(url), "TensorBoard answers with tags", 180)
-            assert sorted(tags) == [f"{experiment}.0", f"{experiment}.1"]
-            assert all("validation/loss" in tags[trial] for trial in tags)
+            trials = {f"{experiment}.0", f"{experiment}.1"}
+            wait_for(lambda: trials <= _with_loss(url), "TensorBoard shows both curves", 180)
+            assert set(_answer(url)) == trials
         finally:
             os.killpg(process.pid, signal.SIGINT)
         assert process.wait(60) == 130
-    assert _answer(url) is None
+    assert not _answer(url)
