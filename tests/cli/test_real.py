@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -51,9 +52,11 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installat
 @pytest.fixture(scope="module")
 def experiment(installation: Installation) -> str:
     """Return the id of an experiment that was submitted and followed to its end."""
+    code = Path(shutil.copytree(CURVE, installation.folder.parent / "code"))
+    (code / "begin.py").write_text("print('begins to train')\nimport train\n")
     file = installation.folder / "curve.yaml"
-    file.write_text(yaml.safe_dump(CONFIG))
-    result = installation.rung("submit", str(file), str(CURVE), "-f", "--json")
+    file.write_text(yaml.safe_dump(CONFIG | {"entrypoint": "python3 begin.py"}))
+    result = installation.rung("submit", str(file), str(code), "-f", "--json")
     submitted, ended = map(json.loads, result.stdout.splitlines())
     assert ended["state"] == "completed"
     assert "slurm" in submitted["warnings"][0]
@@ -171,13 +174,13 @@ def test_what_trials_printed_is_there(
     """Logs can be read and followed; an experiment that ended ends the following."""
     monkeypatch.setattr("rung.cli.logs._LOOK_S", 0.2)
     wait_for(
-        lambda: "left as asked" in rung("logs", experiment, "--json").out,
+        lambda: "begins to train" in rung("logs", experiment, "--json").out,
         "what was printed is stored",
     )
     for arguments in (["logs", experiment], ["logs", experiment, "-f"]):
         result = rung(*arguments)
         assert result.code == 0
-        assert "left as asked" in result.out
+        assert "begins to train" in result.out
 
 
 def test_what_cannot_be_read_is_a_dead_letter(
