@@ -71,6 +71,6 @@ class Installation(User):
         server = self.server_process
         everything = [server, *server.children(recursive=True)]
         server.kill()
-        _, alive = psutil.wait_procs(everything, timeout=20)
+        _, alive = psutil.wait_procs(everything, timeout=60)
         assert not alive, f"left running: {alive}"
         wait_for(lambda: not is_running(self.folder), "the folder's lock is free")
