@@ -9,7 +9,8 @@ import pytest
 
 from agent.pair import Pair, running_pair
 from agent.rig import EXPERIMENT, POOL, Ended
-from rung.agent import meeting
+from agent.standing_clock import LIMIT_S, soon, stand
+from rung.agent import meeting, stack_dump
 from rung.agent.supply import Provision
 from rung.events import decode, topic
 from rung.events.allocation import (
@@ -194,19 +195,34 @@ async def test_an_interface_that_is_not_there_fails_the_run(pair: Pair) -> None:
 
 
 async def test_ranks_elsewhere_may_wait_for_the_store_of_the_first_agent(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The first agent alone takes silence for a hang where it carries checkpoints on."""
+    first, second = [await stand(rig) for rig in (pair.first, pair.second)]
+    monkeypatch.setattr(stack_dump, "_WRITES_S", 0.0)  # who is taken to hang is killed at once
     for rig in (pair.first, pair.second):
         monkeypatch.setattr(rig.agent._depot, "staged", True)
     script = (
-        "import time\n"
+        "import os, time\n"
         "from rung import core\n"
+        "from rung.core import train\n"
+        "train._BEAT_S = 0\n"
         "with core.init() as ctx:\n"
-        "    for step in range(1, 21):\n"
-        "        if step < 10: ctx.train.heartbeat()\n"
+        "    ctx.train.heartbeat()\n"
+        "    for step in range(1, 5):\n"
+        f"        while not os.path.exists({str(tmp_path / 'step')!r} + str(step)):\n"
+        "            time.sleep(0.01)\n"
         "        ctx.train.report_training_metrics(step, {'loss': 1.0})\n"
-        "        time.sleep(0.2)\n"
     )
-    ended = await pair.end_of(await pair.grant(script, hang_timeout=0.8))
+    allocation = await pair.grant(script, hang_timeout=LIMIT_S)
+    await pair.first.until(TrialStarted)
+    watches = [rig.agent._runs[allocation]._watch for rig in (pair.first, pair.second)]
+    await soon(lambda: all(watch._speaks for watch in watches))
+    for step in range(1, 5):
+        first.now_s += 0.75 * LIMIT_S
+        second.now_s += 2 * LIMIT_S
+        await first.looked_at()
+        (tmp_path / f"step{step}").touch()
+        await soon(lambda: watches[0]._heard_at == first.now_s)
+    ended = await pair.end_of(allocation)
     assert {each.outcome for each in ended.of(TrialExited)} == {"finished"}

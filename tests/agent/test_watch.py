@@ -1,43 +1,90 @@
 """Watching a run: hangs end it with its stacks in the log, and readings of the machine arrive."""
 
-import asyncio
+import contextlib
+import itertools
+from pathlib import Path
 
 import pytest
 
-from agent.rig import SPEAK, Rig
-from rung.events.metric import MetricsReported
+from agent.rig import SPEAK, Ended, Rig
+from agent.standing_clock import LIMIT_S, StandingClock, soon, stand
+from rung.agent import stack_dump
+from rung.events.metric import MetricRow, MetricsReported
 from rung.events.trial import TrialStarted
 
+_OUTERMOST = "in _run_module_as_main"
+"""The last that a process prints of its stacks."""
 
-async def test_a_hung_run_shows_its_stacks_and_fails(running: Rig) -> None:
+
+@pytest.fixture
+async def clock(running: Rig) -> StandingClock:
+    """The clock of the agent that runs; without a turn of it, no run hangs."""
+    return await stand(running)
+
+
+@pytest.fixture
+def unhurried(running: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process has the time that it needs to print its stacks, down to the outermost frame."""
+    asked = itertools.count(1)
+
+    async def printed() -> None:
+        (run,) = running.agent._runs.values()
+        number = next(asked)
+        with contextlib.suppress(TimeoutError):
+            await soon(lambda: "".join(run._reports.last_lines(0)).count(_OUTERMOST) >= number)
+
+    monkeypatch.setattr(stack_dump, "_printed", printed)
+
+
+async def hang(
+    rig: Rig, clock: StandingClock, script: str, *places: str, reports: bool = False
+) -> Ended:
+    """Let time pass once a script is where it says, and has reported; return its end."""
+    allocation = await rig.grant(code=rig.code(train=script), hang_timeout=LIMIT_S)
+    for place in places:
+        await rig.until_printed(place)
+    if reports:
+        await rig.until(MetricsReported)
+    clock.now_s += 2 * LIMIT_S
+    return await rig.end_of(allocation)
+
+
+@pytest.mark.usefixtures("unhurried")
+async def test_a_hung_run_shows_its_stacks_and_fails(running: Rig, clock: StandingClock) -> None:
     """Who says nothing for the time given is shown, thread by thread, and killed: a failure."""
     script = SPEAK + (
         "import threading\n"
-        "def waits_for_ever():\n    threading.Event().wait()\n"
+        "def waits_for_ever(who):\n"
+        "    sys.stdout.write(f'{who} waits\\n'); sys.stdout.flush()\n"
+        "    threading.Event().wait()\n"
         "hello(); report('training', 3, loss=1.0)\n"
-        "threading.Thread(target=waits_for_ever, daemon=True).start()\n"
-        "waits_for_ever()\n"
+        "threading.Thread(target=waits_for_ever, args=['one'], daemon=True).start()\n"
+        "waits_for_ever('another')\n"
     )
-    ended = await running.run_script(script, hang_timeout=0.3)
+    ended = await hang(running, clock, script, "one waits", "another waits", reports=True)
     exited = ended.exit
     assert (exited.outcome, exited.signal) == ("failed", 9)
     assert (exited.fault, exited.steps_completed) == ("hang", 3)
-    assert "it hangs: it has said nothing for 0.3 s, after step 3" in exited.message
+    assert "it hangs: it has said nothing for 0.05 s, after step 3" in exited.message
     stacks = "\n".join(ended.printed("stderr"))
     assert stacks.count("in waits_for_ever") == 2
     assert "Current thread" in stacks
     assert any("; its stacks:" in line for line in ended.printed("platform"))
 
 
-async def test_a_run_that_is_stuck_in_a_library_shows_its_stacks(running: Rig) -> None:
+@pytest.mark.usefixtures("unhurried")
+async def test_a_run_that_is_stuck_in_a_library_shows_its_stacks(
+    running: Rig, clock: StandingClock
+) -> None:
     """Even a main thread that never comes back from C, with the interpreter's lock, is shown."""
     script = SPEAK + (
         "import ctypes\n"
         "def in_a_library():\n"
+        "    print('waits', flush=True)\n"
         "    ctypes.PyDLL(None).read(os.pipe()[0], ctypes.create_string_buffer(1), 1)\n"
         "hello(); in_a_library()\n"
     )
-    ended = await running.run_script(script, hang_timeout=0.3)
+    ended = await hang(running, clock, script, "waits")
     assert ended.exit.fault == "hang"
     assert "before its first step" in ended.exit.message
     assert "in in_a_library" in "\n".join(ended.printed("stderr"))
@@ -57,12 +104,14 @@ async def test_a_run_that_is_stuck_in_a_library_shows_its_stacks(running: Rig) -
     ],
 )
 async def test_to_wait_for_the_object_store_is_no_hang(
-    running: Rig, monkeypatch: pytest.MonkeyPatch, said: str, answer: str
+    running: Rig, clock: StandingClock, monkeypatch: pytest.MonkeyPatch, said: str, answer: str
 ) -> None:
     """While a checkpoint comes or goes, silence does not count; the time begins anew then."""
 
     async def slow(*_: object) -> str:
-        await asyncio.sleep(1.5)
+        for _again in range(2):
+            clock.now_s += 2 * LIMIT_S
+            await clock.looked_at()
         return ""
 
     depot = running.agent._depot
@@ -74,38 +123,52 @@ async def test_to_wait_for_the_object_store_is_no_hang(
         "print(channel.makefile().readline(), flush=True)\n"
         "threading.Event().wait()\n"
     )
-    ended = await running.run_script(script, hang_timeout=0.5)
-    assert answer in "".join(ended.printed())
-    assert ended.exit.fault == "hang"
+    allocation = await running.grant(code=running.code(train=script), hang_timeout=LIMIT_S)
+    await running.until_printed(answer)
+    clock.now_s += LIMIT_S / 2
+    await clock.looked_at()
+    clock.now_s += LIMIT_S
+    assert (await running.end_of(allocation)).exit.fault == "hang"
 
 
-async def test_all_processes_of_a_hung_run_are_shown(running: Rig) -> None:
+@pytest.mark.usefixtures("unhurried")
+async def test_all_processes_of_a_hung_run_are_shown(running: Rig, clock: StandingClock) -> None:
     """Workers that were forked show their stacks; a program of another kind is at least named."""
     script = SPEAK + (
         "import subprocess, time\n"
-        "def works():\n    time.sleep(600)\n"
-        "def waits():\n    time.sleep(600)\n"
+        "def works():\n    print('works', flush=True); time.sleep(600)\n"
+        "def waits():\n    print('waits', flush=True); time.sleep(600)\n"
         "hello()\n"
         "subprocess.Popen(['sleep', '600'])\n"
         "if os.fork() == 0: works()\n"
         "waits()\n"
     )
-    ended = await running.run_script(script, hang_timeout=0.4)
+    ended = await hang(running, clock, script, "works", "waits")
     stacks = "\n".join(ended.printed("stderr"))
     assert "in works" in stacks
     assert "in waits" in stacks
     assert any("(sleep 600)" in line and "no stacks" in line for line in ended.printed("platform"))
 
 
-async def test_signs_of_life_keep_a_run_alive(running: Rig) -> None:
+async def test_signs_of_life_keep_a_run_alive(
+    running: Rig, clock: StandingClock, tmp_path: Path
+) -> None:
     """Reports and heartbeats count; what is printed does not matter."""
     script = SPEAK + (
         "import time\nhello()\n"
         "for step in range(6):\n"
-        "    time.sleep(0.15)\n"
+        f"    while not os.path.exists({str(tmp_path)!r} + f'/step{{step}}'): time.sleep(0.01)\n"
         "    say(type='alive') if step % 2 else report('training', step, loss=1.0)\n"
     )
-    assert (await running.run_script(script, hang_timeout=0.6)).exit.outcome == "finished"
+    allocation = await running.grant(code=running.code(train=script), hang_timeout=LIMIT_S)
+    await running.until(TrialStarted)
+    watch = running.agent._runs[allocation]._watch
+    for step in range(6):
+        clock.now_s += 0.75 * LIMIT_S
+        await clock.looked_at()
+        (tmp_path / f"step{step}").touch()
+        await soon(lambda: watch._heard_at == clock.now_s)
+    assert (await running.end_of(allocation)).exit.outcome == "finished"
 
 
 async def test_without_a_limit_a_run_may_be_silent(running: Rig) -> None:
@@ -115,16 +178,23 @@ async def test_without_a_limit_a_run_may_be_silent(running: Rig) -> None:
         assert ended.exit.outcome == "finished"
 
 
-async def test_a_run_that_is_asked_to_leave_has_its_own_deadline(running: Rig) -> None:
+async def test_a_run_that_is_asked_to_leave_has_its_own_deadline(
+    running: Rig, clock: StandingClock, tmp_path: Path
+) -> None:
     """Within the grace period silence is no hang."""
     script = SPEAK + (
         "import time\nhello(); print('here', flush=True)\n"
-        "channel.makefile().readline()\n"
-        "time.sleep(0.6); say(type='acknowledged')\n"
+        "channel.makefile().readline(); print('asked', flush=True)\n"
+        f"while not os.path.exists({str(tmp_path / 'late')!r}): time.sleep(0.01)\n"
+        "say(type='acknowledged')\n"
     )
-    allocation = await running.grant(code=running.code(train=script), hang_timeout=0.4)
+    allocation = await running.grant(code=running.code(train=script), hang_timeout=LIMIT_S)
     await running.until_printed("here")
     await running.signal(allocation, "preempt")
+    await running.until_printed("asked")
+    clock.now_s += 2 * LIMIT_S
+    await clock.looked_at()
+    (tmp_path / "late").touch()
     assert (await running.end_of(allocation)).exit.outcome == "preempted"
 
 
@@ -174,9 +244,12 @@ async def test_vitals_are_reported(rig: Rig) -> None:
     script = "block = bytearray(b'x') * 50_000_000\nwhile True: pass"
     allocation = await rig.grant(code=rig.code(train=script))
     await rig.until(TrialStarted)
-    found = await rig.until(
-        MetricsReported, lambda it: any(row.values.get("cpu_percent") for row in it.rows), 2
-    )
+
+    def full(row: MetricRow) -> bool:
+        computed = float(row.values.get("cpu_percent", 0))
+        return computed > 0 and float(row.values["memory_bytes"]) > 50_000_000
+
+    found = await rig.until(MetricsReported, lambda it: any(map(full, it.rows)), 2)
     await rig.signal(allocation, "kill")
     rows = [row for reported in found for row in reported.rows]
     assert {row.kind for row in rows} == {"system"}

@@ -8,7 +8,8 @@ leaves, or for what will never arrive; what is complete by then is carried on al
 import asyncio
 import itertools
 import shutil
-from collections.abc import Coroutine
+import time
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,19 @@ from rung.objects import ObjectError, ObjectMissing, ObjectUnavailable, sweep_un
 class Delivery:
     """Goes between a run's processes and the depot."""
 
-    def __init__(self, depot: Depot, spec: RunSpec, note: Note) -> None:
+    def __init__(
+        self,
+        depot: Depot,
+        spec: RunSpec,
+        note: Note,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._depot = depot
         self._owner = Owner(spec.experiment_id, spec.trial_id, spec.run)
         self._allocation_id = allocation_id_of(spec.trial_id, spec.run)
         self._folder = depot.folder_of(self._allocation_id)
         self._note = note
+        self._clock = clock
         self._order = asyncio.Lock()
         self._numbers = itertools.count(1)
         self._shipments: set[asyncio.Task[None]] = set()
@@ -79,9 +87,9 @@ class Delivery:
 
     @property
     def served_at(self) -> float:
-        """When the run may last have waited for the object store, by the loop's clock."""
+        """When the run may last have waited for the object store, by the node's clock."""
         waits = self._answers or self._shipments
-        return asyncio.get_running_loop().time() if waits else self._served_at
+        return self._clock() if waits else self._served_at
 
     @property
     def pending(self) -> bool:
@@ -117,7 +125,7 @@ class Delivery:
 
         def done(task: asyncio.Task[None]) -> None:
             others.discard(task)
-            self._served_at = task.get_loop().time()
+            self._served_at = self._clock()
 
         others.add(task)
         task.add_done_callback(done)

@@ -1,5 +1,7 @@
 """What the runs of an agent share."""
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,3 +30,5 @@ class Node(NamedTuple):
     socket: Path
     slots: list[Device]
     introductions: Introductions
+    clock: Callable[[], float] = time.monotonic
+    """By which a run's silence is measured, in seconds from any beginning."""

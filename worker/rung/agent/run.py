@@ -82,7 +82,7 @@ class Run:
         self._rendezvous = Rendezvous(node, granted, share, self._wanted)
         self._watch = Watch(node, granted.spec, self._reports, self._departure, self._rank)
         self._data = Provision()
-        self._delivery = Delivery(node.depot, granted.spec, self._warn)
+        self._delivery = Delivery(node.depot, granted.spec, self._warn, node.clock)
         concerned = Concerned(
             self._reports, self._departure, self._watch, self._delivery, self._note_start
         )

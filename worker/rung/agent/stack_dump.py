@@ -34,9 +34,14 @@ async def dump_stacks(mains: Iterable[int], note: Callable[[str], None]) -> None
         if found.catches(SIGNAL):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, SIGNAL)
-            await asyncio.sleep(_WRITES_S)
+            await _printed()
     if len(processes) > _PROCESSES_MAX:
         note(f"and {len(processes) - _PROCESSES_MAX} more processes")
+
+
+async def _printed() -> None:
+    """Wait as long as a process may take to print."""
+    await asyncio.sleep(_WRITES_S)
 
 
 def _described(process: Process) -> str:

@@ -47,7 +47,7 @@ class Watch:
         self._rank = rank
         asked = spec.config.get("hang_timeout")
         self._timeout_s = float(asked) if isinstance(asked, int | float) else 0.0
-        self._heard_at = asyncio.get_running_loop().time()
+        self._heard_at = node.clock()
         self._speaks = rank == 0
         self._killed_before = host_memory.kills()
         self.steps: int | None = None
@@ -55,7 +55,7 @@ class Watch:
 
     def heard(self, message: FromTrial) -> None:
         """Take note of what the run said."""
-        self._heard_at = asyncio.get_running_loop().time()
+        self._heard_at = self._node.clock()
         match message:
             case protocol.Reported():
                 self.steps = message.step
@@ -84,7 +84,7 @@ class Watch:
             arrived: waits until the run need not wait for its data any more.
             delivery: of its checkpoints.
         """
-        self._heard_at = asyncio.get_running_loop().time()
+        self._heard_at = self._node.clock()
         tasks = []
         if self._timeout_s > 0:
             tasks.append(asyncio.create_task(self._guard(mains, arrived, delivery)))
@@ -122,17 +122,17 @@ class Watch:
         """
         if delivery.staged and self._rank > 0:
             return
-        loop = asyncio.get_running_loop()
+        clock = self._node.clock
         await arrived()
-        self._heard_at = loop.time()
+        self._heard_at = clock()
         while True:
             silent_since = max(self._heard_at, delivery.served_at)
-            if (left_s := silent_since + self._timeout_s - loop.time()) <= 0:
+            if (left_s := silent_since + self._timeout_s - clock()) <= 0:
                 break
             await asyncio.sleep(left_s)
             leaving = self._departure.conduct.asked_to_leave
             if leaving or self._node.spool.saturated or not self._speaks:
-                self._heard_at = loop.time()
+                self._heard_at = clock()
         where = "before its first step" if self.steps is None else f"after step {self.steps}"
         reason = f"it hangs: it has said nothing for {self._timeout_s:g} s, {where}"
         self._note(f"{reason}; the stacks of its processes follow, then it is killed")
