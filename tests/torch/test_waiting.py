@@ -1,14 +1,14 @@
 """How much of its time the loop waits for data."""
 
-import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 from torch.utils.data import DataLoader
 
 from rung import torch as rt
-from rung.torch import waiting
+from rung.torch import telling, waiting
 from rung.torch.waiting import NAME, DataWait
 from training.plain import PlainTrial
 from training.story import CONFIG, finish
@@ -85,16 +85,23 @@ def test_the_end_of_the_data_passes() -> None:
 
 def test_the_trainer_tells_it(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loader that is slower than the step shows as a metric of the group `system`."""
+    clock = Clock()
     monkeypatch.setattr(waiting, "_PERIOD_S", 0.0)
+    monkeypatch.setattr(telling, "DataWait", partial(DataWait, clock))
 
     class Slow(PlainTrial):
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            """Train for a while."""
+            clock.now += 0.25
+            return super().train_batch(batch, epoch_idx, batch_idx)
+
         def build_training_data_loader(self) -> DataLoader[Any]:
             """Return a loader that takes its time."""
             loader = super().build_training_data_loader()
             collate = loader.collate_fn
 
             def slowly(batch: list[Any]) -> Any:
-                time.sleep(0.02)  # what this test is about
+                clock.now += 0.75
                 return collate(batch)
 
             loader.collate_fn = slowly
@@ -105,5 +112,4 @@ def test_the_trainer_tells_it(start: Start, monkeypatch: pytest.MonkeyPatch) -> 
     finish(agent, context)
     told = [values for _, values in agent.reports("system")]
     assert told
-    assert all(set(values) == {NAME} for values in told)
-    assert all(0.5 < values[NAME] <= 1.0 for values in told)
+    assert all(values == {NAME: 0.75} for values in told)

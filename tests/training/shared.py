@@ -10,6 +10,7 @@ parts        nobody may bring the parts of a sharded tensor together
 look         a callback says what it sees of a checkpoint's files
 slow         so many seconds of rest in each step of rank 1
 hold         while there is a file of this path, rank 1 waits before step 36; `.held` says so
+drags        so many seconds in each step of rank 1, on clocks that stand otherwise
 """
 
 import os
@@ -27,6 +28,7 @@ from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from rung import torch as rt
+from rung.torch import context, pace
 from rung.torch.shards import Piece, is_shard
 
 HELD_STEP = 36
@@ -110,6 +112,17 @@ class Average:
             value.copy_(state[name])
 
 
+class Standing:
+    """In place of `time`, a clock that the trial turns."""
+
+    now_s = 0.0
+
+    @classmethod
+    def perf_counter(cls) -> float:
+        """Return the time."""
+        return cls.now_s
+
+
 class SharedTrial(rt.Trial):
     """A small network; 22 records in batches of 8, so the last one is uneven."""
 
@@ -162,6 +175,7 @@ class SharedTrial(rt.Trial):
             time.sleep(float(self.options.get("slow", 0)))
             if "hold" in self.options and batch_idx + 1 >= HELD_STEP:
                 wait_while(Path(self.options["hold"]))
+            Standing.now_s += float(self.options.get("drags", 0))
         loss = (self.model(batch[0]) - batch[1]).square().mean()
         self.context.backward(loss)
         self.context.step_optimizer(self.optimizer)
@@ -202,6 +216,10 @@ def refuse_wholes() -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     with rt.init() as made:
-        if (made.get_experiment_config().get("data") or {}).get("parts"):
+        options = made.get_experiment_config().get("data") or {}
+        if options.get("parts"):
             refuse_wholes()
+        if options.get("drags"):
+            for owner, name in ((context, "time"), (pace, "time")):
+                setattr(owner, name, Standing)
         rt.Trainer(SharedTrial(made), made).fit()
