@@ -5,8 +5,8 @@ import contextlib
 import http.client
 import json
 import socket
-import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,6 @@ from rung.host.observed_ledger import ObservedLedger
 from rung.host.probe import ProbeRefused, probe
 from rung.host.vital import Vitals
 from rung.ledger import MemoryLedger, SqliteLedger
-
-_STALLED_S = 0.3
 
 
 def _free_port() -> int:
@@ -40,7 +38,7 @@ def vitals(monkeypatch: pytest.MonkeyPatch) -> Vitals:
 async def url(vitals: Vitals) -> AsyncIterator[str]:
     """Where this test's process is probed."""
     address = f"127.0.0.1:{_free_port()}"
-    async with probe(address, service="searcher", vitals=vitals, stalled_after_s=_STALLED_S):
+    async with probe(address, service="searcher", vitals=vitals, stalled_after_s=60):
         yield f"http://{address}"
 
 
@@ -90,29 +88,36 @@ async def test_metrics_are_told(url: str, vitals: Vitals) -> None:
     assert "# TYPE rung_trial_restarts_total counter" in told
 
 
-async def test_an_event_loop_that_stands_still_is_found_out(url: str) -> None:
+async def test_an_event_loop_that_stands_still_is_found_out(vitals: Vitals) -> None:
     """A blocked loop cannot answer; its probe does, and says where it is blocked."""
-    host, port = url.removeprefix("http://").split(":")
+    port = _free_port()
+    here, there = socket.socketpair()
 
     def ask() -> tuple[int, dict[str, Any]]:
-        connection = http.client.HTTPConnection(host, int(port), timeout=10)
+        there.recv(1)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         with contextlib.closing(connection):
             connection.request("GET", "/healthz")
             response = connection.getresponse()
             return response.status, json.loads(response.read())
 
-    with structlog.testing.capture_logs() as lines:
-        asking = asyncio.get_running_loop().run_in_executor(None, ask)
-        await asyncio.sleep(0)
-        time.sleep(3 * _STALLED_S)  # noqa: ASYNC251 - the blocked event loop that is to be found
-        status, said = await asking
+    address = f"127.0.0.1:{port}"
+    async with probe(address, service="x", vitals=vitals, stalled_after_s=0.1):
+        with structlog.testing.capture_logs() as lines, ThreadPoolExecutor(1) as another:
+            asking = another.submit(ask)
+            asking.add_done_callback(lambda _: there.close())
+            here.recv(here.send(b"."))  # the blocked event loop that is to be found
+            here.close()
+            status, said = asking.result()
+        async with asyncio.timeout(30):
+            while (await _get(f"http://{address}/healthz"))[0] != 200:
+                pass
 
     assert status == 503
     assert "has not turned" in said["reasons"][0]
     assert "test_probe.py" in said["reasons"][0]
     assert [line["event"] for line in lines] == ["the event loop stands still"]
-    assert "time.sleep" in lines[0]["stack"]
-    assert (await _get(f"{url}/healthz"))[0] == 200
+    assert "here.recv" in lines[0]["stack"]
 
 
 @pytest.mark.parametrize(
