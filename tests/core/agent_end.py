@@ -143,7 +143,7 @@ class AgentEnd:
             with connection.makefile("rb") as lines:
                 for line in lines:
                     self._take(connection, line)
-        except ConnectionResetError:  # killed with a message from here unread
+        except (BrokenPipeError, ConnectionResetError):  # gone, with a message from here unread
             pass
 
     def _take(self, connection: socket.socket, line: bytes) -> None:
