@@ -204,3 +204,45 @@ def test_a_run_resumed_before_a_last_batch_without_its_part_trains_it(
     position = position_of(streamed(loader, until=2))
     resumed = streamed(loader, 0, position, 2)
     assert [each.batches for each in resumed] == [[([8], 1.0)], [([8], 0.0)]]
+
+
+class Other(Plain):
+    """One whose state is like nothing of ours, and that is its own iterator."""
+
+    read = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        if self.read == self.length:
+            self.read = 0
+            raise StopIteration
+        self.read += 1
+        return self.read - 1
+
+    def state_dict(self) -> dict[str, int]:
+        """Keep how many are read."""
+        return {"read": self.read}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on behind so many."""
+        self.read = state["read"]
+
+
+@pytest.mark.parametrize("stream", [Placed, Other])
+def test_a_stream_goes_on_on_another_number_of_slots(stream: type[Plain]) -> None:
+    """On two, on one behind them, and on two again: each begins where the one before ended."""
+
+    def loader() -> DataLoader[Any]:
+        return DataLoader(stream(13), batch_size=4)
+
+    position = position_of(streamed(loader, until=1))
+    alone = TrainingData(loader(), SEED)
+    alone.start(0, position, 1)
+    assert alone.next().tolist() == [4, 5, 6, 7]
+    resumed = streamed(loader, 0, alone.state(), 2)
+    assert [each.batches for each in resumed] == [
+        [([8, 9], 0.5), ([12], 1.0)],
+        [([10, 11], 0.5), ([10, 11], 0.0)],
+    ]

@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from torch.utils.data import IterableDataset
 
-from rung.torch.order import Part
-from rung.torch.stream import PartOfStream, StatefulPartOfStream, part_of_stream
+from rung.torch.order import WHOLE, Part
+from rung.torch.stream import PartOfStream, StatefulPartOfStream, WholeStream, part_of_stream
 from training.shared import Stream
 
 
@@ -24,9 +25,11 @@ def test_the_parts_are_the_stream() -> None:
 
 
 def test_a_state_is_kept_where_there_is_one() -> None:
-    """A part can tell where it is only if its stream can."""
+    """A part can tell where it is only if its stream can; for one rank alone, too."""
     assert type(part_of_stream(Plain(), Part(0, 2), 4)) is PartOfStream
     assert type(part_of_stream(Stream(), Part(0, 2), 4)) is StatefulPartOfStream
+    assert type(part_of_stream(Plain(), WHOLE, 0)) is Plain
+    assert type(part_of_stream(Stream(), WHOLE, 0)) is WholeStream
 
 
 def test_another_number_of_ranks_goes_on_from_the_last_ranks_state() -> None:
@@ -37,7 +40,7 @@ def test_another_number_of_ranks_goes_on_from_the_last_ranks_state() -> None:
     for _ in range(4):
         next(taken)
     state = last.state_dict()
-    assert state == {"stream": {"position": 8}, "position": 8}
+    assert state == {"rung_stream": {"position": 8}, "rung_position": 8}
     counts = []
     for rank in range(3):
         part = part_of_stream(Stream(), Part(rank, 3), 4)
@@ -45,3 +48,20 @@ def test_another_number_of_ranks_goes_on_from_the_last_ranks_state() -> None:
         part.load_state_dict(state)
         counts.append(len(list(part)))
     assert sum(counts) == 22 - 8
+
+
+@pytest.mark.parametrize(
+    ("part", "state", "left"),
+    [
+        (Part(1, 2), {"stream": {"position": 8}, "position": 8}, 6),
+        (Part(1, 2), {"position": 8}, 6),
+        (WHOLE, {"position": 8}, 14),
+    ],
+)
+def test_older_checkpoints_hold_no_mark(part: Part, state: dict[str, Any], left: int) -> None:
+    """Several ranks stored their own words, one rank the stream's; both still say where it is."""
+    stream = part_of_stream(Stream(), part, 4)
+    assert isinstance(stream, StatefulPartOfStream | WholeStream)
+    stream.load_state_dict(state)
+    assert stream.state_dict()["rung_stream"] == {"position": 8}
+    assert len(list(stream)) == left

@@ -64,6 +64,7 @@ class TrainingData:
         self._wanted = global_batch_size
         self._batch = 0
         self._stand_in: Any = None
+        self._full = 0
         self.share = 1.0
         """This rank's part of the last batch."""
         self.records: int | None = None
@@ -216,8 +217,7 @@ class TrainingData:
             options |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
             if self._part.size > 1:
                 options |= {"batch_size": self._part.count(self._full), "drop_last": False}
-                dataset = part_of_stream(dataset, self._part, self._full)
-            return _stateful(dataset, options)
+            return _stateful(part_of_stream(dataset, self._part, self._full), options)
         tagged = loader.num_workers > 0
         self._order = EpochOrder(self._inner, self._seed, tagged=tagged, part=self._part)
         if tagged:

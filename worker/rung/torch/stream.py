@@ -2,16 +2,23 @@
 
 The stream is cut into batches of all ranks together, and each rank keeps its part of each of them;
 all read the whole stream. The state that the last rank has after a batch is that of the stream at
-the batch's end, from which any number of ranks can go on.
+the batch's end, from which any number of ranks can go on. So can they from that of a rank alone,
+which reads the stream as it is: what differs is only whose records they are.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from torch.utils.data import IterableDataset
 
 from rung.torch.forwarding import Forwarding
 from rung.torch.order import Part
+
+_STREAM: Final = "rung_stream"
+"""Under this name a state holds the stream's own."""
+_POSITION: Final = "rung_position"
+_UNMARKED: Final = {"stream", "position"}
+"""The names in a state that several ranks stored in older checkpoints."""
 
 
 class PartOfStream(Forwarding, IterableDataset[Any]):
@@ -45,16 +52,42 @@ class StatefulPartOfStream(PartOfStream):
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the stream is."""
-        return {"stream": self.rung_inner.state_dict(), "position": self.rung_position}
+        return {_STREAM: self.rung_inner.state_dict(), _POSITION: self.rung_position}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
-        self.rung_inner.load_state_dict(state["stream"])
-        self.rung_position = state["position"]
+    def load_state_dict(self, state: Any) -> None:
+        """Go on from there, or from where one rank alone was, which is at the end of a batch."""
+        if isinstance(state, dict) and state.keys() == _UNMARKED:
+            state = {_STREAM: state["stream"], _POSITION: state["position"]}
+        self.rung_inner.load_state_dict(_of_stream(state))
+        self.rung_position = state.get(_POSITION, 0) if isinstance(state, dict) else 0
 
 
-def part_of_stream(inner: Any, part: Part, batch: int) -> PartOfStream:
+class WholeStream(Forwarding, IterableDataset[Any]):
+    """A stream that can tell where it is, for one rank alone; its states are those of parts."""
+
+    def __init__(self, inner: Any) -> None:
+        self.rung_inner = inner
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.rung_inner)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the stream is."""
+        return {_STREAM: self.rung_inner.state_dict()}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go on from there, or from what one rank stored in an older checkpoint: the stream's."""
+        self.rung_inner.load_state_dict(_of_stream(state))
+
+
+def part_of_stream(inner: Any, part: Part, batch: int) -> IterableDataset[Any]:
     """Return a rank's part of a stream, with batches of so many records of all ranks."""
     stateful = hasattr(inner, "state_dict") and hasattr(inner, "load_state_dict")
+    if part.size == 1:
+        return WholeStream(inner) if stateful else inner
     kind = StatefulPartOfStream if stateful else PartOfStream
     return kind(inner, part, batch)
+
+
+def _of_stream(state: Any) -> Any:
+    return state[_STREAM] if isinstance(state, dict) and _STREAM in state else state
