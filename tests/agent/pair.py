@@ -11,6 +11,7 @@ from rung.events.allocation import (
     AllocationGranted,
     AllocationReleased,
     AllocationSignaled,
+    DrainRequested,
     Share,
 )
 from rung.events.trial import RunSpec
@@ -78,6 +79,15 @@ class Pair:
                 agents=others,
                 how="kill",
                 reason=failed.failed,
+            )
+        )
+
+    async def drain(self, allocation: str) -> None:
+        """Do what the scheduler does about a run on an agent that is to be drained."""
+        await self.first.until(DrainRequested)
+        await self.first.decide(
+            AllocationSignaled(
+                pool=POOL, allocation_id=allocation, agents=["a1", "a2"], how="preempt"
             )
         )
 

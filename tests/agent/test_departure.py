@@ -2,10 +2,12 @@
 
 import asyncio
 import signal
+from pathlib import Path
 
 import pytest
 
-from agent.rig import SPEAK, Rig
+from agent.rig import SPEAK, FickleLedger, Rig
+from rung.agent import drain
 from rung.agent.departure import ASKED_BY, Departure, respite_of
 from rung.events.trial import TrialStarted
 
@@ -76,6 +78,32 @@ async def test_who_is_asked_twice_gets_no_longer(first: float, second: float) ->
     async with asyncio.timeout(5):
         assert await sent.get() == signal.SIGKILL
     assert "within 0.01 s" in (departure.conduct.sent_sigkill or "")
+
+
+async def test_who_is_asked_twice_gets_one_signal() -> None:
+    """A second SIGTERM would end what a script does about the first."""
+    sent: list[signal.Signals] = []
+    departure = Departure(sent.append)
+    for _ in range(2):
+        departure.ask(60.0, [], spoke=False)
+    departure.close()
+    assert sent == [signal.SIGTERM]
+
+
+async def test_who_is_told_to_stop_waits_for_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger is away, so no scheduler answers: the agent asks its runs, and goes in time."""
+    monkeypatch.setattr(drain, "_CLOSE_S", 0.1)
+    ledger = FickleLedger()
+    rig = Rig(tmp_path, ledger)
+    rig.start(leave_s=60.0)
+    await rig.grant(code=rig.code(train=SPEAK + "hello(); print('here'); hello()"))
+    await rig.until_printed("here")
+    ledger.away = True
+    async with asyncio.timeout(10):
+        await rig.stop()
+    assert ledger.refused.is_set()
 
 
 @pytest.mark.parametrize(("notice_s", "leave_s"), [(120.0, 30.0), (30.0, 7.5), (0.0, 5.0)])

@@ -19,6 +19,7 @@ from rung.events.allocation import (
     AllocationReleased,
     AllocationSignaled,
 )
+from rung.events.checkpoint import CheckpointStored
 from rung.events.metric import LogsPrinted
 from rung.events.trial import TrialExited, TrialStarted
 
@@ -27,6 +28,20 @@ WORDS = (
     "with core.init() as ctx:\n"
     "    ranks = ctx.distributed\n"
     "    print(ranks.allgather((ranks.rank, ranks.cross_rank)), ranks.allgather_local(ranks.rank))"
+)
+
+
+TRAINS = (
+    "from rung import core\n"
+    "with core.init() as ctx:\n"
+    "    ctx.distributed.barrier()\n"
+    "    print('trains', flush=True)\n"
+    "    while not ctx.preempt.should_preempt():\n"
+    "        pass\n"
+    "    if ctx.distributed.is_chief:\n"
+    "        with ctx.checkpoint.store_path(steps_completed=4) as (folder, _):\n"
+    "            (folder / 'weights').write_text('4')\n"
+    "    ctx.distributed.barrier()"
 )
 
 
@@ -135,6 +150,22 @@ async def test_a_run_that_lost_an_agent_has_not_failed(pair: Pair) -> None:
     )
     exited = (await pair.end_of(allocation)).exit
     assert (exited.agent_id, exited.outcome, exited.fault) == ("a1", "killed", "")
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("stopped", ["a1", "a2"])
+async def test_a_run_checkpoints_when_either_agent_is_told_to_stop(
+    pair: Pair, stopped: str
+) -> None:
+    """The agent has itself drained; the scheduler asks all parts, of which none is lost."""
+    allocation = await pair.grant(TRAINS)
+    await pair.first.until_printed("trains")
+    scheduler = asyncio.create_task(pair.drain(allocation))
+    await (pair.first if stopped == "a1" else pair.second).stop()
+    assert scheduler.done()
+    ended = await pair.end_of(allocation)
+    assert (ended.exit.agent_id, ended.exit.outcome) == ("a1", "preempted")
+    assert [it.steps_completed for it in ended.of(CheckpointStored)] == [4]
 
 
 async def test_what_agents_say_of_their_parts(pair: Pair) -> None:

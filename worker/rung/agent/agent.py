@@ -7,8 +7,8 @@
     renewal     the warm parent died, and with it all runs: what they said goes to the ledger,
                 then a join with a new incarnation tells the scheduler that they are lost; so too
                 when the scheduler took the agent for lost: the runs are others' now, and end
-    leave       trials may checkpoint for some seconds; then `AgentLeft` tells the scheduler that
-                what still ran is lost, to be started elsewhere, not counted as a failure
+    leave       trials and whole gangs may checkpoint for some seconds; then `AgentLeft` tells the
+                scheduler that what still ran is lost, to start elsewhere, and is no failure
     abandon     whoever started the agent is gone: kill everything, stop at once
 
 A grant can only follow the join that offered the slots, so placements are read from where they
@@ -57,7 +57,6 @@ from rung.events.trial import RunSpec
 from rung.ledger import Ledger
 from rung.objects import open_store
 
-_DRAIN_S: Final = 5.0
 _BACKLOG_S: Final = 30.0
 
 _log = structlog.get_logger()
@@ -68,8 +67,7 @@ class Agent:
 
     def __init__(self, settings: Settings, ledger: Ledger) -> None:
         self._settings = settings
-        folder = settings.folder.absolute()
-        self._folder = folder
+        folder = self._folder = settings.folder.absolute()
         self._slots = detect(settings.slots)
         self._spool = Spool(folder / "spool.db")
         self._drain = Drain(self._spool, ledger)
@@ -158,7 +156,6 @@ class Agent:
         taken = asyncio.create_task(self._taken_away())
         stopped, abandoned = (asyncio.create_task(event.wait()) for event in (stop, gone))
         always = (drain, starter, work, beat, facts)
-        leave_s = self._settings.leave_s
         try:
             ends = (*always, stopped, abandoned, taken)
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -166,8 +163,10 @@ class Agent:
                 if task.done():
                     task.result()  # raises: none of them ends by itself
             if not gone.is_set():
-                await _end(work)
-                respite = taken.result() if taken.done() else Respite(leave_s, leave_s)
+                if self._offering is None:  # so it has not joined; now it need not
+                    await _end(work)
+                respite = taken.result() if taken.done() else await self._told_to_stop()
+                self._offering = None
                 await self._leave(respite, starter, abandoned)
             if taken.done():
                 _log.info("has left; waits for the machine's end")
@@ -237,9 +236,9 @@ class Agent:
     async def _renew(self) -> None:
         """After the death of the warm parent: end what it took along, join anew."""
         async with self._renewing:
-            self._offering = None
+            offered, self._offering = self._offering, None
             await self._end_runs()
-            if self._presence.joined.is_set():
+            if offered is not None:
                 self._offering = await self._presence.join()
 
     async def _taken_for_lost(self, lost: AgentLost) -> None:
@@ -274,6 +273,12 @@ class Agent:
                     await asyncio.wait(list(self._tasks.values()))
         return respite_of(notice.seconds, settings.leave_s)
 
+    async def _told_to_stop(self) -> Respite:
+        """Have the agent drained: only the agent of a gang's first process can ask the gang."""
+        if self._tasks:
+            await self._presence.drain("the agent was told to stop")
+        return Respite(self._settings.leave_s, self._settings.leave_s)
+
     async def _leave(self, respite: Respite, *shorter: asyncio.Task[Any]) -> None:
         """Let trials checkpoint, end them, and say goodbye; or stop when a task ends before."""
         for run in self._runs.values():
@@ -285,12 +290,7 @@ class Agent:
             ended.cancel()
             return
         self._presence.leave()
-        self._offering = None
-        try:
-            async with asyncio.timeout(_DRAIN_S):
-                await self._drain.empty()
-        except TimeoutError:
-            _log.warning("left without the ledger: it hears of it at the next start")
+        await self._drain.close()
 
 
 async def _end(*tasks: asyncio.Task[Any]) -> None:

@@ -1,7 +1,7 @@
 """How a run is made to leave: asked first, killed when it has not left in time.
 
 Asked means a `Preempt` message to the processes that are connected. A program that never
-connected does not know the platform's words, and gets SIGTERM.
+connected does not know the platform's words, and gets SIGTERM, once.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ class Departure:
         self.conduct = self.conduct._replace(asked_to_leave=True)
         for connection in connections:
             self.remind(connection)
-        if not spoke:
+        if not spoke and not self.conduct.sent_sigterm:  # a second one may end its saving
             self.conduct = self.conduct._replace(sent_sigterm=True)
             self._signal_all(signal.SIGTERM)
 

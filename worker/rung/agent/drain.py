@@ -17,6 +17,7 @@ from rung.ledger import Draft, Ledger
 _BATCH: Final = 512
 _WAIT_S_MIN: Final = 0.05
 _WAIT_S_MAX: Final = 5.0
+_CLOSE_S: Final = 5.0
 
 _log = structlog.get_logger()
 
@@ -54,6 +55,14 @@ class Drain:
         """Return when the ledger has all that the spool has taken so far."""
         async with self._drained:
             await self._drained.wait_for(lambda: self._spool.backlog == 0)
+
+    async def close(self) -> None:
+        """Return when the ledger has all, or after some seconds; the next life brings the rest."""
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await self.empty()
+        except TimeoutError:
+            _log.warning("left without the ledger: it hears of it at the next start")
 
     async def _bring(self, drafts: list[Draft]) -> None:
         """Append all but what the ledger cannot take."""
