@@ -1,5 +1,6 @@
 """The cache: filled once, verified, shared, evicted least recently used, never what is used."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -58,6 +59,25 @@ def test_equal_content_lies_there_once(cache: Cache, tmp_path: Path) -> None:
     filled(cache, written(tmp_path / "t", c="same"))
     assert len(blobs(cache)) == 1
     assert cache.size() == 4
+
+
+def test_more_equal_files_than_a_file_may_have_links(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no more links are allowed to a content, the next file brings it once more."""
+    real = Path.hardlink_to
+
+    def limited(path: Path, target: Path) -> None:
+        if target.stat().st_nlink >= 4:
+            raise OSError(errno.EMLINK, "Too many links")
+        real(path, target)
+
+    monkeypatch.setattr(Path, "hardlink_to", limited)
+    origin = written(tmp_path / "s", **{f"empty{number}": "" for number in range(30)})
+    held, _ = filled(cache, origin)
+    assert len(list(held.roots[0].iterdir())) == 30
+    assert filled(cache, origin)[1] == 0
+    assert len(blobs(cache)) == 1
 
 
 def test_a_changed_file_alone_is_brought_anew(cache: Cache, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ there, and after its next start everything is read and verified once more before
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
@@ -117,7 +118,10 @@ class Shelf:
         partial.forget()
 
     def link(self, blob: Path, target: Path) -> bool:
-        """Let a path be the file of a blob; return whether the blob was there.
+        """Let a path be the file of a blob; return whether that was there and takes one more link.
+
+        A file system allows a file so many links, ext4 65,000: the next of so many equal files is
+        brought once more, and takes the blob's place for those behind it.
 
         The link is made elsewhere and moved, so that nobody who lists the target's folder sees
         more than whole files under their names.
@@ -126,7 +130,9 @@ class Shelf:
         draft = self._linking / secrets.token_hex(16)
         try:
             draft.hardlink_to(blob)
-        except FileNotFoundError:
+        except OSError as error:
+            if error.errno not in {errno.ENOENT, errno.EMLINK}:
+                raise
             return False
         draft.rename(target)
         draft.unlink(missing_ok=True)  # renaming onto another link of the same file does nothing
