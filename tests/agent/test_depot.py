@@ -12,10 +12,13 @@ from agent.metadata import metadata_service
 from agent.process import eventually
 from agent.rig import SPEAK, Rig
 from rung.agent import agent
+from rung.agent.depot import Depot, Owner
+from rung.agent.spool import Spool
+from rung.core.staging import ANNOUNCED
 from rung.events.allocation import AgentJoined, AgentLeft
 from rung.events.checkpoint import CheckpointDamaged, CheckpointStored
 from rung.events.trial import TrialExited, TrialRestored
-from rung.objects import ObjectMissing, ObjectStore, open_store, read_manifest
+from rung.objects import FolderStore, ObjectMissing, ObjectStore, open_store, read_manifest
 from servers.seaweed import Seaweed
 
 pytestmark = pytest.mark.e2e
@@ -290,6 +293,22 @@ async def test_a_run_that_claims_what_it_did_not_stage_has_failed(running: Rig) 
     assert ended.exit.outcome == "failed"
     assert "could not be stored: no object" in ended.exit.message
     assert "could not be stored" in ended.printed()[0]
+
+
+async def test_why_a_checkpoint_was_not_stored_is_written_down(tmp_path: Path) -> None:
+    """For later commands of the run, which never hear of it otherwise."""
+    spool = Spool(tmp_path / "spool.db")
+    spool.open("a1", "host")
+    depot = Depot(tmp_path, FolderStore(tmp_path / "objects"), spool)
+    owner = Owner("exp00001", "exp00001.0", 1)
+    await depot.announce(owner, "exp00001.0.1.5", depot.said)
+    announced = depot.folder_of(owner.allocation_id) / ANNOUNCED / "exp00001.0.1.5"
+    assert not announced.read_text()
+    problem = await depot.ship(owner, "exp00001.0.1.5", lambda _: None)
+    assert "could not be stored: no object" in problem
+    assert announced.read_text() == problem
+    await depot.close()
+    await spool.close()
 
 
 async def test_a_notice_leaves_time_for_what_is_on_its_way(

@@ -8,7 +8,7 @@ import pytest
 from cli.conftest import Rung
 from core.agent_end import AgentEnd, agent_end
 from rung.core import protocol
-from rung.core.protocol import Restored, Stored
+from rung.core.protocol import Fetch, Fetched, FromTrial, Restored, Stored
 
 
 def _be(agent: AgentEnd, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,6 +40,28 @@ def test_files_come_back_in_the_next_run(
         assert (tmp_path / "new" / "deep" / "line").read_text() == "1 2"
         agent.wait_for_end(4)
         assert [message.steps_completed for message in agent.of(Restored)] == [4]
+
+
+def test_a_store_that_is_away_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rung: Rung
+) -> None:
+    """Where runs have no keys the files are staged, once for each step, and nobody is asked."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "line").write_text("1 2")
+    with agent_end(tmp_path / "agent") as agent:
+        _be(agent, monkeypatch)
+        agent.staged = True
+
+        def refuse(message: FromTrial) -> None:
+            if isinstance(message, Fetch):
+                agent.say(Fetched(message.number, problem="away"))
+
+        agent.on_message = refuse
+        results = [rung("checkpoint", "save", "--step", step, "state") for step in "445"]
+        assert [(result.code, result.err) for result in results] == [(0, "")] * 3
+        agent.wait_for_end(3)
+        assert [message.steps_completed for message in agent.of(Stored)] == [4, 5]
 
 
 def test_by_hand_there_is_nothing_to_go_on_from(

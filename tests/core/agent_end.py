@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rung.core import protocol
-from rung.core.protocol import Alive, FromTrial, Hello, Preempt, Reported, Shipped, Welcome
+from rung.core.protocol import (
+    Alive,
+    Fetched,
+    FromTrial,
+    Hello,
+    Preempt,
+    Reported,
+    Shipped,
+    Welcome,
+)
 from rung.events.trial import RunSpec
 
 T = TypeVar("T")
@@ -78,7 +87,7 @@ class AgentEnd:
         """Ask the connected processes to leave."""
         self.say(Preempt(30_000))
 
-    def say(self, message: Preempt | Shipped) -> None:
+    def say(self, message: Preempt | Shipped | Fetched) -> None:
         """Tell the connected processes something."""
         assert self._connections
         for connection in list(self._connections):

@@ -10,7 +10,8 @@ import pytest
 from core.agent_end import AgentEnd, agent_end
 from rung import core
 from rung.core.protocol import FromTrial, Shipped, Stored
-from rung.objects import Draft, FolderStore, load_checkpoint, open_store
+from rung.core.staging import ANNOUNCED, StagedStore
+from rung.objects import Draft, FolderStore, ObjectError, load_checkpoint, open_store
 
 TABLE = b"table" * 1000
 
@@ -38,6 +39,20 @@ class Carrier:
         self.store.delete(f"{place}/")
         self._agent.say(Shipped(message.checkpoint_id))
         self.tables.put(found)
+
+
+def store_of(ctx: core.Context) -> StagedStore:
+    """Return where a run stages."""
+    store = ctx.checkpoint._storing._store
+    assert isinstance(store, StagedStore)
+    return store
+
+
+def open_folder(url: str) -> Path:
+    """Return the folder at a URL."""
+    store = open_store(url)
+    assert isinstance(store, FolderStore)
+    return store.root
 
 
 Staging = tuple[Carrier, core.Context]
@@ -80,6 +95,52 @@ def test_of_what_was_carried_on_only_that_is_kept(carrier: Staging) -> None:
     kept = carrier[0].store.list("kept/")
     assert [info.name.rpartition("/")[2] for info in kept] == ["table"]
     assert [info.size_bytes for info in kept] == [len(b"other")]
+
+
+def staged_before(staged: StagedStore, *steps: int) -> list[Path]:
+    """Have checkpoints on their way that a process before this one stored; return manifests."""
+    root = open_folder(staged.url)
+    manifests = [
+        root / f"checkpoints/exp00000/exp00000.3.1.{step}/manifest.json" for step in steps
+    ]
+    for manifest in manifests:
+        manifest.parent.mkdir(parents=True)
+        manifest.touch()
+    return manifests
+
+
+def test_what_processes_before_staged_takes_room(
+    carrier: Staging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third checkpoint waits, of whatever process, until the agent has carried one on."""
+    staged = store_of(carrier[1])
+    first, second = staged_before(staged, 1, 2)
+    monkeypatch.setattr(staged._changed, "wait", lambda _: first.unlink())
+    with staged.room_for("exp00000.3.1.3"):
+        assert (first.exists(), second.exists()) == (False, True)
+
+
+def test_what_will_never_be_stored_is_not_waited_for(carrier: Staging) -> None:
+    """The agent has written down why."""
+    staged = store_of(carrier[1])
+    staged_before(staged, 1, 2)
+    noted = open_folder(staged.url) / ANNOUNCED / "exp00000.3.1.1"
+    noted.parent.mkdir()
+    noted.write_text("checkpoint exp00000.3.1.1 could not be stored: denied")
+    with pytest.raises(ObjectError, match="denied"), staged.room_for("exp00000.3.1.3"):
+        pass
+
+
+def test_what_was_stored_is_known_by_its_manifest_or_its_announcement(carrier: Staging) -> None:
+    """Of which there is always one: the agent notes it before it carries it on."""
+    ctx = carrier[1]
+    (manifest,) = staged_before(store_of(ctx), 1)
+    assert (ctx.checkpoint.has(1), ctx.checkpoint.has(2)) == (True, False)
+    noted = open_folder(store_of(ctx).url) / ANNOUNCED / "exp00000.3.1.1"
+    noted.parent.mkdir()
+    noted.touch()
+    manifest.unlink()
+    assert ctx.checkpoint.has(1)
 
 
 def test_what_cannot_be_kept_is_written_again(

@@ -7,7 +7,6 @@ import click
 
 from rung import core
 from rung.cli.report import show_on_stderr
-from rung.objects import ObjectMissing
 
 
 @click.group()
@@ -25,7 +24,7 @@ def save(*, step: int, folder: Path) -> None:
     """
     show_on_stderr()
     with core.init() as run:
-        if _is_there(run, step):
+        if run.checkpoint.has(step):
             return
         with run.checkpoint.store_path(steps_completed=step) as (kept, _):
             shutil.copytree(folder, kept, dirs_exist_ok=True)
@@ -47,12 +46,3 @@ def restore(*, folder: Path) -> None:
         with run.checkpoint.restore_path(latest) as kept:
             shutil.copytree(kept, folder, dirs_exist_ok=True)
         click.echo(run.checkpoint.get_metadata(latest)["steps_completed"])
-
-
-def _is_there(run: core.Context, step: int) -> bool:
-    """Tell whether this run has stored a checkpoint of a step."""
-    try:
-        run.checkpoint.get_metadata(f"{run.info.allocation_id}.{step}")
-    except ObjectMissing:
-        return False
-    return True

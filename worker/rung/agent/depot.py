@@ -5,7 +5,7 @@ they lie in S3, each run gets a folder of the agent's to stage its checkpoints i
 
     staged/<allocation>/checkpoints/…    complete ones with a manifest, others half-written
     staged/<allocation>/announced/…      names of those whose run said so, and what it said before
-                                         is safe in the spool
+                                         is safe in the spool; why it could not be stored
     staged/<allocation>/fetched/…        objects on their way to the run
     staged/<allocation>/kept/…           what its next checkpoint may have in common with the last
 
@@ -31,6 +31,7 @@ import structlog
 
 from rung.agent.spool import Spool
 from rung.core.protocol import StagedPart
+from rung.core.staging import ANNOUNCED
 from rung.events.checkpoint import CheckpointStored
 from rung.host.observed_store import ObservedStore
 from rung.objects import (
@@ -52,7 +53,6 @@ from rung.objects.manifest import MANIFEST
 
 _SHIPPED_AT_ONCE: Final = 2
 _FETCHED_AT_ONCE: Final = 4
-_ANNOUNCED: Final = "announced"
 _KEPT: Final = "kept"
 _WAIT_S: Final = 1.0
 _WAIT_S_MAX: Final = 30.0
@@ -145,7 +145,9 @@ class Depot:
             _log.error("a checkpoint cannot be stored", id=checkpoint_id, error=str(error))
             if isinstance(error, ObjectDamaged | ObjectMissing):
                 await asyncio.to_thread(discard)
-            return f"{what} could not be stored: {error}"
+            problem = f"{what} could not be stored: {error}"
+            await asyncio.to_thread(self._announcement(owner, checkpoint_id).write_text, problem)
+            return problem
         await self._spool.durable(self._spool.put(_fact_of(owner, stored)))
         with contextlib.suppress(ObjectError):  # it is stored; the next life tries again
             await asyncio.to_thread(discard)
@@ -190,7 +192,7 @@ class Depot:
         return task
 
     def _announcement(self, owner: Owner, checkpoint_id: str) -> Path:
-        return self.folder_of(owner.allocation_id) / _ANNOUNCED / checkpoint_id
+        return self.folder_of(owner.allocation_id) / ANNOUNCED / checkpoint_id
 
     async def close(self) -> None:
         """Stop; what is staged stays for the next life."""
@@ -224,7 +226,7 @@ class Depot:
             whole = [
                 found
                 for found in checkpoints
-                if (found / MANIFEST).is_file() and (run / _ANNOUNCED / found.name).is_file()
+                if (found / MANIFEST).is_file() and (run / ANNOUNCED / found.name).is_file()
             ]
             trial_id, _, number = run.name.rpartition(".")
             if not whole or not number.isdecimal() or not self.staged:

@@ -161,6 +161,13 @@ class CheckpointContext:
         self._behind.check()
         return True
 
+    def has(self, steps_completed: int) -> bool:
+        """Return whether this run stored a checkpoint at a step, in this process or before it.
+
+        It may still be on its way to the store.
+        """
+        return self._storing.has(self._name(steps_completed))
+
     @property
     def latest(self) -> str | None:
         """The checkpoint to go on from, whole and verified, or None: start from scratch.
@@ -238,8 +245,11 @@ class CheckpointContext:
         group = self._group if shard and self._group is not None else Alone()
         self._storing.store(begun, save, group, complete)
 
+    def _name(self, steps: int) -> str:
+        return f"{allocation_id_of(self._spec.trial_id, self._spec.run)}.{steps}"
+
     def _new_id(self, steps: int) -> str:
-        name = f"{allocation_id_of(self._spec.trial_id, self._spec.run)}.{steps}"
+        name = self._name(steps)
         number = self._names.get(steps, 0)
         self._names[steps] = number + 1
         return f"{name}-{number}" if number else name

@@ -8,7 +8,7 @@ What a checkpoint has in common with the one before stays here under a second na
 has carried that one on (`keep`), so that it need not be written again for the next one.
 
 So that the disk does not fill while the store is away, a checkpoint waits until at most one other
-is still on its way.
+is still on its way, be it of this process or of one before it: a command stores no more than one.
 """
 
 import contextlib
@@ -25,11 +25,16 @@ from rung.core.link import AgentLink
 from rung.core.protocol import Fetch, Fetched, Shipped, StagedPart
 from rung.objects import FolderStore, ObjectError, ObjectInfo, ObjectMissing
 from rung.objects.durable import DurableFile
+from rung.objects.manifest import MANIFEST, checkpoint_prefix
 from rung.objects.name import check_name
 
 _PARALLEL: Final = 4
 _UNDER_WAY_MAX: Final = 1
+_LOOK_S: Final = 0.5
 _KEPT: Final = "kept/"
+ANNOUNCED: Final = "announced"
+"""In this folder the agent has a file for each checkpoint that the run told it of: an empty one,
+or with the words why it will never be stored."""
 
 
 class StagedStore:
@@ -42,6 +47,7 @@ class StagedStore:
         self._numbers = itertools.count(1)
         self._answers: dict[int, Fetched] = {}
         self._under_way: set[str] = set()
+        self._before: list[Path] | None = None
         self._problem = ""
         self._kept: frozenset[str] = frozenset()
         link.hear = self._hear
@@ -64,7 +70,8 @@ class StagedStore:
             ObjectError: an earlier one could not be carried on.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._problem or len(self._under_way) <= _UNDER_WAY_MAX)
+            while not self._problem and self._count() > _UNDER_WAY_MAX:
+                self._changed.wait(_LOOK_S)
             if self._problem:
                 raise ObjectError(self._problem)
             self._under_way.add(checkpoint_id)
@@ -73,6 +80,12 @@ class StagedStore:
         except BaseException:
             self._under_way.discard(checkpoint_id)
             raise
+
+    def holds(self, experiment_id: str, checkpoint_id: str) -> bool:
+        """Return whether the run stored a checkpoint, wherever it is by now; asks nobody."""
+        root = self._staged.root
+        manifest = root / checkpoint_prefix(experiment_id, checkpoint_id) / MANIFEST
+        return manifest.is_file() or (root / ANNOUNCED / checkpoint_id).is_file()
 
     def hand_on(self, part: StagedPart) -> None:
         """Have a part of a checkpoint carried on that is staged; return when it is there.
@@ -157,6 +170,17 @@ class StagedStore:
 
     def close(self) -> None:
         """Nothing is held open."""
+
+    def _count(self) -> int:
+        """Return how many checkpoints are on their way; note what became of earlier processes'."""
+        root = self._staged.root
+        found = root.glob(f"checkpoints/*/*/{MANIFEST}") if self._before is None else self._before
+        self._before = [manifest for manifest in found if manifest.is_file()]
+        for manifest in self._before:
+            with contextlib.suppress(FileNotFoundError):
+                said = root / ANNOUNCED / manifest.parent.name
+                self._problem = self._problem or said.read_text(encoding="utf-8")
+        return len(self._under_way) + len(self._before)
 
     def _fetch(self, name: str) -> Path:
         """Have the agent bring an object; return the file, which is ours.

@@ -28,7 +28,15 @@ from rung.core.link import Link
 from rung.core.protocol import Alive, StagedPart, Stored
 from rung.core.staging import StagedStore
 from rung.events.trial import RunSpec
-from rung.objects import Draft, FileEntry, ObjectError, ObjectStore, StoredCheckpoint
+from rung.objects import (
+    Draft,
+    FileEntry,
+    ObjectError,
+    ObjectMissing,
+    ObjectStore,
+    StoredCheckpoint,
+    read_manifest,
+)
 
 Complete = Callable[[Draft, list[Any]], None]
 _ALIVE_S: Final = 2.0
@@ -62,6 +70,17 @@ class Storing:
         self._ranks = ranks
         self.previous: StoredCheckpoint | None = None
         """The one before, whose unchanged files the next one may share."""
+
+    def has(self, checkpoint_id: str) -> bool:
+        """Return whether this run stored a checkpoint; does not wait for a store that is away."""
+        experiment_id = self._spec.experiment_id
+        if isinstance(self._store, StagedStore):
+            return self._store.holds(experiment_id, checkpoint_id)
+        try:
+            read_manifest(self._store, experiment_id, checkpoint_id)
+        except ObjectMissing:
+            return False
+        return True
 
     def store(
         self,
