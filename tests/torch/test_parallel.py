@@ -119,6 +119,8 @@ async def test_steps_over_several_batches(warm: Rig) -> None:
         (1, 2, FSDP),
         (2, 3, FSDP | {"optimizations": {"aggregation_frequency": 3}}),
         (3, 2, {"data": {"stream": True}}),
+        (2, 1, {"data": {"stream": True}}),
+        (1, 2, {"data": {"stream": True}}),
         (2, 2, {"optimizations": {"aggregation_frequency": 3}}),
     ],
 )
