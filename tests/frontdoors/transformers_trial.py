@@ -9,12 +9,19 @@ words (`masking`), whose loss is a mean over those that count, of which some rec
 import hashlib
 import io
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
-from torch.utils.data import Dataset, SequentialSampler
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
 
 from frontdoors.fuse import Fuse, after, before, out
 from frontdoors.notes import Notes
@@ -33,6 +40,19 @@ class Words(Dataset[dict[str, Any]]):
         words = [(index + place) % 20 for place in range(5)]
         words[random.randrange(5)] = int(torch.randint(0, 20, ()))  # noqa: S311 - noise
         return {"input_ids": words, "labels": index % 2}
+
+    @property
+    def weights(self) -> list[float]:
+        """How often each is to be drawn."""
+        return [1.0 + index % 3 for index in range(len(self))]
+
+
+class Stream(IterableDataset[dict[str, Any]]):
+    """The same sentences, of which nobody can tell how many there are."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        words = Words()
+        return (words[index] for index in range(len(words)))
 
 
 def collate(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
@@ -67,6 +87,36 @@ class InOrder(transformers.Trainer):  # type: ignore[misc]  # may not be install
 
     def _get_train_sampler(self, *_data: Any) -> Any:
         return SequentialSampler(self.train_dataset)
+
+
+class Weighing(transformers.Trainer):  # type: ignore[misc]  # may not be installed
+    """Makes a loader of its own, from what its data set has."""
+
+    def get_train_dataloader(self) -> Any:
+        """Return a loader that draws some sentences more often."""
+        data = self.train_dataset
+        sampler = WeightedRandomSampler(data.weights, len(data))
+        loader: DataLoader[Any] = DataLoader(
+            data, self._train_batch_size, sampler=sampler, collate_fn=self.data_collator
+        )
+        return self.accelerator.prepare(loader)
+
+
+class Loose(transformers.Trainer):  # type: ignore[misc]  # may not be installed
+    """Makes a loader that is none of torch's."""
+
+    def get_train_dataloader(self) -> Any:
+        """Return batches."""
+        return list(super().get_train_dataloader())
+
+
+KINDS: dict[str | None, Any] = {
+    None: transformers.Trainer,
+    "in order": InOrder,
+    "weighing": Weighing,
+    "loose": Loose,
+}
+"""Trainers that an order may name."""
 
 
 def measures(prediction: Any) -> dict[str, float]:
@@ -172,14 +222,16 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
         )
         names = order.get("names")
         words: Words = PlainWords(counting=counting, masking=masking) if plain else Words()
-        trainer = (InOrder if masking else transformers.Trainer)(
+        early = transformers.EarlyStoppingCallback(order.get("patience", 100), 1e9)
+        kind = "in order" if masking else order.get("trainer")
+        trainer = KINDS[kind](
             model,
             arguments,
             data_collator=transformers.default_data_collator if plain else collate,
-            train_dataset=words,
+            train_dataset=Stream() if order.get("stream") else words,
             eval_dataset=dict.fromkeys(names, words) if names else words,
             compute_metrics=measures if plain else None,
-            callbacks=[rung],
+            callbacks=[rung, *([early] if "patience" in order else [])],
         )
         if order.get("beside"):
             beside = Beside()

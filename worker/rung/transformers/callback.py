@@ -24,7 +24,7 @@ from rung.loop import Course, exactness, ranks
 from rung.loop.course import generators_from_json, generators_to_json
 from rung.loop.errors import CannotFollow
 from rung.torch import rng
-from rung.transformers.seeded import SeededData, seed_data
+from rung.transformers.seeded import Seeds, seed_data, seed_evaluations
 from rung.transformers.shared import SharedTrainer
 
 FILE: Final = "rung.json"
@@ -48,7 +48,7 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         self._new: rng.Generators | None = None
         self._kept: dict[str, Any] | None = None
         self._begun: rng.Generators | None = None
-        self._data: SeededData | None = None
+        self._seeds: Final = Seeds(run.seed)
         self._asked = False
         self._put_off = False
         self._left = False
@@ -66,7 +66,8 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         exactness.tell(self._course.run, trainer.args.device)
         self._trainer = trainer
         trainer._evaluate = self._evaluate
-        self._data = seed_data(trainer, self._course.run.seed)
+        seed_data(trainer, self._seeds)
+        seed_evaluations(trainer, self._course.run.seed, lambda: self._course.progress.batches)
         if self._ranks.size > 1:
             self._shared = SharedTrainer(trainer, self._course)
         self._new = ranks.new_generators(self._course.run, 0)
@@ -105,8 +106,7 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
         """Remember the generators, or set them to what they were when the epoch began."""
         kept = self._kept
-        if self._data is not None:
-            self._data.epoch = self._course.progress.epochs
+        self._seeds.begin(self._course.progress.epochs)
         if self._shared is not None:
             done = self._course.progress.batch_in_epoch
             self._shared.begin(done * args.gradient_accumulation_steps)

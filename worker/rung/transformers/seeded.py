@@ -2,77 +2,171 @@
 
 The trainer reads ahead, and a resumed epoch does not read what it skips. So each sample is
 fetched, and each batch collated (masking draws there), with generators seeded for it: from the
-trial's seed, the epoch and the sample's index; afterwards they are as they were before.
+trial's seed, the epoch and the sample's index; afterwards they are as they were before. A sample
+of a stream has its number in the pass instead, and that of the worker process that reads it.
+
+What the trainer, or a script of its own, makes the loader of stays what it was: only the finished
+loader gets other data.
 """
 
-from collections.abc import Sequence
+import itertools
+import operator
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from torch.utils.data import Dataset
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
+from rung.loop.errors import CannotFollow
+from rung.torch.forwarding import Forwarding
 from rung.torch.rng import derive, isolated
 
 _SAMPLE = 4
 _BATCH = 5
+_WORKERS = 7
+_EVALUATION = 8
 
 
-class SeededData(Dataset[Any]):
+class Seeds:
+    """What the draws of an epoch follow from, seen by worker processes that outlive an epoch."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        epoch = torch.zeros((), dtype=torch.int64)
+        self._epoch = epoch.share_memory_()  # type: ignore[no-untyped-call]  # torch's own
+
+    def begin(self, epoch: int) -> None:
+        """Begin an epoch, or go on in it."""
+        self._epoch.fill_(epoch)
+
+    def of(self, kind: int, *numbers: int) -> int:
+        """Return the seed of a sample or a batch of this epoch."""
+        return derive(self._seed, kind, int(self._epoch), *numbers)
+
+
+class SeededData(Forwarding, Dataset[Any]):
     """A data set with an index, fetched from with generators seeded for each sample."""
 
-    def __init__(self, inner: Any, seed: int) -> None:
-        self._inner = inner
-        self._seed = seed
-        self.epoch = 0
-        self.last = 0
-        """The index fetched last, in this process."""
+    def __init__(self, inner: Any, seeds: Seeds) -> None:
+        self.rung_inner = inner
+        self.rung_seeds = seeds
+        self.rung_last: tuple[int, ...] = ()
+        """What tells the sample fetched last, in this process, from others of the epoch."""
 
     def __len__(self) -> int:
-        return len(self._inner)
+        return len(self.rung_inner)
 
-    def __getitem__(self, index: int) -> Any:
-        self.last = int(index)
-        with isolated(derive(self._seed, _SAMPLE, self.epoch, self.last)):
-            return self._inner[index]
+    def __getitem__(self, index: Any) -> Any:
+        self.rung_last = (_number(index),)
+        with isolated(self.rung_seeds.of(_SAMPLE, *self.rung_last)):
+            return self.rung_inner[index]
+
+
+class SeededStream(Forwarding, IterableDataset[Any]):
+    """A data set without an index, read with generators seeded for each sample."""
+
+    def __init__(self, inner: Any, seeds: Seeds) -> None:
+        self.rung_inner = inner
+        self.rung_seeds = seeds
+        self.rung_last: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.rung_inner)
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = get_worker_info()
+        own = 0 if worker is None else worker.id
+        samples: Iterator[Any] | None = None
+        for number in itertools.count():
+            self.rung_last = (own, number)
+            with isolated(self.rung_seeds.of(_SAMPLE, *self.rung_last)):
+                samples = iter(self.rung_inner) if samples is None else samples
+                try:
+                    sample = next(samples)
+                except StopIteration:
+                    return
+            yield sample
 
 
 class SeededCollator:
     """Makes batches with generators seeded by the last sample of each."""
 
-    def __init__(self, inner: Any, data: SeededData, seed: int) -> None:
+    def __init__(self, inner: Any, data: SeededData | SeededStream) -> None:
         self._inner = inner
         self._data = data
-        self._seed = seed
 
     def __call__(self, samples: Sequence[Any]) -> Any:
         """Return the batch."""
-        with isolated(derive(self._seed, _BATCH, self._data.epoch, self._data.last)):
+        with isolated(self._data.rung_seeds.of(_BATCH, *self._data.rung_last)):
             return self._inner(samples)
 
 
-def seed_data(trainer: Any, seed: int) -> SeededData | None:
-    """Have a trainer's training data, and only these, fetched with seeded generators.
-
-    Returns:
-        The data set, to be told the epoch; None where it is none with an index.
-    """
-    inner = trainer.train_dataset
-    if inner is None or not hasattr(inner, "__len__") or not hasattr(inner, "__getitem__"):
-        return None
-    data = inner if isinstance(inner, SeededData) else SeededData(inner, seed)
-    original = type(trainer).get_train_dataloader
+def seed_data(trainer: Any, seeds: Seeds) -> None:
+    """Have a trainer's training data fetched with seeded generators."""
+    original = trainer.get_train_dataloader
 
     def get_train_dataloader() -> Any:
-        collator, dataset = trainer.data_collator, trainer.train_dataset
-        if hasattr(inner, "column_names"):  # the trainer drops columns of such by their names
-            collator = trainer._get_collator_with_removed_columns(  # noqa: SLF001 - as it does itself
-                collator, description="training"
-            )
-        trainer.train_dataset = data
-        trainer.data_collator, kept = SeededCollator(collator, data, seed), trainer.data_collator
-        try:
-            return original(trainer)
-        finally:
-            trainer.train_dataset, trainer.data_collator = dataset, kept
+        loader = original()
+        seed_loader(loader, seeds)
+        return loader
 
     trainer.get_train_dataloader = get_train_dataloader
-    return data
+
+
+def seed_evaluations(trainer: Any, seed: int, moment: Callable[[], int]) -> None:
+    """Have validation data fetched so, too, where workers remember what they drew before.
+
+    Args:
+        trainer: whose loaders they are.
+        seed: the trial's.
+        moment: how many batches are trained; it takes the epoch's place.
+    """
+    if not trainer.args.dataloader_persistent_workers:
+        return
+    original = trainer.get_eval_dataloader
+    seeds = Seeds(derive(seed, _EVALUATION))
+
+    def get_eval_dataloader(*arguments: Any, **named: Any) -> Any:
+        loader = original(*arguments, **named)
+        seeds.begin(moment())
+        seed_loader(loader, seeds)
+        return loader
+
+    trainer.get_eval_dataloader = get_eval_dataloader
+
+
+def seed_loader(loader: Any, seeds: Seeds) -> None:
+    """Have a loader fetch and collate with seeded generators.
+
+    Args:
+        loader: torch's, or Accelerate's around one of torch's.
+        seeds: for the draws.
+
+    Raises:
+        CannotFollow: it is another loader.
+    """
+    own = getattr(loader, "base_dataloader", loader)
+    if not isinstance(own, DataLoader):
+        raise CannotFollow(
+            f"the trainer's data loader is a {type(own).__name__}, whose draws nobody could "
+            "repeat when a run goes on: let get_train_dataloader() return a torch DataLoader"
+        )
+    data: Any = own.dataset
+    if isinstance(data, SeededData | SeededStream):  # of a loader that the script keeps
+        data.rung_seeds = seeds
+        return
+    kind = SeededStream if isinstance(data, IterableDataset) else SeededData
+    data = kind(data, seeds)
+    object.__setattr__(own, "dataset", data)  # the loader's own way refuses
+    own.collate_fn = SeededCollator(own.collate_fn, data)
+    if own.persistent_workers and own.generator is None:  # which draws where workers are made:
+        own.generator = torch.Generator().manual_seed(seeds.of(_WORKERS))  # once in each run
+
+
+def _number(index: Any) -> int:
+    """Return what stands for an index, which samplers may give in other kinds than numbers."""
+    try:
+        return operator.index(index)
+    except TypeError:
+        return zlib.crc32(repr(index).encode())

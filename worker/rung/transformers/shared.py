@@ -106,7 +106,9 @@ class SharedTrainer:
             )
         in_order = self._prepared(loader).batch_sampler
         self._parts = Parts(in_order, self._part, self._course)
-        return with_batches(loader, self._parts)
+        shared = with_batches(loader, self._parts)
+        shared.generator = loader.generator
+        return shared
 
     def _eval_dataloader(self, eval_dataset: Any = None) -> Any:
         trainer = self._trainer

@@ -1,0 +1,52 @@
+"""What a Transformers trial draws for its data is the same wherever it was killed."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from frontdoors.fuse import before
+from frontdoors.trials import killed_again_and_again, needs, trial
+
+pytestmark = [needs("transformers", "accelerate"), pytest.mark.e2e, pytest.mark.timeout(300)]
+FIELDS: dict[str, Any] = {
+    "length": 2,
+    "time_metric": "epochs",
+    "seed": 5,
+    "config": {
+        "searcher": {"metric": "eval_loss", "smaller_is_better": True},
+        "scheduling_unit": 100,
+        "min_checkpoint_period": {"batches": 2},
+        "checkpoint_policy": "none",
+    },
+}
+TWICE = [before(4), before(9)]
+"""Within the first epoch of six steps, and within the second."""
+
+
+def test_workers_that_outlive_an_epoch_draw_anew_in_the_next(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """A run that begins in the second epoch draws for it what the unbroken one draws.
+
+    So it is with validations.
+    """
+    lasting = {"dataloader_persistent_workers": True}
+    killed_again_and_again(process, tmp_path, FIELDS, TWICE, workers=1, arguments=lasting)
+
+
+def test_a_script_makes_its_loader_from_its_own_data(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """It sees its data set, not Rung's; and what it draws from the loader is seeded."""
+    killed_again_and_again(process, tmp_path, FIELDS, TWICE, trainer="weighing")
+
+
+def test_what_is_no_loader_of_torch_is_refused(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """The message says what the method is to return."""
+    with trial(process, tmp_path, **FIELDS) as runs:
+        assert runs.train(trainer="loose") == 1
+        assert "the trainer's data loader is a list" in runs.refusal()
