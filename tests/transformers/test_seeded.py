@@ -43,6 +43,37 @@ def test_a_script_makes_its_loader_from_its_own_data(
     killed_again_and_again(process, tmp_path, FIELDS, TWICE, trainer="weighing")
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_no_kill_shows_in_a_stream_that_is_read_again_and_again(
+    process: "subprocess.Popen[str]", tmp_path: Path, workers: int
+) -> None:
+    """Noise, masks, passes and the position in a pass are the same, and so are epochs."""
+    outcome = killed_again_and_again(
+        process, tmp_path, FIELDS, TWICE, stream=True, workers=workers, arguments={"max_steps": 40}
+    )
+    assert [values["epochs"] for values in outcome["validation"].values()] == [1, 2]
+
+
+def test_no_kill_shows_where_a_stream_ends_between_two_steps(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """What its last batches add to the gradients waits for the next pass: nothing is kept there.
+
+    Of six batches each pass makes one step of four, so the kills fall into passes two and three.
+    """
+    config = FIELDS["config"] | {"min_checkpoint_period": {"epochs": 1}}
+    outcome = killed_again_and_again(
+        process,
+        tmp_path,
+        FIELDS | {"length": 3, "config": config},
+        [before(2), before(3)],
+        stream=True,
+        accumulate=4,
+        arguments={"max_steps": 40},
+    )
+    assert list(outcome["training"]) == [1, 2, 3]
+
+
 def test_what_is_no_loader_of_torch_is_refused(
     process: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:

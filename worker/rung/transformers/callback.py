@@ -24,6 +24,7 @@ from rung.loop import Course, exactness, ranks
 from rung.loop.course import generators_from_json, generators_to_json
 from rung.loop.errors import CannotFollow
 from rung.torch import rng
+from rung.transformers.resuming import resuming
 from rung.transformers.seeded import Seeds, seed_data, seed_evaluations
 from rung.transformers.shared import SharedTrainer
 
@@ -51,13 +52,15 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         self._seeds: Final = Seeds(run.seed)
         self._asked = False
         self._put_off = False
+        self._between = False
         self._left = False
 
     def train(self, trainer: Any) -> Any:
         """Call `trainer.train()`, from the trial's newest checkpoint on.
 
         Returns:
-            What it returns; None where the trial is as long as this run should make it.
+            What it returns; None where the trial is as long as this run should make it, or a
+            callback stopped it.
 
         Raises:
             CannotFollow: an argument of the trainer stands in the way.
@@ -80,18 +83,15 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         if not own:
             trainer._load_from_checkpoint(str(folder))
             return trainer.train()
-        if self._course.complete:
+        kept = self._share(json.loads((folder / FILE).read_text(encoding="utf-8")))
+        if self._course.complete or kept.get("stopped"):
             trainer._load_from_checkpoint(str(folder))
             self._course.validated_again()
             self._ranks.barrier()  # the chief removes the files when it leaves
             return None
-        self._kept = self._share(json.loads((folder / FILE).read_text(encoding="utf-8")))
-        original = trainer._load_rng_state
-        trainer._load_rng_state = self._arrive
-        try:
+        self._kept = kept
+        with resuming(trainer, self._course.progress, self._arrive):
             return trainer.train(resume_from_checkpoint=str(folder))
-        finally:
-            trainer._load_rng_state = original
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
         """Give the trainer back the losses that it had not logged yet."""
@@ -124,6 +124,7 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
     def on_step_end(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
         """Count, and say what is due: logging, validating, checkpointing, leaving."""
         course = self._course
+        self._between = False
         if self._left:
             return
         records = self._trainer.get_total_train_batch_size(args)
@@ -139,6 +140,7 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
     def on_substep_end(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
         """Say that the run makes progress, also where a step is many batches."""
         self._course.alive()
+        self._between = True  # also where the pass of a stream ends before the step
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
         """Say that the run makes progress where it evaluates."""
@@ -211,9 +213,13 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
             self._keep(control)
 
     def _keep(self, control: Any) -> None:
-        """Ask the trainer to save; the saved folder becomes the checkpoint in `on_save`."""
-        wanted = self._course.checkpoint_due or self._course.leaving
-        control.should_save = self._asked = wanted
+        """Ask the trainer to save; the saved folder becomes the checkpoint in `on_save`.
+
+        It has no gradients that wait for more batches, so between steps nothing is saved.
+        """
+        course = self._course
+        wanted = course.checkpoint_due or course.leaving
+        control.should_save = self._asked = wanted and (course.complete or not self._between)
 
     def _ends_epoch(self, state: Any) -> bool:
         """Return whether this was the last step of its epoch, after which much else happens."""
@@ -228,6 +234,7 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
             "loss": float(trainer._tr_loss),
             "total": float(trainer._total_loss_scalar),
             "logged_at": int(trainer._globalstep_last_logged),
+            "stopped": _stopped(trainer),
         }
         kept = ranks.gathered(self._ranks, own)  # comes when all ranks have saved
         if self._ranks.is_chief:
@@ -278,6 +285,12 @@ def _check(args: Any) -> None:
             "TrainingArguments(load_best_model_at_end=True): Rung keeps the best checkpoint; "
             "leave it out and load that one"
         )
+
+
+def _stopped(trainer: Any) -> bool:
+    """Return whether a callback stops the training for good, and not for its number of steps."""
+    state = trainer.state
+    return bool(trainer.control.should_training_stop) and state.global_step < state.max_steps
 
 
 def _is_metric(name: str, value: Any) -> bool:
