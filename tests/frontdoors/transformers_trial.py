@@ -21,6 +21,7 @@ from torch.utils.data import (
     IterableDataset,
     SequentialSampler,
     WeightedRandomSampler,
+    get_worker_info,
 )
 
 from frontdoors.fuse import Fuse, after, before, out
@@ -51,8 +52,9 @@ class Stream(IterableDataset[dict[str, Any]]):
     """The same sentences, of which nobody can tell how many there are."""
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        words = Words()
-        return (words[index] for index in range(len(words)))
+        words, worker = Words(), get_worker_info()
+        first, step = (worker.id, worker.num_workers) if worker else (0, 1)
+        return (words[index] for index in range(first, len(words), step))
 
 
 def collate(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
