@@ -60,13 +60,8 @@ def source(name: str) -> dict[str, Any]:
     match name:
         case "arrays":
             return {"x": INPUTS, "y": TARGETS, "batch_size": 6}
-        case "shuffled" | "endless":
-            import tensorflow as tf  # noqa: PLC0415 - where it is asked for
-
-            data = tf.data.Dataset.from_tensor_slices((INPUTS, TARGETS)).shuffle(18).batch(6)
-            if name == "endless":
-                return {"x": data.repeat(), "steps_per_epoch": 3}
-            return {"x": data}
+        case "shuffled" | "endless" | "untold" | "generated":
+            return pipeline(name)
         case "loader":
             from torch.utils.data import DataLoader  # noqa: PLC0415 - as above
 
@@ -74,6 +69,24 @@ def source(name: str) -> dict[str, Any]:
             return {"x": DataLoader(pairs, batch_size=6, shuffle=True)}  # type: ignore[arg-type]
         case _:
             return {"x": Noisy(INPUTS, TARGETS, 6)}
+
+
+def pipeline(name: str) -> dict[str, Any]:
+    """Return a tf.data pipeline: shuffled, endless, of untold length, or made by Python."""
+    import tensorflow as tf  # noqa: PLC0415 - where it is asked for
+
+    data = tf.data.Dataset.from_tensor_slices((INPUTS, TARGETS)).shuffle(18).batch(6)
+    if name == "untold":
+        return {"x": data.filter(lambda *_: True)}
+    if name == "endless":
+        return {"x": data.repeat(), "steps_per_epoch": 3}
+    if name == "generated":
+        pairs = list(zip(INPUTS, TARGETS, strict=True))
+        made = tf.data.Dataset.from_generator(
+            lambda: iter(pairs), output_signature=data.element_spec
+        )
+        return {"x": made.repeat(), "steps_per_epoch": 3}
+    return {"x": data}
 
 
 class Shaken(keras.Sequential):  # type: ignore[misc]  # as above
@@ -130,7 +143,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
         )
         ours.fuse = Fuse(order["moment"], run.checkpoint.wait)
         model.fit(
-            **source(order["source"]),
+            **source(order["source"]) | order.get("fit", {}),
             epochs=order.get("epochs", 3),
             validation_data=(INPUTS, TARGETS),
             callbacks=[patience, ours],

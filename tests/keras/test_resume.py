@@ -67,6 +67,41 @@ def test_on_torch_no_kill_shows(
     assert list(outcome["validation"]) == [3, 6, 9]
 
 
+@pytest.mark.parametrize(("backend", "source"), [("tensorflow", "shuffled"), ("torch", "loader")])
+def test_no_kill_shows_where_fit_is_told_how_long_an_epoch_is(
+    request: pytest.FixtureRequest, tmp_path: Path, backend: str, source: str
+) -> None:
+    """Each epoch begins with an iterator of its own, as it would if Keras found that out."""
+    process = request.getfixturevalue(backend)
+    counted = {"steps_per_epoch": 3}
+    killed_again_and_again(process, tmp_path, FIELDS, [before(7)], source=source, fit=counted)
+
+
+@pytest.mark.parametrize(
+    ("backend", "order", "said"),
+    [
+        ("tensorflow", ("noisy", 2), "of 3 batches piece by piece"),
+        ("tensorflow", ("untold", 2), "of unknown length piece by piece"),
+        ("tensorflow", ("generated", 3), "cannot tell the position"),
+        ("torch", ("noisy", 2), "of 3 batches piece by piece"),
+        ("torch", ("loader", 2), "of 3 batches piece by piece"),
+    ],
+)
+def test_epochs_that_are_pieces_of_the_data_are_refused(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    backend: str,
+    order: tuple[str, int],
+    said: str,
+) -> None:
+    """Nobody could set their place in a run that goes on, or even in the next epoch."""
+    source, steps = order
+    with trial(request.getfixturevalue(backend), tmp_path, **FIELDS) as runs:
+        assert runs.train(source=source, fit={"steps_per_epoch": steps}) == 1
+        assert runs.agent.reports("training") == []
+        assert said in runs.refusal()
+
+
 @pytest.mark.parametrize("backend", ["tensorflow", "torch"])
 def test_every_batch_is_a_sign_of_life(
     request: pytest.FixtureRequest, tmp_path: Path, backend: str

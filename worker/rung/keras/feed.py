@@ -150,18 +150,18 @@ class TensorFlowFeed(Feed):
         dataset = getattr(given, "_dataset", None)
         if dataset is None:
             return given
-        cardinality = int(dataset.cardinality())
-        endless = cardinality == tf.data.INFINITE_CARDINALITY
-        if cardinality >= 0 and self._steps is not None and cardinality != self._steps:
-            raise CannotFollow(
-                f"fit(steps_per_epoch={self._steps}) reads {cardinality} batches piece by piece; "
-                "end the data set with .repeat(), or leave steps_per_epoch out"
-            )
+        endless = int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
         if endless and self._own is not None:
             return self._own
         if not endless and not self._within:
             self._state = None
         own = given if endless else self._numbered(dataset)
+        if endless and not self._tells(own):
+            raise CannotFollow(
+                "the data given to fit() have no end, and TensorFlow cannot tell the position in "
+                "them: leave .repeat() and steps_per_epoch out, or make the data set without "
+                "from_generator and py_function"
+            )
         if self._skip:
             self._build(next(own if self._state is None else given))
             self._peeked = 1
@@ -188,17 +188,27 @@ class TensorFlowFeed(Feed):
             else:
                 next(source)
 
+    def _tells(self, own: Any) -> bool:
+        """Return whether an iterator tells its state, tried in a folder of no further use."""
+        with tempfile.TemporaryDirectory(prefix="rung-feed-") as folder:
+            return self._written(own, Path(folder))
+
     def _write(self, folder: Path) -> None:
         """Write the iterator's state, with how many seeds were drawn: reading sets that, too."""
+        if self._written(self._own, folder):
+            (folder / f"{_ITERATOR}.json").write_text(json.dumps(self._drawn), encoding="utf-8")
+
+    def _written(self, own: Any, folder: Path) -> bool:
+        """Write an iterator's state, and return whether it has one."""
         import tensorflow as tf  # noqa: PLC0415 - loaded by the backend
 
         try:
-            tf.train.Checkpoint(iterator=self._own).write(str(folder / _ITERATOR))
+            tf.train.Checkpoint(iterator=own).write(str(folder / _ITERATOR))
         except (tf.errors.FailedPreconditionError, tf.errors.UnimplementedError, ValueError):
             for file in folder.glob(f"{_ITERATOR}.*"):
                 file.unlink()
-            return
-        (folder / f"{_ITERATOR}.json").write_text(json.dumps(self._drawn), encoding="utf-8")
+            return False
+        return True
 
 
 def _stay() -> None:
