@@ -176,7 +176,8 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
         validation: Any = DataLoader(Endless() if order.get("endless") else data, batch_size=7)
         if order.get("beside"):
             trainer.validate(module, validation, verbose=False)
-        trainer.fit(module, train, validation, **rung.resume)
+        for _ in range(order.get("fits", 1)):
+            trainer.fit(module, train, validation, **rung.resume)
         if order.get("beside"):
             trainer.validate(module, validation, verbose=False)
         buffer = io.BytesIO()

@@ -103,6 +103,17 @@ def test_epochs_that_are_pieces_of_the_data_are_refused(
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_a_second_fit_is_refused(
+    request: pytest.FixtureRequest, tmp_path: Path, backend: str
+) -> None:
+    """A run that goes on could not tell which of them it is in, whoever its callbacks are."""
+    with trial(request.getfixturevalue(backend), tmp_path, **FIELDS) as runs:
+        assert runs.train(source="arrays", epochs=1, twice=True) == 1
+        assert list(runs.curve("training")) == [1, 2, 3]
+        assert "has called fit() before" in runs.refusal()
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
 def test_every_batch_is_a_sign_of_life(
     request: pytest.FixtureRequest, tmp_path: Path, backend: str
 ) -> None:

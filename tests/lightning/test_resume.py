@@ -128,6 +128,14 @@ def test_leaving_within_an_epoch_ends_none(
         assert runs.outcome() == expected
 
 
+def test_a_second_fit_is_refused(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
+    """A run that goes on could not tell which of them it is in."""
+    with trial(process, tmp_path, **FIELDS) as runs:
+        assert runs.train(length=1, fits=2) == 1
+        assert list(runs.curve("training")) == [1, 2, 3, 4, 5, 6]
+        assert "has called Trainer.fit() before" in runs.refusal()
+
+
 def test_a_search_for_a_learning_rate_is_no_training(
     process: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:

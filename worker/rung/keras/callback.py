@@ -20,7 +20,7 @@ from rung.keras.exchange import exchange_of
 from rung.keras.feed import Feed, TensorFlowFeed
 from rung.keras.pieces import read_by_fit, refuse_pieces
 from rung.keras.together import Together, without_writers
-from rung.loop import Course, keras_seeds
+from rung.loop import Course, keras_seeds, once
 from rung.loop.errors import CannotFollow
 from rung.torch import rng
 
@@ -99,6 +99,7 @@ class Callback(Alive):
     def on_train_begin(self, logs: Any = None) -> None:
         """Go on from the trial's newest checkpoint, if there is one."""
         self._left = False
+        once.begin(self._run, "fit()")
         refuse_pieces(read_by_fit(), tensorflow=self._tensorflow)
         exactness.tell(self._run)
         keras_seeds.make(self._run.seed)  # the script may have let go of it

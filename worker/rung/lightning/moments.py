@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from rung.loop import Course
+from rung.loop import Course, once
 
 
 class Calls(NamedTuple):
@@ -77,6 +77,7 @@ class Moments:
         return original(*arguments)
 
     def _run(self, original: Callable[[], None]) -> None:
+        once.begin(self._course.run, "Trainer.fit()")
         if self._course.complete:
             self._course.validated_again()
             self.left = self._trainer.should_stop = True
