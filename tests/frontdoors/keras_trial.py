@@ -39,17 +39,30 @@ class Burning(rk.Callback):
 
 
 class Noisy(keras.utils.PyDataset):  # type: ignore[misc]  # Keras has no types
-    """Three batches with noise from Python's and NumPy's generators."""
+    """Three batches with noise from Python's and NumPy's generators.
+
+    Their order is changed at either end of an epoch, and with it whatever follows.
+    """
 
     def __init__(self, inputs: Any, targets: Any, size: int) -> None:
         super().__init__()
         self._inputs, self._targets, self._size = inputs, targets, size
+        self._order = [0, 1, 2]
+
+    def on_epoch_begin(self) -> None:
+        """Draw an order from Python's generator."""
+        random.shuffle(self._order)
+
+    def on_epoch_end(self) -> None:
+        """Draw an order from NumPy's."""
+        np.random.shuffle(self._order)  # noqa: NPY002 - as scripts do
 
     def __len__(self) -> int:
         return 3
 
     def __getitem__(self, index: int) -> Any:
         """Return a batch with fresh noise."""
+        index = self._order[index]
         part = slice(self._size * index, self._size * (index + 1))
         noise = 0.1 * random.random() + 0.1 * float(np.random.rand())  # noqa: NPY002, S311
         return self._inputs[part] + noise, self._targets[part]

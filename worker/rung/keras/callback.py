@@ -16,6 +16,7 @@ import keras
 from rung import core
 from rung.keras import exactness, state
 from rung.keras.alive import Alive
+from rung.keras.between import Between
 from rung.keras.exchange import exchange_of
 from rung.keras.feed import Feed, TensorFlowFeed
 from rung.keras.pieces import read_by_fit, refuse_pieces
@@ -66,6 +67,7 @@ class Callback(Alive):
             )
         self._keep = dict(keep or {})
         self._feed: Feed | None = None
+        self._between: Between | None = None
         self._resumed: state.Resumed | None = None
         self._begun: rng.Generators | None = None
         self._epoch_open = False
@@ -100,7 +102,9 @@ class Callback(Alive):
         """Go on from the trial's newest checkpoint, if there is one."""
         self._left = False
         once.begin(self._run, "fit()")
-        refuse_pieces(read_by_fit(), tensorflow=self._tensorflow)
+        data = read_by_fit()
+        refuse_pieces(data, tensorflow=self._tensorflow)
+        self._between = Between(getattr(data, "data_adapter", None), self._run.seed)
         exactness.tell(self._run)
         keras_seeds.make(self._run.seed)  # the script may have let go of it
         exchange = exchange_of(self._run)
@@ -115,6 +119,7 @@ class Callback(Alive):
                     self._resumed = state.Resumed(folder)
                     within = self._course.progress.batch_in_epoch > 0
                     self._feed.load(folder, within=within)
+                    self._between.repeat(self._course.progress.epochs)
         if self._together is not None:
             self._together.share_weights()
         if self._resumed is None:
@@ -132,6 +137,8 @@ class Callback(Alive):
         """Set what a checkpoint kept, or remember the generators for one."""
         resumed, feed = self._resumed, self._feed
         assert feed is not None
+        assert self._between is not None
+        self._between.epoch = self._course.progress.epochs
         self._resumed = None
         self._epoch_open = True
         if resumed is None:
