@@ -51,8 +51,10 @@ class Pair:
 class Module(lightning.LightningModule):  # type: ignore[misc]  # may not be installed
     """A small network."""
 
-    def __init__(self, *, plain: bool) -> None:
+    def __init__(self, *, plain: bool, every: int | None = None) -> None:
         super().__init__()
+        self.automatic_optimization = every is None
+        self.every = every
         drawing = [] if plain else [nn.BatchNorm1d(8), nn.Dropout(0.3)]
         self.network = nn.Sequential(nn.Linear(4, 8), *drawing, nn.ReLU(), nn.Linear(8, 1))
         self.validated: list[torch.Tensor] = []
@@ -86,6 +88,11 @@ class Module(lightning.LightningModule):  # type: ignore[misc]  # may not be ins
         self.measured.update(loss.detach(), len(inputs))
         self.own.update(loss.detach())
         self.log("measured", self.measured, on_step=False, on_epoch=True)
+        if self.every is not None:
+            self.manual_backward(loss)
+            if (batch_idx + 1) % self.every == 0:
+                self.optimizers().step()
+                self.optimizers().zero_grad()
         return loss
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
@@ -149,7 +156,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
     with rl.init() as run:
         notes = Notes(run, order)
         plain = order.get("plain", False)
-        module = Module(plain=plain)
+        module = Module(plain=plain, every=order.get("every"))
         rung = Burning(run)
         rung.fuse, rung.means = Fuse(order["moment"], run.checkpoint.wait), {}
         rung.wait_at = order.get("wait_at")

@@ -106,6 +106,13 @@ def test_no_kill_shows_between_steps(process: "subprocess.Popen[str]", tmp_path:
     killed_everywhere(process, tmp_path, fields, range(2 * 4 - 1, 2 * 4), accumulate=2)
 
 
+def test_no_kill_shows_where_the_module_steps(
+    process: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    """Gradients that it added up are in the checkpoint, within an epoch and behind one."""
+    killed_everywhere(process, tmp_path, FIELDS, range(2 * 4 - 1, 2 * 8, 8), every=4)
+
+
 def test_leaving_within_an_epoch_ends_none(
     process: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:

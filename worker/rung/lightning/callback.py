@@ -20,7 +20,7 @@ import torch
 from lightning.pytorch.callbacks import Callback as LightningCallback
 
 from rung import core
-from rung.lightning import logged, strategy
+from rung.lightning import gradients, logged, strategy
 from rung.lightning.loader import ExactLoader
 from rung.lightning.moments import Calls, Moments
 from rung.lightning.source import Source, Validation
@@ -56,6 +56,7 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         self._path: Path | None = None
         self._weights: Path | None = None
         self._generators: rng.Generators | None = None
+        self._gradients: dict[str, torch.Tensor] = {}
         self._sums: dict[str, Any] = {}
         self._to_add: list[dict[str, Any]] = []
         self._measured: dict[str, Any] = {}
@@ -208,9 +209,14 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         self._to_measure = [each.get("measured", {}) for each in share.to_add]
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """See to it that what Rung keeps can be loaded without running code."""
+        """Keep gradients; see to it that what Rung keeps can be loaded without running code."""
         if self._storing:
+            checkpoint[gradients.KEY] = gradients.added_up(pl_module)
             plain(checkpoint, "checkpoint")
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Take gradients; they are set before the next batch, as Lightning clears them before."""
+        self._gradients = checkpoint.get(gradients.KEY, {})
 
     def _search(self) -> None:
         if self._searched:
@@ -248,6 +254,8 @@ class Callback(LightningCallback):  # type: ignore[misc]  # Lightning may not be
         return self._loader
 
     def _arrive(self, trainer: Any) -> None:
+        gradients.give_back(trainer.lightning_module, self._gradients)
+        self._gradients = {}
         if self._generators is not None:
             rng.restore(self._generators)
             self._generators = None
