@@ -160,7 +160,7 @@ class TensorFlowFeed(Feed):
             raise CannotFollow(
                 "the data given to fit() have no end, and TensorFlow cannot tell the position in "
                 "them: leave .repeat() and steps_per_epoch out, or make the data set without "
-                "from_generator and py_function"
+                "from_generator, py_function and tf.random.* (tf.random.stateless_* will do)"
             )
         if self._skip:
             self._build(next(own if self._state is None else given))
