@@ -363,6 +363,25 @@ def test_users_and_evictors_at_once(tmp_path: Path) -> None:
     assert Cache(folder, 100).size() <= 100
 
 
+def test_who_starts_beside_a_filler_does_not_disturb_it(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its clearing up may fall into any moment: what is half noted is no leftover."""
+    real = Path.rename
+
+    def clears_up_before(path: Path, target: Path) -> Path:
+        with monkeypatch.context() as calm:
+            calm.setattr(Path, "rename", real)
+            Cache(cache.folder, 100).open()
+        return real(path, target)
+
+    origin = written(tmp_path / "s", a="one", b="two")
+    held = cache.reserve([origin.list()])
+    monkeypatch.setattr(Path, "rename", clears_up_before)
+    assert cache.fill(held, 0, origin).run() == 2
+    assert (held.roots[0] / "b").read_text() == "two"
+
+
 def test_a_tree_knows_its_listing(cache: Cache, tmp_path: Path) -> None:
     """What belongs into a tree can be read there, by who waits for it."""
     origin = written(tmp_path / "s", a="1", sub__b="22")

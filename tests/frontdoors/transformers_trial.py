@@ -239,7 +239,8 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
             beside = Beside()
             beside.trainer = trainer
             trainer.add_callback(beside)
-        rung.train(trainer)
+        for _ in range(order.get("fits", 1)):
+            rung.train(trainer)
         return {
             "model": _digest(model.state_dict()),
             "optimizer": _digest(trainer.optimizer.state_dict()) if trainer.optimizer else None,

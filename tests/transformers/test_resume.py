@@ -84,6 +84,13 @@ def test_saving_only_what_is_best_is_refused(
         assert "checkpoint_policy: best" in runs.refusal()
 
 
+def test_a_second_training_is_refused(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
+    """A run that goes on could not tell which of them it is in."""
+    with trial(process, tmp_path, **FIELDS) as runs:
+        assert runs.train(fits=2) == 1
+        assert "has called rung.train() before" in runs.refusal()
+
+
 def test_a_kill_on_the_way_out_shows_nowhere(
     process: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:

@@ -52,7 +52,7 @@ class Shelf:
             folder.mkdir(parents=True, exist_ok=True)
         for draft in self._linking.iterdir():  # of processes that were killed
             with contextlib.suppress(FileNotFoundError):
-                if time.time() - draft.stat().st_ctime > _DRAFT_S:
+                if time.time() - draft.lstat().st_ctime > _DRAFT_S:
                     draft.unlink()
         now, noted = _boot(), self._folder / "boot"
         if noted.exists() and noted.read_text(encoding="ascii") == now:
@@ -175,8 +175,7 @@ class Shelf:
     def _remember(self, file_key: str, digest: str) -> None:
         known = self._known / file_key[:2] / file_key
         known.parent.mkdir(parents=True, exist_ok=True)
-        draft = known.with_suffix(f".{os.getpid()}")
-        draft.unlink(missing_ok=True)
+        draft = self._linking / secrets.token_hex(16)  # where `forget_lost` does not look
         draft.symlink_to(f"../../blobs/{digest[:2]}/{digest}")
         draft.rename(known)
 

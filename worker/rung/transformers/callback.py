@@ -20,7 +20,7 @@ from typing import Any, Final
 import transformers
 
 from rung import core
-from rung.loop import Course, exactness, ranks
+from rung.loop import Course, exactness, once, ranks
 from rung.loop.course import generators_from_json, generators_to_json
 from rung.loop.errors import CannotFollow
 from rung.torch import rng
@@ -66,6 +66,7 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
             CannotFollow: an argument of the trainer stands in the way.
         """
         _check(trainer.args)
+        once.begin(self._course.run, "rung.train()")
         exactness.tell(self._course.run, trainer.args.device)
         self._trainer = trainer
         trainer._evaluate = self._evaluate
