@@ -3,25 +3,14 @@
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from frontdoors.fuse import before, out
+from frontdoors.transformers_fields import FIELDS
 from frontdoors.trials import killed_again_and_again, needs, trial
 
 pytestmark = [needs("transformers", "accelerate"), pytest.mark.e2e, pytest.mark.timeout(300)]
-FIELDS: dict[str, Any] = {
-    "length": 2,
-    "time_metric": "epochs",
-    "seed": 5,
-    "config": {
-        "searcher": {"metric": "eval_loss", "smaller_is_better": True},
-        "scheduling_unit": 100,
-        "min_checkpoint_period": {"batches": 2},
-        "checkpoint_policy": "none",
-    },
-}
 STEPS = 12
 """Two epochs of six steps."""
 EVERYWHERE = [before(step) for step in range(1, STEPS + 1)]

@@ -8,20 +8,10 @@ from typing import Any
 import pytest
 
 from frontdoors.fuse import before, out
+from frontdoors.transformers_fields import FIELDS
 from frontdoors.trials import needs, trial
 
 pytestmark = [needs("transformers", "accelerate"), pytest.mark.e2e, pytest.mark.timeout(300)]
-FIELDS: dict[str, Any] = {
-    "length": 2,
-    "time_metric": "epochs",
-    "seed": 5,
-    "config": {
-        "searcher": {"metric": "eval_loss", "smaller_is_better": True},
-        "scheduling_unit": 100,
-        "min_checkpoint_period": {"batches": 2},
-        "checkpoint_policy": "none",
-    },
-}
 IMPATIENT: dict[str, Any] = {
     "patience": 3,
     "arguments": {

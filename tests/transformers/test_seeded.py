@@ -2,25 +2,14 @@
 
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from frontdoors.fuse import before
+from frontdoors.transformers_fields import FIELDS
 from frontdoors.trials import killed_again_and_again, needs, trial
 
 pytestmark = [needs("transformers", "accelerate"), pytest.mark.e2e, pytest.mark.timeout(300)]
-FIELDS: dict[str, Any] = {
-    "length": 2,
-    "time_metric": "epochs",
-    "seed": 5,
-    "config": {
-        "searcher": {"metric": "eval_loss", "smaller_is_better": True},
-        "scheduling_unit": 100,
-        "min_checkpoint_period": {"batches": 2},
-        "checkpoint_policy": "none",
-    },
-}
 TWICE = [before(4), before(9)]
 """Within the first epoch of six steps, and within the second."""
 

@@ -9,20 +9,10 @@ from typing import Any
 import pytest
 
 from frontdoors.fuse import after, before, out
+from frontdoors.transformers_fields import FIELDS
 from frontdoors.trials import assert_same, killed_in_either_rank, needs, trial
 
 pytestmark = [needs("transformers", "accelerate"), pytest.mark.e2e, pytest.mark.timeout(300)]
-FIELDS: dict[str, Any] = {
-    "length": 2,
-    "time_metric": "epochs",
-    "seed": 5,
-    "config": {
-        "searcher": {"metric": "eval_loss", "smaller_is_better": True},
-        "scheduling_unit": 100,
-        "min_checkpoint_period": {"batches": 2},
-        "checkpoint_policy": "none",
-    },
-}
 KILLS = [(0, before(3)), (1, after(6)), (1, before(12))]
 """Within an epoch, behind an epoch's end, in the last step."""
 AVERAGED: dict[str, Any] = {"accumulate": 2, "logging": 5, "workers": 1}
