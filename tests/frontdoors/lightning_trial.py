@@ -3,7 +3,8 @@
 Its module and an early stop keep counts of their own, beside and behind Rung's callback.
 
 A plain one draws nothing: what it trains must not depend on the number of slots. Its 21 records
-make uneven batches, the last of a single record.
+make uneven batches, the last of a single record. One with a width has so many units, and no
+batch normalisation, which wants two records of each rank.
 """
 
 import hashlib
@@ -51,17 +52,19 @@ class Pair:
 class Module(lightning.LightningModule):  # type: ignore[misc]  # may not be installed
     """A small network."""
 
-    def __init__(self, *, plain: bool, every: int | None = None) -> None:
+    def __init__(self, *, plain: bool, every: int | None = None, width: int | None = None) -> None:
         super().__init__()
         self.automatic_optimization = every is None
         self.every = every
-        drawing = [] if plain else [nn.BatchNorm1d(8), nn.Dropout(0.3)]
-        self.network = nn.Sequential(nn.Linear(4, 8), *drawing, nn.ReLU(), nn.Linear(8, 1))
+        normalising = [] if plain or width else [nn.BatchNorm1d(8)]
+        drawing = [] if plain else [*normalising, nn.Dropout(0.3)]
+        units = width or 8
+        self.network = nn.Sequential(nn.Linear(4, units), *drawing, nn.ReLU(), nn.Linear(units, 1))
         self.validated: list[torch.Tensor] = []
         self.measured = torchmetrics.MeanMetric()
         self.own = torchmetrics.MeanMetric()
         self.lr = 0.01
-        self.register_buffer("trail", torch.zeros(8, 4))
+        self.register_buffer("trail", torch.zeros(units, 4))
         self.register_buffer("ends", torch.zeros(2))
 
     def on_train_epoch_start(self) -> None:
@@ -156,7 +159,7 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
     with rl.init() as run:
         notes = Notes(run, order)
         plain = order.get("plain", False)
-        module = Module(plain=plain, every=order.get("every"))
+        module = Module(plain=plain, every=order.get("every"), width=order.get("width"))
         rung = Burning(run)
         rung.fuse, rung.means = Fuse(order["moment"], run.checkpoint.wait), {}
         rung.wait_at = order.get("wait_at")

@@ -166,7 +166,7 @@ def warm_up() -> None:
     assert transformers.LlamaForCausalLM
 
 
-def network(*, plain: bool, counting: bool, masking: bool) -> Any:
+def network(*, plain: bool, counting: bool, masking: bool, width: int) -> Any:
     """Return a tiny model."""
     if counting:
         return transformers.LlamaForCausalLM(
@@ -189,7 +189,7 @@ def network(*, plain: bool, counting: bool, masking: bool) -> Any:
             hidden_size=8,
             num_hidden_layers=1,
             num_attention_heads=2,
-            intermediate_size=8,
+            intermediate_size=width,
             num_labels=2,
             max_position_embeddings=8,
             hidden_dropout_prob=dropout,
@@ -206,7 +206,8 @@ def train(order: dict[str, Any]) -> dict[str, Any]:
         notes = Notes(run, order)
         plain, counting = order.get("plain", False), order.get("counting", False)
         masking = order.get("masking", False)
-        model = network(plain=plain, counting=counting, masking=masking)
+        width = order.get("width", 8)
+        model = network(plain=plain, counting=counting, masking=masking, width=width)
         rung = Burning(run)
         rung.fuse = Fuse(order["moment"], run.checkpoint.wait)
         named: dict[str, Any] = {"eval_strategy": "epoch", "save_strategy": "no"}

@@ -226,29 +226,31 @@ def assert_same(
             assert theirs == pytest.approx(ours, rel=1e-4, abs=1e-6), (kind, step)
 
 
-def killed_in_either_rank(
+def killed_in_a_rank(
     process: "subprocess.Popen[str]",
     folder: Path,
     fields: Mapping[str, Any],
     kills: Sequence[tuple[int, int]],
+    slots: int = 2,
     **order: Any,
 ) -> dict[str, Any]:
-    """Kill one of two ranks at a moment, go on, and hold the trial to the one nobody killed.
+    """Kill one rank at a moment, go on, and hold the trial to the one nobody killed.
 
     Args:
         process: a parent.
         folder: for the trials.
         fields: of their runs.
         kills: which rank is killed, and at which moment; each kill in a trial of its own.
+        slots: how many ranks there are.
         order: what the trial's module looks at.
     """
     with trial(process, folder / "unbroken", **fields) as runs:
-        assert runs.train(slots=2, **order) == 0
+        assert runs.train(slots=slots, **order) == 0
         expected = runs.outcome()
     for victim, moment in kills:
         with trial(process, folder / f"{victim}-{moment}", **fields) as runs:
-            code = runs.train(moment, slots=2, victim=victim, **order)
+            code = runs.train(moment, slots=slots, victim=victim, **order)
             assert code == -signal.SIGKILL, (victim, moment)
-            assert runs.train(slots=2, **order) == 0, (victim, moment)
+            assert runs.train(slots=slots, **order) == 0, (victim, moment)
             assert runs.outcome() == expected, (victim, moment)
     return expected

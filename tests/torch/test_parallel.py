@@ -174,13 +174,19 @@ async def test_a_checkpoint_resumes_with_another_strategy(
     assert_same(curve(before, after), wanted)
 
 
-@pytest.mark.parametrize("more", [{}, FSDP])
-async def test_on_as_many_slots_it_resumes_bit_for_bit(warm: Rig, more: dict[str, Any]) -> None:
-    """Each rank takes up its own generators: with dropout the curve is the unbroken one."""
-    wanted = curve(await train(warm, 2, data={"noise": True}, **more))
-    first = await train(warm, 2, data={"noise": True, "die_at": 8}, **more)
+@pytest.mark.parametrize(("slots", "more"), [(2, {}), (4, {}), (2, FSDP), (4, FSDP)])
+async def test_on_as_many_slots_it_resumes_bit_for_bit(
+    warm: Rig, slots: int, more: dict[str, Any]
+) -> None:
+    """Each rank takes up its own generators: with dropout the curve is the unbroken one.
+
+    And parts of gradients are added up in the order of before, which shows with three and more.
+    """
+    data = {"noise": True, "wide": True}
+    wanted = curve(await train(warm, slots, data=data, **more))
+    first = await train(warm, slots, data=data | {"die_at": 8}, **more)
     stored = [each.checkpoint_id for each in first.of(CheckpointStored)][::-1]
-    second = await train(warm, 2, stored, data={"noise": True}, **more)
+    second = await train(warm, slots, stored, data=data, **more)
     assert curve(first, second) == wanted
 
 

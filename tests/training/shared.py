@@ -1,6 +1,7 @@
 """A trial for any number of slots, as a script; what it draws and when it dies is configured.
 
 noise        dropout, so that each rank draws
+wide         so many parameters that a bucket of gradients is added up in pieces
 stream       an IterableDataset that can tell where it is, in place of a shuffled list
 per_slot     the loader's batch size is this process's share of `global_batch_size`
 die_at       in its first run, rank 1 (or the only one) kills itself in this step
@@ -130,7 +131,10 @@ class SharedTrial(rt.Trial):
         self.context = context
         self.options: dict[str, Any] = context.get_experiment_config().get("data") or {}
         noise = 0.3 if self.options.get("noise") else 0.0
-        model = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Dropout(noise), nn.Linear(16, 1))
+        width = 2048 if self.options.get("wide") else 16
+        model = nn.Sequential(
+            nn.Linear(3, width), nn.Tanh(), nn.Dropout(noise), nn.Linear(width, 1)
+        )
         if self.options.get("kept"):
             model.register_parameter(
                 "table", nn.Parameter(torch.ones(1 << 18), requires_grad=False)

@@ -12,8 +12,10 @@ from typing import Any, Final
 import torch
 from lightning.pytorch.plugins.environments import ClusterEnvironment
 from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
+from torch.nn.parallel import DistributedDataParallel
 
 from rung import core
+from rung.torch.buckets import settle
 
 _KINDS: Final = ("ddp", "ddp_spawn", "ddp_fork", "ddp_notebook")
 """Lightning's names for it, by how it starts processes; here they run already."""
@@ -96,6 +98,12 @@ class Together(DDPStrategy):  # type: ignore[misc]  # Lightning may not be insta
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
         """What a sampler that shares data by itself needs."""
         return {"num_replicas": self._ranks.size, "rank": self._ranks.rank}
+
+    def configure_ddp(self) -> None:
+        """Wrap the module, and have gradients added up in the order of every run."""
+        super().configure_ddp()
+        assert isinstance(self.model, DistributedDataParallel)
+        settle(self.model)
 
     def backward(self, closure_loss: Any, *arguments: Any, **named: Any) -> Any:
         """Compute gradients that average to those of the whole batch."""

@@ -86,9 +86,12 @@ class Parallel:
             self._joined = True
 
     def _replicate(self, model: nn.Module) -> nn.Module:
-        from rung.torch.replica import Replica  # noqa: PLC0415 - of no use to a single process
+        from rung.torch.buckets import settle  # noqa: PLC0415 - of no use to a single process
+        from rung.torch.replica import Replica  # noqa: PLC0415 - as above
 
-        return Replica(model, find_unused_parameters=self._find_unused)
+        replica = Replica(model, find_unused_parameters=self._find_unused)
+        settle(replica)
+        return replica
 
     def _shard(self, model: nn.Module) -> nn.Module:
         from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415 - as above

@@ -98,6 +98,8 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
         """Give the trainer back the losses that it had not logged yet."""
         if self._trainer is None:
             raise CannotFollow("call callback.train(trainer) in place of trainer.train()")
+        if self._shared is not None:
+            self._shared.settle()
         if self._kept is not None:
             trainer = self._trainer
             trainer._tr_loss += self._kept["loss"]

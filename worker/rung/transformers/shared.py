@@ -13,11 +13,13 @@ from typing import Any, Final
 import structlog
 import torch
 from accelerate.data_loader import prepare_data_loader
+from torch.nn.parallel import DistributedDataParallel
 
 from rung import core
 from rung.loop import Course
 from rung.loop.errors import CannotFollow
 from rung.loop.sharing import Entries, is_indexed
+from rung.torch.buckets import settle
 from rung.torch.order import Part
 from rung.torch.sharing import with_batches
 from rung.transformers import labels
@@ -86,6 +88,12 @@ class SharedTrainer:
             return type(self._trainer).get_batch_samples(self._trainer, *arguments)
         finally:
             self._fetching = False
+
+    def settle(self) -> None:
+        """Have gradients added up in the order of every run; the trainer has wrapped its model."""
+        for module in self._trainer.model_wrapped.modules():
+            if isinstance(module, DistributedDataParallel):
+                settle(module)
 
     def begin(self, batch: int) -> None:
         """Begin an epoch, or go on in it at a batch."""
