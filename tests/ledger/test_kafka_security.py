@@ -202,5 +202,6 @@ async def test_settings_that_do_not_fit_the_port(safe: Safe, listener: str, prot
         timeout_s=2,
         request_timeout_s=1,
     )
-    with pytest.raises(LedgerUnavailable, match="RUNG_KAFKA_SECURITY_PROTOCOL"):
+    with pytest.raises(LedgerUnavailable, match="RUNG_KAFKA_SECURITY_PROTOCOL") as raised:
         await KafkaLedger.open(safe.url(listener), settings=chosen)
+    assert ("RUNG_KAFKA_SSL_CERTFILE" in str(raised.value)) == (listener == "MUTUAL")

@@ -29,6 +29,7 @@ _HEDGE_S: Final = 0.5
 _WAIT_S_MIN: Final = 0.05
 _WAIT_S_MAX: Final = 1.0
 _IDLE_MS: Final = 9 * 60 * 1000
+_WANTED: Final = " And does it want a certificate of yours (RUNG_KAFKA_SSL_CERTFILE)?"
 
 T = TypeVar("T")
 
@@ -235,9 +236,11 @@ async def connect(address: Address, settings: KafkaSettings, topics: Sequence[st
         await cluster.persist(cluster.refresh, "connecting")
     except LedgerError as error:
         await cluster.close()
+        certificate = "SSL" in settings.security_protocol and settings.ssl_certfile is None
         raise type(error)(
             f"{address}: {error}. Is it the right address, and does "
             f"RUNG_KAFKA_SECURITY_PROTOCOL ({settings.security_protocol}) fit that port?"
+            f"{_WANTED if certificate else ''}"
             if error.retriable
             else str(error)
         ) from error.__cause__
