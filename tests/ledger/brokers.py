@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import itertools
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
+
+from aiokafka.admin import AIOKafkaAdminClient
 
 from rung.events import LedgerUnavailable
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, create
@@ -51,6 +53,15 @@ def started(name: str, folder: Path) -> Iterator[Broker]:
 def settings(**changes: float) -> KafkaSettings:
     """Return settings for tests: nothing waits for long, and Tansu is asked often."""
     return KafkaSettings(**{"timeout_s": 20, "fetch_wait_s": 0.1, **changes})  # type: ignore[arg-type]
+
+
+@contextlib.asynccontextmanager
+async def administration(broker: KafkaBroker) -> AsyncIterator[AIOKafkaAdminClient]:
+    """Give what an operator's tools can do to the cluster."""
+    client = AIOKafkaAdminClient(bootstrap_servers=broker.address)
+    await client.start()
+    yield client
+    await client.close()
 
 
 async def once_there(attempt: Callable[[], Awaitable[T]]) -> T:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ledger.brokers import KAFKA, Ground, once_there, reasons
+from ledger.brokers import KAFKA, Ground, administration, once_there, reasons
 from ledger.chain import Chain, hold
 from ledger.conformance import draft, take
 from rung.events import LedgerDamaged, LedgerError, LedgerUnavailable, partition_of, topic
@@ -66,6 +66,18 @@ async def chains(ledger: Ledger, count: int) -> AsyncIterator[list[Chain]]:
 async def grown(chains: list[Chain], more: int = 20) -> None:
     """Wait until all writers got further."""
     await asyncio.gather(*(chain.grown(more) for chain in chains))
+
+
+async def in_sync(cluster: KafkaCluster) -> None:
+    """Wait until no replica is behind: while one is, whatever is lost next is the second."""
+    async with administration(cluster.brokers[0]) as client:
+        while True:
+            partitions = [
+                at for each in await client.describe_topics() for at in each["partitions"]
+            ]
+            if all(set(at["isr"]) == set(at["replicas"]) for at in partitions):
+                return
+            await asyncio.sleep(0.05)
 
 
 async def test_killed_and_started_again(kafka: KafkaBroker, tmp_path: Path) -> None:
@@ -209,6 +221,7 @@ async def test_one_of_three_paused(three: KafkaCluster, tmp_path: Path) -> None:
     async with chains(ledger, 12) as writers:
         for broker in three.brokers[1:]:
             await grown(writers)
+            await in_sync(three)
             broker.pause()
             await grown(writers)
             (position,) = await ledger.append([draft(key, b"0")])

@@ -1,21 +1,20 @@
 """A ledger's topics on a cluster: made, checked, and refused where they do not fit."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, RecordsToDelete
+from aiokafka.admin import NewPartitions, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.structs import TopicPartition
 from kafka.admin import KafkaAdminClient
 from structlog.testing import capture_logs
 
-from ledger.brokers import TANSU, Broker, Ground, once_there, settings, started
+from ledger.brokers import TANSU, Broker, Ground, administration, once_there, settings, started
 from ledger.conformance import draft, read_all, take
 from rung.events import (
     TOPICS,
@@ -45,15 +44,6 @@ AT = partition_of("k", 4)
 def place(shared_kafka: KafkaBroker, tmp_path: Path) -> Ground:
     """Give a new ledger on Apache Kafka."""
     return Ground(shared_kafka.url, tmp_path / "objects")
-
-
-@asynccontextmanager
-async def administration(broker: KafkaBroker) -> AsyncIterator[AIOKafkaAdminClient]:
-    """Give what an operator's tools can do to the cluster."""
-    client = AIOKafkaAdminClient(bootstrap_servers=broker.address)
-    await client.start()
-    yield client
-    await client.close()
 
 
 async def trim(broker: KafkaBroker, url: str, name: str, partition: int, before: int) -> None:

@@ -16,6 +16,7 @@ _SMALL: Final = {
     "background.threads": "2",
     "broker.heartbeat.interval.ms": "500",
     "broker.session.timeout.ms": "5000",
+    "controller.socket.timeout.ms": "5000",
     "group.coordinator.threads": "1",
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
