@@ -44,7 +44,9 @@ def test_what_was_sent_survives_sigkill(tmp_path: Path) -> None:
     with agent_end(tmp_path) as agent:
         agent.reading.clear()
         environment = os.environ | agent.environment
-        process = subprocess.Popen([sys.executable, "-c", _REPORTING], env=environment)
+        process = subprocess.Popen(
+            [sys.executable, "-c", _REPORTING], env=environment, cwd=tmp_path
+        )
         agent.reading.set()
         assert process.wait() == -signal.SIGKILL
         agent.wait_for_end()
@@ -57,6 +59,7 @@ def test_a_process_without_its_agent_ends(tmp_path: Path) -> None:
         process = subprocess.Popen(
             [sys.executable, "-c", _WAITING],
             env=os.environ | agent.environment,
+            cwd=tmp_path,
             stderr=subprocess.PIPE,
             text=True,
         )
