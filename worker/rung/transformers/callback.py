@@ -95,7 +95,7 @@ class Callback(transformers.TrainerCallback):  # type: ignore[misc]  # may not b
             return trainer.train(resume_from_checkpoint=str(folder))
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_more: Any) -> None:
-        """Give the trainer back the losses that it had not logged yet."""
+        """Prepare the ranks, and give the trainer back the losses that it had not logged yet."""
         if self._trainer is None:
             raise CannotFollow("call callback.train(trainer) in place of trainer.train()")
         if self._shared is not None:
