@@ -23,6 +23,7 @@ from rung.host.observed_ledger import ObservedLedger
 from rung.host.observed_store import ObservedStore
 from rung.host.vital import VITALS
 from rung.ledger import SqliteLedger
+from rung.ledger.import_record import check_imported
 from rung.metrics.service import serve as serve_metrics
 from rung.metrics.store import SeriesStore
 from rung.objects import FolderStore
@@ -79,6 +80,7 @@ async def run(
     bind(ledger=ledger.id)
 
     try:
+        await check_imported(ledger)
         async with asyncio.TaskGroup() as group:
             services = [
                 group.create_task(work)
