@@ -110,6 +110,10 @@ def test_moving_up(machine: Installation, cluster: LocalCluster, tmp_path: Path)
     assert "decisions are the same" in told
     assert "were there already" in told
     start(cluster)
+    again = User(tmp_path, environment).rung(
+        *("ledger", "import", "ledger.jsonl", "--ledger", environment["RUNG_LEDGER"]), check=False
+    )
+    assert "services use this ledger (searcher on" in again.stderr, again
 
     del environment["RUNG_DATA"]
     environment["RUNG_TOKEN"] = cluster.token
