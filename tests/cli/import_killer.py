@@ -15,7 +15,7 @@ import os
 import signal
 import sqlite3
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +31,7 @@ FILE: Final = "ledger.db"
 
 def watch(point: int, count: "itertools.count[int]") -> None:
     """Have this process kill itself before a statement on the ledger's file."""
-    connect = sqlite3.connect
+    connect: Callable[..., sqlite3.Connection] = sqlite3.connect
 
     def trace(_: str) -> None:
         if next(count) == point:
@@ -43,7 +43,7 @@ def watch(point: int, count: "itertools.count[int]") -> None:
             connection.set_trace_callback(trace)
         return connection
 
-    sqlite3.connect = traced
+    sqlite3.connect = traced  # type: ignore[assignment]
 
 
 def watch_appends(point: int) -> None:
