@@ -1,6 +1,6 @@
 // Starts the page: sign-in, the bar on top, and which view the address asks for.
 
-import { forgetToken, get, setToken, takeTokenFromAddress, token } from "./api.js";
+import { decoded, forgetToken, get, setToken, takeTokenFromAddress, token } from "./api.js";
 import { h, say } from "./dom.js";
 import { ExperimentPage } from "./experiment.js";
 import { many } from "./format.js";
@@ -21,7 +21,7 @@ export function tellLive(state, text) {
 
 function route() {
   const [path, query] = location.hash.slice(1).split("?");
-  const [, kind, id, tab] = path.split("/").map(decodeURIComponent);
+  const [, kind, id, tab] = path.split("/").map(decoded);
   if (!token()) return signIn();
   if (kind === "x" && id) return open("experiment", id, tab || "search", new URLSearchParams(query));
   return open("list");
