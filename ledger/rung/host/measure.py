@@ -107,6 +107,15 @@ HTTP_REQUESTS: Final = METER.counter(
 HTTP_SECONDS: Final = METER.histogram(
     "rung_http_seconds", "Time of an answer; of a stream, how long it was listened to.", "route"
 )
+HTTP_CONNECTIONS: Final = METER.gauge(
+    "rung_http_connections", "Open connections, by port: http, probe.", "port"
+)
+HTTP_CONNECTIONS_CUT: Final = METER.counter(
+    "rung_http_connections_cut_total",
+    "Connections that were refused or cut: limits, time-outs, malformed requests.",
+    "port",
+    "reason",
+)
 
 # Agents -----------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from rung.gateway.app import make_app
 from rung.gateway.config import Settings
 from rung.gateway.context import CONTEXT, Audit
 from rung.gateway.series import Series
+from rung.host.connection import Connections
 from rung.ledger import Ledger
 from rung.objects import ObjectStore
 
@@ -46,14 +47,19 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
         LedgerError: the ledger cannot be followed any more.
     """
     app = make_app(ledger, store, token=token, series=series, audit=audit, settings=settings)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
+    connections = Connections(app[CONTEXT].settings.limits, port="http")
+    app.middlewares.insert(0, connections.watch)
+    runner = web.AppRunner(
+        app, access_log=None, shutdown_timeout=SHUTDOWN_S, logger=connections.logger
+    )
     await runner.setup()
+    assert runner.server is not None
     try:
-        await web.SockSite(runner, listener).start()
-        address, port = listener.getsockname()[:2]
-        _log.info("gateway serves", address=f"{address}:{port}")
-        if started is not None:
-            started()
-        await app[CONTEXT].views.failed()
+        with connections.serve(runner.server, [listener]):
+            address, port = listener.getsockname()[:2]
+            _log.info("gateway serves", address=f"{address}:{port}")
+            if started is not None:
+                started()
+            await app[CONTEXT].views.failed()
     finally:
         await runner.cleanup()
