@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import pytest
 
-from rung.events.trial import RunRequested
+from rung.events.trial import CODE_REFUSED, RunRequested
 from searcher.scenario import Scenario, config, kinds
 
 Ending = Literal["finished", "preempted", "failed", "killed", "invalid_hp", "lost", "dropped"]
@@ -134,6 +134,13 @@ def test_a_script_that_never_begins_is_not_tried_for_ever() -> None:
         scenario.exit(0, "failed", fault="missing_module")
     closed, _ = scenario.exit(0, "failed", fault="missing_module")
     assert "in the same way before its first step" in closed.reason  # type: ignore[union-attr]
+
+
+def test_code_that_is_refused_is_not_tried_again() -> None:
+    """No agent unpacks these bytes: the trial is errored at once, and says why."""
+    closed, *_ = one(max_restarts=9).exit(0, "failed", fault=CODE_REFUSED)
+    assert closed.state == "errored"  # type: ignore[union-attr]
+    assert closed.reason == "not tried again: ValueError: no"  # type: ignore[union-attr]
 
 
 def test_a_restart_says_why() -> None:

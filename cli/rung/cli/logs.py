@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -12,6 +13,7 @@ import msgspec
 from rung.cli.complete import experiment_ids
 from rung.cli.link import PATIENCE_FOLLOWING_S, Link, asynchronous, linked
 from rung.cli.output import print_json_line
+from rung.cli.terminal import escape_line
 
 if TYPE_CHECKING:
     from rung.client import AsyncClient, Level, LogLine, ServerEvent
@@ -55,9 +57,10 @@ async def logs(  # noqa: PLR0913 - what lines can be chosen by
     until: str | None,
     limit: int | None,
 ) -> None:
-    """Print what the trials of an experiment, or one trial, printed.
+    r"""Print what the trials of an experiment, or one trial, printed.
 
-    With --json: one line of JSON for each.
+    Colours are kept on a terminal; other escape sequences and characters that cannot be seen are
+    printed as `\x1b`, `\u202e`. With --json: one line of JSON for each, every character kept.
     """
     wanted = Wanted(rank, level, text, since, until)
     async with link.client(PATIENCE_FOLLOWING_S if following else 3.0) as client:
@@ -182,7 +185,8 @@ def _print(line: "LogLine") -> None:
     rank = f" rank {line.rank}" if line.rank else ""
     level = "" if line.level == "info" else f" {line.level.upper()}"
     head = f"{moment:%H:%M:%S}.{line.time_ms % 1000:03} {line.trial_id}{rank}{level}"
-    click.echo(f"{click.style(head, _COLORS.get(line.level, 'bright_black'))} {line.text}")
+    text = escape_line(line.text, colors=sys.stdout.isatty())
+    click.echo(f"{click.style(head, _COLORS.get(line.level, 'bright_black'))} {text}")
 
 
 def _time_ms(option: str, value: str | None) -> int | None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from rung.cli.link import Link, asynchronous, linked
-from rung.cli.output import local_time, print_facts, print_json, print_table
+from rung.cli.output import local_time, print_facts, print_json, print_table, printable
 
 if TYPE_CHECKING:
     from rung.client import Agent, DeadLetter, QueueItem, Status
@@ -64,7 +64,7 @@ def _tell(where: str, found: "Status", agents: "list[Agent]", queue: "list[Queue
         if len(queue) > 20:
             click.echo(f"and {len(queue) - 20} more")
         for reason in dict.fromkeys(item.reason for item in queue if item.reason):
-            click.echo(f"Cannot be placed: {reason}")
+            click.echo(f"Cannot be placed: {printable(reason)}")
 
 
 def _tell_agents(here: "list[Agent]") -> None:

@@ -134,7 +134,7 @@ def _detach(path: Path, port: int, slots: int | None) -> Server:
             )
         time.sleep(0.05)
     raise RungError(
-        said.read_text().strip().removeprefix("Error: ")
+        said.read_text(errors="replace").strip().removeprefix("Error: ")
         or f"`rung up` ended with exit code {process.returncode} and could not say why: is the"
         f" disk of {path} full? Without --detach it tells the terminal"
     )

@@ -5,7 +5,7 @@ numbered from 1; the allocation is `<trial_id>.<run>`. A report that names anoth
 trial's current one comes from a life that no longer counts.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from msgspec import Struct
 
@@ -198,6 +198,10 @@ class TrialValidated(Struct, frozen=True, kw_only=True):
     run: int
     steps_completed: int
     metrics: dict[str, MetricValue]
+
+
+CODE_REFUSED: Final = "code_refused"
+"""The `fault` of a run whose code archive the agent does not unpack; no agent ever will."""
 
 
 class TrialExited(Struct, frozen=True, kw_only=True, omit_defaults=True):

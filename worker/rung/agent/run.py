@@ -100,7 +100,8 @@ class Run:
         try:
             ending = await self._delivered(await self._live())
         except (CodeUnusable, InvalidEntrypoint, NotStarted, RungError, OSError) as error:
-            ending = Ending("failed", None, None, f"the run could not start: {error}")
+            fault = error.fault if isinstance(error, CodeUnusable) else ""
+            ending = Ending("failed", None, None, f"the run could not start: {error}", fault)
             self._reports.note("error", ending.message, self._rank)
         finally:
             self._departure.close()
