@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from rung.cli.link import Link, asynchronous, linked
-from rung.cli.output import local_time, print_facts, print_json, print_table
+from rung.cli.output import local_time, print_facts, print_json, print_table, printable
 
 if TYPE_CHECKING:
     from rung.client import Agent, DeadLetter, QueueItem, Status
@@ -49,6 +49,8 @@ def _tell(where: str, found: "Status", agents: "list[Agent]", queue: "list[Queue
             ("dead letters", found.dead_letters or None),
         ]
     )
+    for warning in found.warnings:
+        click.echo(f"Warning: {printable(warning)}")
     click.echo()
     _tell_agents([agent for agent in agents if agent.state in {"joined", "draining"}])
     if queue:
