@@ -102,7 +102,9 @@ async def test_a_wrong_token_is_asked_for_again(site: Site, browser: Browser) ->
     await browser.says("Token", ".signin")
     await browser.type("wrong")
     await browser.press("Enter")
-    await browser.says("That token is not this server's", ".signin")
+    await browser.says(
+        "The server does not accept this token. `rung up` makes a new one at each start", ".signin"
+    )
     await browser.type(TOKEN)
     await browser.press("Enter")
     await browser.says("No experiments yet")

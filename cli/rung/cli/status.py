@@ -49,6 +49,8 @@ def _tell(where: str, found: "Status", agents: "list[Agent]", queue: "list[Queue
             ("dead letters", found.dead_letters or None),
         ]
     )
+    for warning in found.warnings:
+        click.echo(f"Warning: {printable(warning)}")
     click.echo()
     _tell_agents([agent for agent in agents if agent.state in {"joined", "draining"}])
     if queue:

@@ -3,6 +3,7 @@
     async with AsyncClient(url, token) as client:
         submitted = await client.submit(Path("experiment.yaml").read_text())
 
+`AsyncClient(data=Path("~/.rung").expanduser())` finds the `rung up` of a data folder by itself.
 `Client` has the same methods for scripts without an event loop.
 """
 
@@ -53,9 +54,9 @@ from rung.client._error import (
     Unauthorized,
     Unreachable,
 )
+from rung.client._location import Location, of_folder, of_url
 from rung.client._sse import ServerEvent
 from rung.client._sync import Client
-from rung.client._transport import Location
 
 __all__ = [
     "ENDED",
@@ -106,4 +107,6 @@ __all__ = [
     "Validated",
     "Validation",
     "Verdict",
+    "of_folder",
+    "of_url",
 ]

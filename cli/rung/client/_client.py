@@ -13,8 +13,9 @@ from msgspec import Struct
 from rung import answer
 from rung.client._download import download
 from rung.client._error import ServerFailed
+from rung.client._location import Locate, Location, of_folder
 from rung.client._sse import ServerEvent, follow
-from rung.client._transport import Locate, Location, Query, Transport
+from rung.client._transport import Query, Transport
 
 A = TypeVar("A", bound=Struct)
 
@@ -30,11 +31,12 @@ Level = Literal["debug", "info", "warning", "error", "critical"]
 class AsyncClient:
     """A client of one gateway; use it with `async with`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - three ways to say where it is
         self,
         url: str = "http://127.0.0.1:8080",
         token: str | None = None,
         *,
+        data: Path | None = None,
         locate: Locate | None = None,
         patience_s: float = PATIENCE_S,
         timeout_s: float = TIMEOUT_S,
@@ -44,13 +46,18 @@ class AsyncClient:
         Args:
             url: where it is.
             token: what it lets one in with.
+            data: in place of the two, the data folder of a `rung up` of this user on this machine:
+                it is reached by the folder's Unix socket, with the folder's token, also after it
+                was started again.
             locate: finds it in place of the two, anew before each further try.
             patience_s: how long to go on trying while nobody answers.
             timeout_s: how long to wait for one answer.
         """
-        self._transport = Transport(
-            locate or (lambda: Location(url, token)), patience_s=patience_s, timeout_s=timeout_s
-        )
+
+        def where() -> Location:
+            return Location(url, token) if data is None else of_folder(data, token)
+
+        self._transport = Transport(locate or where, patience_s=patience_s, timeout_s=timeout_s)
 
     async def __aenter__(self) -> Self:
         """Return the client."""

@@ -100,6 +100,9 @@ class Status(Struct, kw_only=True):
     experiments: Annotated[dict[str, int], Meta(description="state → how many")]
     pools: list[PoolStatus]
     dead_letters: int
+    warnings: Annotated[
+        list[str], Meta(description="what the operator should see to, a sentence or two each")
+    ] = []
 
 
 class Health(Struct, kw_only=True):

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import os
 from pathlib import Path
 from typing import get_args
 
@@ -62,6 +63,7 @@ def main(  # noqa: PLR0913 - one for each option
 ) -> None:
     """Offer this machine's slots to a resource pool until SIGTERM."""
     become_subreaper()
+    umask = os.umask(0o077)  # what it writes is for its owner; its trials keep the user's
     try:
         journal.log_to(service="agent")
         raise_open_files()
@@ -80,6 +82,7 @@ def main(  # noqa: PLR0913 - one for each option
             cache=cache,
             cache_bytes=cache_bytes,
             cold=cold,
+            trial_umask=umask,
         )
         asyncio.run(live(place, settings, parent_pipe))
     except ValueError as error:

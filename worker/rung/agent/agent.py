@@ -92,6 +92,7 @@ class Agent:
             cuda=any(slot.kind == "cuda" for slot in self._slots),
             cold=settings.cold,
             hidden=self._depot.hidden_variables() | hidden_variables(),
+            umask=settings.trial_umask,
             lost=self._renew,
         )
         self._renewing = asyncio.Lock()

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -43,6 +43,8 @@ class Context:
     settings: Settings
     series: Series | None
     audit: Audit | None
+    warnings: Callable[[], Sequence[str]]
+    """Returns what the operator should see to."""
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server goes down, so that streams end."""
     integrity: Integrity = field(init=False)

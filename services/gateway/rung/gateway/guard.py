@@ -23,7 +23,7 @@ OPEN_PATHS: Final = frozenset({"/api/v1/openapi.json", "/api/v1/schema/experimen
 _HOW: Final = (
     "send the header `Authorization: Bearer TOKEN`; the token is printed by `rung up` and lies in "
     "the file `token` of its data folder (~/.rung unless --data or RUNG_DATA says otherwise), "
-    "readable by its owner alone"
+    "readable by its owner alone; `rung up` makes a new one at each start (not with --keep-token)"
 )
 
 

@@ -1,7 +1,7 @@
 """The gateway's shell: serves on a socket until cancelled."""
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
@@ -25,10 +25,12 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
     store: ObjectStore,
     *,
     listener: socket.socket,
+    local: socket.socket | None = None,
     token: str,
     series: Series | None = None,
     audit: Audit | None = None,
     settings: Settings | None = None,
+    warnings: Callable[[], Sequence[str]] | None = None,
     started: Callable[[], object] | None = None,
 ) -> None:
     """Serve the API and the page until cancelled.
@@ -37,16 +39,26 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
         ledger: read from, and appended to.
         store: where code goes and checkpoints lie.
         listener: a socket that listens; closed at the end.
+        local: a Unix socket that listens, for clients on this machine; closed at the end.
         token: what a client must know.
         series: curves and logs.
         audit: decides an experiment again.
         settings: limits and time-outs.
+        warnings: returns what the status warns of.
         started: called once requests are answered.
 
     Raises:
         LedgerError: the ledger cannot be followed any more.
     """
-    app = make_app(ledger, store, token=token, series=series, audit=audit, settings=settings)
+    app = make_app(
+        ledger,
+        store,
+        token=token,
+        series=series,
+        audit=audit,
+        settings=settings,
+        warnings=warnings,
+    )
     connections = Connections(app[CONTEXT].settings.limits, port="http")
     app.middlewares.insert(0, connections.watch)
     runner = web.AppRunner(
@@ -55,7 +67,8 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
     await runner.setup()
     assert runner.server is not None
     try:
-        with connections.serve(runner.server, [listener]):
+        listeners = [listener] if local is None else [listener, local]
+        with connections.serve(runner.server, listeners):
             address, port = listener.getsockname()[:2]
             _log.info("gateway serves", address=f"{address}:{port}")
             if started is not None:

@@ -71,7 +71,14 @@ function signIn(refused = false) {
       "form",
       { class: "signin panel", onsubmit: enter },
       h("h1", {}, "Rung"),
-      refused ? h("p", { class: "problem", role: "alert" }, "That token is not this server's.") : null,
+      refused
+        ? h(
+            "p",
+            { class: "problem", role: "alert" },
+            "The server does not accept this token. `rung up` makes a new one at each start:" +
+              " open the address that it printed, or enter the new token here.",
+          )
+        : null,
       h("label", { for: "token" }, "Token"),
       input,
       h(
@@ -109,6 +116,10 @@ async function pulse() {
     if (status.dead_letters) {
       const title = "Messages that a service could not take in; `rung status` names them";
       parts.push(h("span", { class: "problem", title }, many(status.dead_letters, "dead letter")));
+    }
+    if (status.warnings?.length) {
+      const title = status.warnings.join("\n");
+      parts.push(h("span", { class: "problem", title }, many(status.warnings.length, "warning")));
     }
     installation.replaceChildren(...parts);
     installation.title = `Rung ${status.version}`;

@@ -61,6 +61,7 @@ async def show_status(request: web.Request) -> web.Response:
             experiments=counts,
             pools=[present_pool.pool_status(pool) for pool in context.views.pools()],
             dead_letters=context.views.letter_count(),
+            warnings=list(context.warnings()),
         )
     )
 
