@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -255,25 +255,3 @@ async def test_already_there() -> None:
     with pytest.raises(LedgerError, match="pool 'default' has a history in this ledger"):
         await import_(ledger, await exported(other))
     assert await contents(ledger) == before
-
-
-class StutteringLedger(MemoryLedger):
-    """Writes an append twice, as a ledger on Kafka may when an acknowledgement is lost."""
-
-    async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        """Return where the second copy lies."""
-        await super().append(drafts)
-        return await super().append(drafts)
-
-
-async def test_what_is_written_twice_ends_an_import() -> None:
-    """Decisions name their facts' positions, so an import into which something came is refused."""
-    lines = await exported(await original())
-    with pytest.raises(LedgerError, match=r"is at 1 now.*begin again with an empty ledger"):
-        await import_(StutteringLedger(), _one_fact(lines))
-
-
-def _one_fact(lines: list[bytes]) -> list[bytes]:
-    """Return an export of the first fact alone."""
-    header = json.loads(lines[0])
-    return [json.dumps({**header, "records": 1}).encode(), lines[1]]

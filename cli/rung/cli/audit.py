@@ -111,6 +111,8 @@ def tell(found: "Audit") -> None:
         )
         for line in verdict.unreadable:
             click.echo(f"  cannot be decided again: {printable(line)}")
+    for line in found.imports:
+        click.echo(f"import: {printable(line)}")
     for item in found.differences[:_SHOWN]:
         click.echo(
             f"{item.process} differs: {item.key}, fact at position {item.position},"
@@ -124,6 +126,8 @@ def tell(found: "Audit") -> None:
         click.echo(f"All {found.decisions:,} decisions are the same.")
     elif found.differences:
         click.echo("The record differs from what is decided today.")
+    elif found.imports:
+        click.echo("The record contradicts what was imported.")
     else:
         click.echo("None differs, but not all of the record can be decided again.")
 

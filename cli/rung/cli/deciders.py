@@ -7,6 +7,7 @@ import msgspec
 from rung import answer
 from rung.checkpoint_gc.machine import CheckpointGC
 from rung.host import Difference, Process, Verdict, audit
+from rung.host.import_audit import audit_imports
 from rung.ledger import Ledger
 from rung.scheduler.machine import Scheduler
 from rung.searcher.machine import Searcher
@@ -28,8 +29,9 @@ async def audit_all(ledger: Ledger, experiment_id: str | None = None) -> answer.
         )
         for process in DECIDERS
     ]
+    imports = await audit_imports(ledger, experiment_id)
     return answer.Audit(
-        same=all(verdict.same for verdict in verdicts),
+        same=all(verdict.same for verdict in verdicts) and not imports,
         decisions=sum(verdict.decisions for verdict in verdicts),
         differences=[
             _difference(verdict.process, item)
@@ -37,6 +39,7 @@ async def audit_all(ledger: Ledger, experiment_id: str | None = None) -> answer.
             for item in verdict.differences
         ],
         verdicts=[_verdict(verdict) for verdict in verdicts],
+        imports=imports,
     )
 
 

@@ -26,6 +26,7 @@ from rung.host.observed_ledger import ObservedLedger
 from rung.host.observed_store import ObservedStore
 from rung.host.vital import VITALS
 from rung.ledger import Ledger, SqliteLedger
+from rung.ledger.import_record import check_imported
 from rung.metrics.embedded import SET_ASIDE as SERIES_SET_ASIDE
 from rung.metrics.recovery import Recovery
 from rung.metrics.store import SeriesStore
@@ -109,6 +110,7 @@ async def run(  # noqa: PLR0913 - what it is started with
         ready(warnings())
 
     try:
+        await check_imported(ledger)
         async with asyncio.TaskGroup() as group:
             services = [
                 group.create_task(work)

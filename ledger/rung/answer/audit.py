@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 Decision = Annotated[
     dict[str, Any] | None, Meta(description="its `type` and `data`; null: there is none")
@@ -32,9 +32,12 @@ class Verdict(Struct, kw_only=True):
 
 
 class Audit(Struct, kw_only=True):
-    """Whether every decision on record is what is decided today."""
+    """Whether every decision on record is what is decided today, and imported ones were kept."""
 
     same: bool
     decisions: int
     differences: list[Difference]
     verdicts: Annotated[list[Verdict], Meta(description="one per decider")]
+    imports: Annotated[
+        list[str], Meta(description="what contradicts the imports on record, a line each")
+    ] = field(default_factory=list[str])

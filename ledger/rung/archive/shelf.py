@@ -13,7 +13,13 @@ from rung.events.errors import LedgerError
 from rung.ledger.line import DECISIONS, FACTS_OF
 from rung.objects import ObjectStore
 
-GROUPS: Final = {**DECISIONS, topic.METRICS: (), topic.LOGS: (), topic.DEADLETTER: ()}
+GROUPS: Final = {
+    **DECISIONS,
+    topic.METRICS: (),
+    topic.LOGS: (),
+    topic.DEADLETTER: (),
+    topic.IMPORTS: (),
+}
 """What is archived: facts with the decisions on them, and what has none."""
 TOPICS: Final = (*FACTS_OF, *GROUPS)
 """In the order in which to list them: decisions first, for they are stored after their facts."""

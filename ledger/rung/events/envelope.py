@@ -44,6 +44,7 @@ from rung.events.experiment import (
     ResumeRequested,
     SearchPlanned,
 )
+from rung.events.ledger_import import ImportCompleted, ImportKeysListed, ImportStarted
 from rung.events.metric import AgentBeat, LogsPrinted, MessageRejected, MetricsReported
 from rung.events.topic import TOPICS
 from rung.events.trial import (
@@ -105,6 +106,9 @@ Payload = (
     | LogsPrinted
     | AgentBeat
     | MessageRejected
+    | ImportStarted
+    | ImportKeysListed
+    | ImportCompleted
 )
 """Every event that may lie in the ledger."""
 
@@ -114,6 +118,7 @@ _SUBJECTS: Final = (
     "trial_id",
     "experiment_id",
     "agent_id",
+    "import_id",
     "topic",
 )
 

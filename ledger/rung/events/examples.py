@@ -39,6 +39,12 @@ from rung.events.experiment import (
     ResumeRequested,
     SearchPlanned,
 )
+from rung.events.ledger_import import (
+    ImportCompleted,
+    ImportedKey,
+    ImportKeysListed,
+    ImportStarted,
+)
 from rung.events.metric import (
     AgentBeat,
     LogLine,
@@ -67,6 +73,7 @@ _E: Final = "k3f9x2ma"
 _T: Final = "k3f9x2ma.17"
 _A: Final = "k3f9x2ma.17.2"
 _C: Final = "0f8e2c61-6f0a-4f3e-9a57-3f1f0c1de0aa"
+_LEDGER: Final = "5d0c1b7e-3f46-4a52-9b3d-7e8f21c6a904"
 _DIGEST: Final = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 _SPEC: Final = RunSpec(
     experiment_id=_E,
@@ -281,5 +288,24 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
         reader="searcher",
         reason="not an event: JSON is malformed",
         value="{",
+    ),
+    ImportStarted(
+        ledger_id=_LEDGER,
+        import_id=_DIGEST,
+        exported_from="b8d3c0f2-94a5-4c1e-8f0e-2a6c7d1b5e43",
+        exported_by="0.1.0",
+        experiment=None,
+        records=1834,
+        experiments=2,
+        starts={"experiments": [0, 12], "searches": [0, 7]},
+    ),
+    ImportKeysListed(
+        ledger_id=_LEDGER,
+        import_id=_DIGEST,
+        part=0,
+        keys=[ImportedKey(topic="searches", key=_E, records=61, digest=_DIGEST)],
+    ),
+    ImportCompleted(
+        ledger_id=_LEDGER, import_id=_DIGEST, records=1834, forwarded=2, lost=1, undeleted=0
     ),
 )

@@ -27,6 +27,7 @@ from rung.host.probe import probe
 from rung.host.share import Share, Whole
 from rung.host.vital import VITALS
 from rung.ledger import Ledger
+from rung.ledger.import_record import check_imported
 from rung.ledger.opening import open_ledger
 from rung.objects import ObjectStore, open_store
 
@@ -192,9 +193,18 @@ async def open_patiently(url: str, snapshots: ObjectStore | None = None) -> Ledg
 
 
 async def observed(url: str, snapshots: ObjectStore | None = None) -> Ledger:
-    """Open a ledger as `open_patiently` does, whose use can be watched; log lines say its id."""
+    """Open a ledger as `open_patiently` does, whose use can be watched; log lines say its id.
+
+    Raises:
+        LedgerError: it cannot be used, or an import into it is not complete.
+    """
     ledger = ObservedLedger(await open_patiently(url, snapshots))
     journal.bind(ledger=ledger.id)
+    try:
+        await check_imported(ledger)
+    except BaseException:
+        await ledger.close()
+        raise
     return ledger
 
 

@@ -15,9 +15,9 @@ from rung.events import topic
 from rung.events.errors import LedgerError
 from rung.ledger.line import DECISIONS, STREAMS, VERSION, Header, line_of
 from rung.ledger.port import Ledger, Record
-from rung.ledger.restore import Imported, import_
+from rung.ledger.restore import Imported, Undone, import_
 
-__all__ = ["Imported", "Sink", "export", "history", "import_"]
+__all__ = ["Imported", "Sink", "Undone", "export", "history", "import_"]
 
 Ends = dict[tuple[str, int], int]
 """Where each partition of each topic ends."""

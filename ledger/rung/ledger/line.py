@@ -24,7 +24,7 @@ DECISIONS: Final = {
     topic.POOLS: (topic.PLACEMENTS,),
 }
 """Each topic of facts with the topics of decisions on them."""
-STREAMS: Final = (topic.METRICS, topic.LOGS)
+STREAMS: Final = (topic.METRICS, topic.LOGS, topic.IMPORTS)
 FACTS_OF: Final = {name: facts for facts, names in DECISIONS.items() for name in names}
 _TOPICS: Final = (*DECISIONS, *FACTS_OF, *STREAMS)
 

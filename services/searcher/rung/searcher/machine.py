@@ -71,6 +71,7 @@ from rung.events.experiment import (
     ResumeRequested,
     SearchPlanned,
 )
+from rung.events.ledger_import import ImportCompleted, ImportKeysListed, ImportStarted
 from rung.events.metric import AgentBeat, LogsPrinted, MessageRejected, MetricsReported
 from rung.events.trial import (
     RunEnded,
@@ -191,7 +192,7 @@ def _evolve(  # noqa: C901, PLR0912, PLR0915 - one case per event
             pass  # of other topics
         case AllocationSignaled() | AllocationLost() | AllocationDropped() | AllocationAddressed():
             pass  # of other topics
-        case MessageRejected():
+        case MessageRejected() | ImportStarted() | ImportKeysListed() | ImportCompleted():
             pass  # of other topics
         case MoveRequested() | DrainRequested():
             pass  # of other topics
