@@ -18,6 +18,7 @@ from rung.checkpoint_gc.service import serve as serve_checkpoint_gc
 from rung.cli.data_folder import DataFolder, DataFolderError
 from rung.cli.deciders import audit_all
 from rung.gateway.service import serve as serve_gateway
+from rung.host.disk import Disk
 from rung.host.journal import bind
 from rung.host.observed_ledger import ObservedLedger
 from rung.host.observed_store import ObservedStore
@@ -26,6 +27,7 @@ from rung.ledger import SqliteLedger
 from rung.metrics.service import serve as serve_metrics
 from rung.metrics.store import SeriesStore
 from rung.objects import FolderStore
+from rung.objects.name import INCOMING
 from rung.scheduler.service import serve as serve_scheduler
 from rung.searcher.service import serve as serve_searcher
 
@@ -77,6 +79,10 @@ async def run(
     store = ObservedStore(FolderStore(folder.objects))
     series = SeriesStore(folder.series, ledger_id=ledger.id)
     bind(ledger=ledger.id)
+    disk = Disk([folder.ledger, folder.objects / INCOMING])
+    checks = contextlib.ExitStack()
+    checks.callback(disk.close)
+    checks.enter_context(VITALS.check("disk", disk.look))
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -104,6 +110,7 @@ async def run(
             for service in services:
                 service.cancel()
     finally:
+        checks.close()
         await series.close()
         await ledger.close()
 

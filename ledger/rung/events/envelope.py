@@ -15,6 +15,9 @@ from rung.events.allocation import (
     AgentJoined,
     AgentLeft,
     AgentLost,
+    AgentRefused,
+    AgentResumed,
+    AgentSuspended,
     AllocationAddressed,
     AllocationDropped,
     AllocationGranted,
@@ -92,6 +95,9 @@ Payload = (
     | DrainRequested
     | AgentLeft
     | AgentLost
+    | AgentSuspended
+    | AgentResumed
+    | AgentRefused
     | AllocationRequested
     | AllocationWithdrawn
     | MoveRequested
