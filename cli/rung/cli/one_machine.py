@@ -21,6 +21,7 @@ from rung.cli.deciders import audit_all
 from rung.events import UndecodableEvent, decode, partition_of, topic
 from rung.events.allocation import AgentJoined
 from rung.gateway.service import serve as serve_gateway
+from rung.host.disk import Disk
 from rung.host.journal import bind
 from rung.host.observed_ledger import ObservedLedger
 from rung.host.observed_store import ObservedStore
@@ -31,6 +32,7 @@ from rung.metrics.embedded import SET_ASIDE as SERIES_SET_ASIDE
 from rung.metrics.recovery import Recovery
 from rung.metrics.store import SeriesStore
 from rung.objects import FolderStore
+from rung.objects.name import INCOMING
 from rung.scheduler.service import serve as serve_scheduler
 from rung.searcher.service import serve as serve_searcher
 
@@ -97,6 +99,10 @@ async def run(  # noqa: PLR0913 - what it is started with
     series = SeriesStore(folder.series, ledger_id=ledger.id)
     recovery = Recovery(ledger, series)
     bind(ledger=ledger.id)
+    disk = Disk([folder.ledger, folder.objects / INCOMING])
+    checks = contextlib.ExitStack()
+    checks.callback(disk.close)
+    checks.enter_context(VITALS.check("disk", disk.look))
 
     def warnings() -> list[str]:
         return [*folder.warnings, *filter(None, [recovery.problem]), *_set_aside(folder)]
@@ -127,7 +133,7 @@ async def run(  # noqa: PLR0913 - what it is started with
                         token=folder.token,
                         series=series,
                         audit=partial(audit_all, ledger),
-                        warnings=warnings,
+                        problems=warnings,
                         started=started,
                     ),
                     tell(),
@@ -139,6 +145,7 @@ async def run(  # noqa: PLR0913 - what it is started with
             for service in services:
                 service.cancel()
     finally:
+        checks.close()
         await series.close()
         await ledger.close()
 

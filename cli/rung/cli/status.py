@@ -10,6 +10,8 @@ from rung.cli.output import local_time, print_facts, print_json, print_table, pr
 if TYPE_CHECKING:
     from rung.client import Agent, DeadLetter, QueueItem, Status
 
+_HERE: Final = frozenset({"joined", "suspended", "draining"})
+"""States of agents that live."""
 _LETTERS: Final = 5
 """How many dead letters are shown."""
 
@@ -49,10 +51,10 @@ def _tell(where: str, found: "Status", agents: "list[Agent]", queue: "list[Queue
             ("dead letters", found.dead_letters or None),
         ]
     )
-    for warning in found.warnings:
-        click.echo(f"Warning: {printable(warning)}")
+    for problem in found.problems:
+        click.echo(f"Problem: {printable(problem)}")
     click.echo()
-    _tell_agents([agent for agent in agents if agent.state in {"joined", "draining"}])
+    _tell_agents([agent for agent in agents if agent.state in _HERE])
     if queue:
         click.echo()
         print_table(
@@ -86,10 +88,12 @@ def _tell_agents(here: "list[Agent]") -> None:
         ]
         for agent in here
     ]
-    if any(agent.state == "draining" for agent in here):
+    if any(agent.state != "joined" for agent in here):
         heads.insert(3, "state")
         for row, agent in zip(rows, here, strict=True):
-            row.insert(3, f"draining: {agent.reason}" if agent.state == "draining" else "joined")
+            row.insert(
+                3, agent.state if agent.state == "joined" else f"{agent.state}: {agent.reason}"
+            )
     print_table(heads, rows, right=["slots", "in use"])
 
 

@@ -15,6 +15,9 @@ from rung.events.allocation import (
     AgentJoined,
     AgentLeft,
     AgentLost,
+    AgentRefused,
+    AgentResumed,
+    AgentSuspended,
     AllocationAddressed,
     AllocationDropped,
     AllocationGranted,
@@ -93,6 +96,9 @@ Payload = (
     | DrainRequested
     | AgentLeft
     | AgentLost
+    | AgentSuspended
+    | AgentResumed
+    | AgentRefused
     | AllocationRequested
     | AllocationWithdrawn
     | MoveRequested

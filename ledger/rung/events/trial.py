@@ -226,6 +226,8 @@ class TrialExited(Struct, frozen=True, kw_only=True, omit_defaults=True):
     that cannot be told, or where it was none."""
     steps_completed: int | None = None
     """The last step that the run reported, stored or restored; None if there was none."""
+    machine: bool = False
+    """Whether a failure is the machine's, such as a full disk: it does not count as a restart."""
 
 
 class RunEnded(Struct, frozen=True, kw_only=True):

@@ -85,7 +85,7 @@ TRIAL_RESTARTS: Final = METER.counter(
 SLOTS: Final = METER.gauge("rung_slots", "Slots of a pool, `free` or `used`.", "pool", "state")
 AGENTS: Final = METER.gauge(
     "rung_agents",
-    "A pool's agents: `alive`, `draining`, or `lost` within a day.",
+    "A pool's agents: `alive`, `suspended`, `draining`, or `lost` within a day.",
     "pool",
     "state",
 )
@@ -120,6 +120,9 @@ HTTP_CONNECTIONS_CUT: Final = METER.counter(
 # Agents -----------------------------------------------------------------------------------------
 
 RUNS: Final = METER.gauge("rung_runs", "Runs on an agent, `preparing` or `running`.", "state")
+AGENT_SUSPENDED: Final = METER.gauge(
+    "rung_agent_suspended", "1 while an agent takes nothing new because its disk fails, else 0."
+)
 SPOOL_RECORDS: Final = METER.gauge(
     "rung_spool_records", "Facts that an agent holds because the ledger has them not yet."
 )

@@ -80,7 +80,7 @@ class SourceFolder:
             CodeUnusable: there is no such archive, it is damaged, or a member is refused.
             OSError: the folder cannot be written.
         """
-        target = self._work / allocation_id
+        target = self.folder_of(allocation_id)
         if digest is None:
             target.mkdir()
             return Source(target, frameworks=True)
@@ -89,9 +89,13 @@ class SourceFolder:
             self._frameworks[digest] = wants_frameworks(target)
         return Source(target, self._frameworks[digest])
 
+    def folder_of(self, allocation_id: str) -> Path:
+        """Return a run's working folder."""
+        return self._work / allocation_id
+
     def discard(self, allocation_id: str) -> None:
         """Delete a run's working folder."""
-        remove_tree(self._work / allocation_id)
+        remove_tree(self.folder_of(allocation_id))
 
     def _unpacked(self, digest: str) -> Path:
         target = self._code / digest

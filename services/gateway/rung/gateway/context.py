@@ -43,7 +43,7 @@ class Context:
     settings: Settings
     series: Series | None
     audit: Audit | None
-    warnings: Callable[[], Sequence[str]]
+    problems: Callable[[], Sequence[str]]
     """Returns what the operator should see to."""
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server goes down, so that streams end."""

@@ -30,7 +30,7 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
     series: Series | None = None,
     audit: Audit | None = None,
     settings: Settings | None = None,
-    warnings: Callable[[], Sequence[str]] | None = None,
+    problems: Callable[[], Sequence[str]] | None = None,
     started: Callable[[], object] | None = None,
 ) -> None:
     """Serve the API and the page until cancelled.
@@ -44,7 +44,7 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
         series: curves and logs.
         audit: decides an experiment again.
         settings: limits and time-outs.
-        warnings: returns what the status warns of.
+        problems: returns what the operator should look at, for the status.
         started: called once requests are answered.
 
     Raises:
@@ -57,7 +57,7 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
         series=series,
         audit=audit,
         settings=settings,
-        warnings=warnings,
+        problems=problems,
     )
     connections = Connections(app[CONTEXT].settings.limits, port="http")
     app.middlewares.insert(0, connections.watch)

@@ -42,6 +42,9 @@ from rung.events.allocation import (
     AgentJoined,
     AgentLeft,
     AgentLost,
+    AgentRefused,
+    AgentResumed,
+    AgentSuspended,
     AllocationAddressed,
     AllocationDropped,
     AllocationGranted,
@@ -139,7 +142,9 @@ def _evolve(  # noqa: C901, PLR0912, PLR0915 - one case per event
             lifecycle.report(experiment, event)
         case TrialExited():
             message = event.message or event.outcome
-            end = lifecycle.End(event.outcome, message, event.fault, event.steps_completed)
+            end = lifecycle.End(
+                event.outcome, message, event.fault, event.steps_completed, machine=event.machine
+            )
             lifecycle.end_run(experiment, state.phase, event.trial_id, event.run, end)
         case RunEnded():
             end = lifecycle.End(event.outcome, event.reason)
@@ -195,6 +200,8 @@ def _evolve(  # noqa: C901, PLR0912, PLR0915 - one case per event
         case MessageRejected() | ImportStarted() | ImportKeysListed() | ImportCompleted():
             pass  # of other topics
         case MoveRequested() | DrainRequested():
+            pass  # of other topics
+        case AgentSuspended() | AgentResumed() | AgentRefused():
             pass  # of other topics
         case _:
             assert_never(event)

@@ -113,13 +113,13 @@ async function pulse() {
       const title = going.map((agent) => `${agent.id}: ${agent.reason}`).join("\n");
       parts.push(h("span", { class: "problem", title }, `${many(draining, "agent")} draining`));
     }
+    if (status.problems.length) {
+      const title = status.problems.join("\n");
+      parts.push(h("span", { class: "problem", title }, many(status.problems.length, "problem")));
+    }
     if (status.dead_letters) {
       const title = "Messages that a service could not take in; `rung status` names them";
       parts.push(h("span", { class: "problem", title }, many(status.dead_letters, "dead letter")));
-    }
-    if (status.warnings?.length) {
-      const title = status.warnings.join("\n");
-      parts.push(h("span", { class: "problem", title }, many(status.warnings.length, "warning")));
     }
     installation.replaceChildren(...parts);
     installation.title = `Rung ${status.version}`;
