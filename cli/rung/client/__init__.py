@@ -43,7 +43,7 @@ from rung.answer import (
     Validation,
     Verdict,
 )
-from rung.client._client import Action, AsyncClient, Level
+from rung.client._client import Action, AsyncClient, Level, Order
 from rung.client._error import (
     ClientError,
     Conflict,
@@ -87,6 +87,7 @@ __all__ = [
     "LogLine",
     "LogPage",
     "NotFound",
+    "Order",
     "Plan",
     "PoolStatus",
     "ProblemItem",
