@@ -45,6 +45,7 @@ from rung.events.experiment import (
     SearchPlanned,
 )
 from rung.events.metric import AgentBeat, LogsPrinted, MessageRejected, MetricsReported
+from rung.events.seal import PartitionSealed, PartitionTrimmed
 from rung.events.topic import TOPICS
 from rung.events.trial import (
     RunEnded,
@@ -105,6 +106,8 @@ Payload = (
     | LogsPrinted
     | AgentBeat
     | MessageRejected
+    | PartitionSealed
+    | PartitionTrimmed
 )
 """Every event that may lie in the ledger."""
 
@@ -114,6 +117,7 @@ _SUBJECTS: Final = (
     "trial_id",
     "experiment_id",
     "agent_id",
+    "place",
     "topic",
 )
 

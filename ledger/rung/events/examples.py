@@ -47,6 +47,7 @@ from rung.events.metric import (
     MetricRow,
     MetricsReported,
 )
+from rung.events.seal import PartitionSealed, PartitionTrimmed, SealedGroup
 from rung.events.trial import (
     RunEnded,
     RunRequested,
@@ -68,6 +69,7 @@ _T: Final = "k3f9x2ma.17"
 _A: Final = "k3f9x2ma.17.2"
 _C: Final = "0f8e2c61-6f0a-4f3e-9a57-3f1f0c1de0aa"
 _DIGEST: Final = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+_LEDGER: Final = "6f1c0a52-51d5-4c1e-9d0a-7e7a6f3f2b11"
 _SPEC: Final = RunSpec(
     experiment_id=_E,
     trial_id=_T,
@@ -281,5 +283,28 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
         reader="searcher",
         reason="not an event: JSON is malformed",
         value="{",
+    ),
+    PartitionSealed(
+        ledger=_LEDGER,
+        topic="metrics",
+        partition=3,
+        number=41,
+        first=1207,
+        last=1208,
+        count=2,
+        groups=[SealedGroup(name="5ac2f4e17b0d9366a1c08e42d7b1930f", count=2, digest=_DIGEST)],
+        checksums="3q2+78r+ur4=",
+        digest=_DIGEST,
+        previous=_DIGEST,
+        key=_DIGEST,
+        signature=_DIGEST + _DIGEST,
+    ),
+    PartitionTrimmed(
+        ledger=_LEDGER,
+        topic="logs",
+        partition=3,
+        first=1000,
+        key=_DIGEST,
+        signature=_DIGEST + _DIGEST,
     ),
 )

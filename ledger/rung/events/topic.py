@@ -23,6 +23,7 @@ METRICS: Final = "metrics"
 LOGS: Final = "logs"
 HEARTBEATS: Final = "heartbeats"
 DEADLETTER: Final = "deadletter"
+SEALS: Final = "seals"
 
 TOPICS: Final[dict[str, Topic]] = {
     topic.name: topic
@@ -36,6 +37,7 @@ TOPICS: Final[dict[str, Topic]] = {
         Topic(LOGS, "trial_id", "stream"),
         Topic(HEARTBEATS, "agent_id", "stream"),
         Topic(DEADLETTER, "topic", "stream"),
+        Topic(SEALS, "place", "stream"),
     )
 }
 
