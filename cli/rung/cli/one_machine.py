@@ -18,11 +18,15 @@ from rung.checkpoint_gc.service import serve as serve_checkpoint_gc
 from rung.cli.data_folder import DataFolder, DataFolderError
 from rung.cli.deciders import audit_all
 from rung.gateway.service import serve as serve_gateway
+from rung.host.anchor import Anchor
 from rung.host.journal import bind
 from rung.host.observed_ledger import ObservedLedger
 from rung.host.observed_store import ObservedStore
+from rung.host.sealer import Sealer, sealing
 from rung.host.vital import VITALS
 from rung.ledger import SqliteLedger
+from rung.ledger.seals import FILE as KEY_FILE
+from rung.ledger.seals import SealKey
 from rung.metrics.service import serve as serve_metrics
 from rung.metrics.store import SeriesStore
 from rung.objects import FolderStore
@@ -56,7 +60,11 @@ def listen(port: int) -> socket.socket:
 
 
 async def run(
-    folder: DataFolder, listener: socket.socket, slots: int | None, started: Callable[[], None]
+    folder: DataFolder,
+    listener: socket.socket,
+    slots: int | None,
+    started: Callable[[], None],
+    anchor: str | None = None,
 ) -> None:
     """Run every service and the agent until SIGTERM or SIGINT, then go down in good order.
 
@@ -65,6 +73,7 @@ async def run(
         listener: where the gateway answers.
         slots: how many the agent offers; as many as the machine has, if not given.
         started: called once the gateway answers.
+        anchor: a file or an URL that gets the signed heads of the seals.
 
     Raises:
         RungError: the folder's ledger or series cannot be opened, a service failed, or the agent
@@ -73,13 +82,15 @@ async def run(
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    key = SealKey.load_or_create(folder.path / KEY_FILE)
     ledger = ObservedLedger(await SqliteLedger.open(folder.ledger))
+    sealer = Sealer(ledger, key, anchor=Anchor(anchor) if anchor else None)
     store = ObservedStore(FolderStore(folder.objects))
     series = SeriesStore(folder.series, ledger_id=ledger.id)
     bind(ledger=ledger.id)
 
     try:
-        async with asyncio.TaskGroup() as group:
+        async with sealing(sealer), asyncio.TaskGroup() as group:
             services = [
                 group.create_task(work)
                 for work in (
@@ -93,7 +104,7 @@ async def run(
                         listener=listener,
                         token=folder.token,
                         series=series,
-                        audit=partial(audit_all, ledger),
+                        audit=partial(audit_all, ledger, keys=key.trusted),
                         started=started,
                     ),
                 )

@@ -4,6 +4,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from rung.answer.seal import SealReport
+
 Decision = Annotated[
     dict[str, Any] | None, Meta(description="its `type` and `data`; null: there is none")
 ]
@@ -32,9 +34,12 @@ class Verdict(Struct, kw_only=True):
 
 
 class Audit(Struct, kw_only=True):
-    """Whether every decision on record is what is decided today."""
+    """Whether the record is what was sealed, and every decision what is decided today."""
 
     same: bool
     decisions: int
     differences: list[Difference]
     verdicts: Annotated[list[Verdict], Meta(description="one per decider")]
+    seals: Annotated[
+        SealReport | None, Meta(description="what holding the record against its seals found")
+    ] = None

@@ -9,7 +9,7 @@ import msgspec
 
 from rung.events import TOPICS, partition_of, topic
 from rung.events.errors import LedgerError
-from rung.ledger.line import FACTS_OF, Header, Parsed, parse_header, parse_line
+from rung.ledger.line import FACTS_OF, Header, Parsed, is_end, parse_header, parse_line
 from rung.ledger.port import Draft, Ledger
 
 _BATCH_RECORDS: Final = 10_000
@@ -107,7 +107,11 @@ class _Spool:
         header = parse_header(first)
         self._database.execute("BEGIN")
         for number, line in numbered:
-            self._take(number, parse_line(line, number))
+            if is_end(line):  # `rung.ledger.seals.exported` verifies it, and the seals
+                break
+            parsed = parse_line(line, number)
+            if parsed.topic != topic.SEALS:  # of other positions: the new ledger makes its own
+                self._take(number, parsed)
         self._database.execute("COMMIT")
         self._check_count(header)
 

@@ -5,6 +5,7 @@ Decision 0020 says what they protect from, and what not.
 """
 
 from rung.ledger.seals.chain import (
+    HEADS,
     SEALED,
     TRIMMED,
     Chains,
@@ -25,6 +26,7 @@ from rung.ledger.seals.key import ENVIRONMENT, FILE, SealKey, parse_public, sign
 __all__ = [
     "ENVIRONMENT",
     "FILE",
+    "HEADS",
     "SEALED",
     "TRIMMED",
     "Chains",

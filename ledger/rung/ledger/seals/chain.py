@@ -28,7 +28,8 @@ SEALED: Final = tuple(name for name in TOPICS if name not in {topic.HEARTBEATS, 
 TRIMMED: Final = frozenset({topic.METRICS, topic.LOGS, topic.DEADLETTER})
 """Topics whose oldest records retention may remove: those that no decision rests on."""
 SOURCE: Final = "/rung/sealer"
-_HEADS: Final = "seals"
+HEADS: Final = "seals"
+"""Name of the snapshots that hold the signed heads."""
 _READ: Final = 1000
 _encoder: Final = msgspec.json.Encoder()
 
@@ -225,13 +226,13 @@ async def read_heads(ledger: Ledger, partition: int) -> Heads | None:
         ValueError: what it keeps are no heads.
         LedgerError: it cannot be read.
     """
-    data = await ledger.snapshot(_HEADS, partition)
+    data = await ledger.snapshot(HEADS, partition)
     return None if data is None else decode_heads(data)
 
 
 async def save_heads(ledger: Ledger, heads: Heads) -> None:
     """Keep signed heads, in place of older ones."""
-    await ledger.save_snapshot(_HEADS, heads.partition, _encoder.encode(heads))
+    await ledger.save_snapshot(HEADS, heads.partition, _encoder.encode(heads))
 
 
 def decode_heads(data: bytes) -> Heads:

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Final, Self
 
+from blake3 import blake3
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import (
     Ed25519PrivateKey,
@@ -29,7 +30,10 @@ from rung.events.errors import LedgerError
 FILE: Final = "seal.key"
 """The key's file in a data folder."""
 ENVIRONMENT: Final = "RUNG_SEAL_KEY"
-"""Names the key's file in a cluster."""
+"""Names the key in a cluster."""
+_SECRET_LETTERS_MIN: Final = 32
+_CONTEXT: Final = "rung 2026-11-22 seal key v1"
+"""Of the derivation; another one gives other keys."""
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
 _PEM: Final = re.compile(rb"-----BEGIN ([A-Z ]+)-----.+?-----END \1-----", re.DOTALL)
 
@@ -68,6 +72,31 @@ class SealKey:
                 f"{path} holds no private key: write one with `openssl genpkey -algorithm ed25519`"
             )
         return cls(private, frozenset(public))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the key that an option or a variable names.
+
+        Args:
+            text: the path of a file, the PEM itself, or a secret of at least 32 characters, of
+                which the key is derived.
+
+        Raises:
+            LedgerError: it is none of these.
+        """
+        if text.lstrip().startswith("-----BEGIN"):
+            private, public = _parse(text.encode(), Path(ENVIRONMENT))
+            if private is not None:
+                return cls(private, frozenset(public))
+        elif text.startswith(("/", "./", "~/")):
+            return cls.load(Path(text).expanduser())
+        elif len(text) >= _SECRET_LETTERS_MIN:
+            seed = blake3(text.encode(), derive_key_context=_CONTEXT).digest()
+            return cls(Ed25519PrivateKey.from_private_bytes(seed))
+        raise LedgerError(
+            f"{ENVIRONMENT}: give the path of a file, a private key as PEM, or a secret of at "
+            f"least {_SECRET_LETTERS_MIN} characters, such as `openssl rand -hex 32` prints"
+        )
 
     @classmethod
     def load_or_create(cls, path: Path) -> Self:

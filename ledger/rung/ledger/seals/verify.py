@@ -4,16 +4,17 @@ Every seal is checked (signature, chain), then the records of its range; then th
 those of an anchor, by which a cut end is found. Memory does not grow with the ledger.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
-from msgspec import Struct, field
-
+from rung.answer.seal import Kind, SealProblem, SealReport, Unsealed
 from rung.events import LedgerDamaged, LedgerError, LedgerTrimmed, UndecodableEvent, decode, topic
 from rung.events.seal import PartitionSealed
 from rung.ledger.port import Record
 from rung.ledger.seals.chain import (
+    HEADS,
     SEALED,
     TRIMMED,
     Accepted,
@@ -24,13 +25,10 @@ from rung.ledger.seals.chain import (
 )
 from rung.ledger.seals.digest import RangeHasher, group_name, group_of, unpack_checksums
 
-Kind = Literal["altered", "missing", "seal", "heads", "export"]
-"""What is wrong: records differ, or are gone; a seal; the signed heads; an export as a whole."""
-
 _READ: Final = 2000
 _SEALS: Final = 1000
 """So many seals are checked at a time, those of one partition together."""
-_NAMED: Final = 20
+NAMED: Final = 20
 """So many records of a range are named one by one."""
 
 Place = tuple[str, int]
@@ -63,52 +61,6 @@ class Readable(Protocol):
     async def snapshot(self, name: str, partition: int) -> bytes | None:
         """Return the newest snapshot saved under the name."""
         ...
-
-
-class SealProblem(Struct, frozen=True, kw_only=True):
-    """Something that differs from what was sealed."""
-
-    kind: Kind
-    topic: str
-    partition: int
-    first: int | None
-    """The position of the first record concerned; null: none is."""
-    last: int | None
-    text: str
-
-
-class Unsealed(Struct, frozen=True, kw_only=True):
-    """Records behind the newest seal of a partition: nothing vouches for them yet."""
-
-    topic: str
-    partition: int
-    first: int
-    count: int
-
-
-class SealReport(Struct, kw_only=True):
-    """What verifying found."""
-
-    ledger: str
-    sealed: bool = False
-    """Whether there are seals at all."""
-    since: str | None = None
-    """When the oldest seal was made."""
-    seals: int = 0
-    records: int = 0
-    """Which are as they were sealed."""
-    keys: list[str] = field(default_factory=list[str])
-    """The public keys that signed."""
-    compared: bool = False
-    """Whether those were held against a key that was given, or that of the installation."""
-    problems: list[SealProblem] = field(default_factory=list[SealProblem])
-    unsealed: list[Unsealed] = field(default_factory=list[Unsealed])
-    notes: list[str] = field(default_factory=list[str])
-
-    @property
-    def whole(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.problems
 
 
 class Known(NamedTuple):
@@ -192,7 +144,7 @@ class _Verifier:
     async def _heads(self, partition: int) -> Heads | None:
         """Return the heads that are kept, if they are authentic."""
         try:
-            data = await self._ledger.snapshot("seals", partition)
+            data = await self._ledger.snapshot(HEADS, partition)
             found = None if data is None else decode_heads(data)
         except ValueError as error:
             self._blame("heads", (topic.SEALS, partition), None, None, str(error))
@@ -363,7 +315,7 @@ class _Verifier:
                 if not records or records[0].position != position:
                     await self._explain(place, seal)
                     return
-                hasher.add(records)
+                await asyncio.to_thread(hasher.add, records)
                 kept += records
                 position = records[-1].position + 1
         except LedgerTrimmed as error:
@@ -403,9 +355,9 @@ class _Verifier:
         self, place: Place, seal: PartitionSealed, records: list[Record], *, complete: bool = True
     ) -> None:
         """Say which records of a range differ."""
-        different = _differing(seal, records)
+        different = differing(seal, records)
         groups = _differing_groups(place, seal, records) if complete else set[str]()
-        for record in different[:_NAMED]:
+        for record in different[:NAMED]:
             self._blame(
                 "altered",
                 place,
@@ -414,7 +366,7 @@ class _Verifier:
                 f"{_name(place)} {record.position} (key {record.key!r}) is not the record that "
                 "was sealed: it was altered",
             )
-        if len(different) > _NAMED or (complete and not different):
+        if len(different) > NAMED or (complete and not different):
             about = f", of {', '.join(sorted(groups))}" if groups else ""
             self._blame(
                 "altered",
@@ -529,8 +481,8 @@ class _Verifier:
                         place,
                         end,
                         wanted - 1,
-                        f"positions {end} to {wanted - 1} of {_name(place)}: sealed, and gone; its "
-                        "end was cut off",
+                        f"positions {end} to {wanted - 1} of {_name(place)}: sealed, and gone; "
+                        "its end was cut off",
                     )
                 first = max(sealed, await self._ledger.start(name, partition))
                 if end > first:
@@ -587,7 +539,7 @@ class _Verifier:
         problem = SealProblem(
             kind=kind, topic=place[0], partition=place[1], first=first, last=last, text=text
         )
-        if problem not in self._report.problems[-_NAMED:]:
+        if problem not in self._report.problems[-NAMED:]:
             self._report.problems.append(problem)
 
 
@@ -626,7 +578,7 @@ async def _read_whole(
     return found
 
 
-def _differing(seal: PartitionSealed, records: Sequence[Record]) -> list[Record]:
+def differing(seal: PartitionSealed, records: Sequence[Record]) -> list[Record]:
     """Return the records of a range whose checksums are not those that were sealed."""
     if seal.count != seal.last - seal.first + 1:
         return []

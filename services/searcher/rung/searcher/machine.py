@@ -72,6 +72,7 @@ from rung.events.experiment import (
     SearchPlanned,
 )
 from rung.events.metric import AgentBeat, LogsPrinted, MessageRejected, MetricsReported
+from rung.events.seal import PartitionSealed, PartitionTrimmed
 from rung.events.trial import (
     RunEnded,
     RunRequested,
@@ -191,7 +192,7 @@ def _evolve(  # noqa: C901, PLR0912, PLR0915 - one case per event
             pass  # of other topics
         case AllocationSignaled() | AllocationLost() | AllocationDropped() | AllocationAddressed():
             pass  # of other topics
-        case MessageRejected():
+        case MessageRejected() | PartitionSealed() | PartitionTrimmed():
             pass  # of other topics
         case MoveRequested() | DrainRequested():
             pass  # of other topics
