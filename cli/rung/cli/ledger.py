@@ -113,19 +113,22 @@ async def export(
     """Write the ledger, or one experiment (ID) of it, as JSON lines.
 
     It can be taken while Rung runs. `rung ledger import` reads it elsewhere, and
-    `rung audit --ledger FILE` audits it.
+    `rung audit --ledger FILE` audits it. It carries the seals of what it holds, and is signed
+    where the installation's key is at hand.
     """
     from rung.cli.records import resolve  # noqa: PLC0415 - only where it is needed
+    from rung.cli.verify import key_of  # noqa: PLC0415 - see above
     from rung.ledger.archive import export as write  # noqa: PLC0415 - see above
 
+    key = key_of(source or link.data)
     async with opened_for(link, source) as opened:
         name = None if experiment_id is None else await resolve(opened, experiment_id)
         if output is None:
             out = cast("IO[bytes]", _Shown()) if sys.stdout.isatty() else sys.stdout.buffer
-            await write(opened, out, experiment_id=name)
+            await write(opened, out, experiment_id=name, key=key)
             return
         with _replacing(output) as file:
-            count = await write(opened, file, experiment_id=name)
+            count = await write(opened, file, experiment_id=name, key=key)
     if link.json:
         print_json({"file": str(output), "records": count})
     else:

@@ -56,6 +56,7 @@ from rung.events.metric import (
     MetricRow,
     MetricsReported,
 )
+from rung.events.seal import PartitionSealed, PartitionTrimmed, SealedGroup
 from rung.events.trial import (
     RunEnded,
     RunRequested,
@@ -329,5 +330,28 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
     ),
     ImportCompleted(
         ledger_id=_LEDGER, import_id=_DIGEST, records=1834, forwarded=2, lost=1, undeleted=0
+    ),
+    PartitionSealed(
+        ledger=_LEDGER,
+        topic="metrics",
+        partition=3,
+        number=41,
+        first=1207,
+        last=1208,
+        count=2,
+        groups=[SealedGroup(name="5ac2f4e17b0d9366a1c08e42d7b1930f", count=2, digest=_DIGEST)],
+        checksums="3q2+78r+ur4=",
+        digest=_DIGEST,
+        previous=_DIGEST,
+        key=_DIGEST,
+        signature=_DIGEST + _DIGEST,
+    ),
+    PartitionTrimmed(
+        ledger=_LEDGER,
+        topic="logs",
+        partition=3,
+        first=1000,
+        key=_DIGEST,
+        signature=_DIGEST + _DIGEST,
     ),
 )

@@ -152,6 +152,9 @@ ARCHIVE_SEGMENTS: Final = METER.counter(
 ARCHIVE_LAG_RECORDS: Final = METER.gauge(
     "rung_archive_lag_records", "Records of the ledger that are not in the archive yet."
 )
+SEALED_RECORDS: Final = METER.counter(
+    "rung_sealed_records_total", "Records that were sealed, by topic.", "topic"
+)
 
 
 def build() -> str:

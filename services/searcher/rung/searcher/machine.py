@@ -76,6 +76,7 @@ from rung.events.experiment import (
 )
 from rung.events.ledger_import import ImportCompleted, ImportKeysListed, ImportStarted
 from rung.events.metric import AgentBeat, LogsPrinted, MessageRejected, MetricsReported
+from rung.events.seal import PartitionSealed, PartitionTrimmed
 from rung.events.trial import (
     RunEnded,
     RunRequested,
@@ -197,7 +198,9 @@ def _evolve(  # noqa: C901, PLR0912, PLR0915 - one case per event
             pass  # of other topics
         case AllocationSignaled() | AllocationLost() | AllocationDropped() | AllocationAddressed():
             pass  # of other topics
-        case MessageRejected() | ImportStarted() | ImportKeysListed() | ImportCompleted():
+        case ImportStarted() | ImportKeysListed() | ImportCompleted():
+            pass  # of other topics
+        case MessageRejected() | PartitionSealed() | PartitionTrimmed():
             pass  # of other topics
         case MoveRequested() | DrainRequested():
             pass  # of other topics
