@@ -1,10 +1,13 @@
 """The spool: durable, in order, bounded."""
 
 import asyncio
+import contextlib
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -122,13 +125,62 @@ async def test_names(tmp_path: Path, spool: Spool) -> None:
     await nameless.close()
 
 
-@pytest.mark.parametrize("content", [b"no database at all, but long enough to be read as one"])
-async def test_damaged(tmp_path: Path, content: bytes) -> None:
-    """A file that is no spool is refused with what to do."""
+@pytest.mark.parametrize("damage", ["everything", "header", "page", "mark"])
+async def test_damaged(damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is set aside as it is, and the agent begins another, above its earlier incarnations."""
     path = tmp_path / "spool.db"
-    path.write_bytes(content * 100)
-    with pytest.raises(SpoolRefused, match="move it away"):
-        Spool(path).open("a1", "host")
+    spool = Spool(path)
+    spool.open("a1", "host")
+    first = await spool.start_incarnation()
+    await spool.durable(spool.put(*(_started(run) for run in range(1_000))))
+    await spool.close()
+    _damage(path, damage)
+    before = path.read_bytes()
+    now = time.time()
+    monkeypatch.setattr("rung.agent.spool_file.time.time", lambda: now + 5)
+    again = Spool(path)
+    again.open("a1", "host")
+    assert again.id != spool.id
+    assert (again.agent_id, again.backlog) == ("a1", 0)
+    assert await again.start_incarnation() > first
+    await again.durable(again.put(_started(1)))
+    await again.close()
+    (aside,) = path.parent.glob("spool.db.damaged-*Z")
+    assert aside.read_bytes() == before
+
+
+def _damage(path: Path, damage: str) -> None:
+    if damage == "mark":
+        with contextlib.closing(sqlite3.connect(path)) as db, db:
+            db.execute("UPDATE mark SET value = '1x' WHERE name = 'forgotten'")
+        return
+    data = bytearray(path.read_bytes())
+    where = {"everything": slice(None), "header": slice(0, 100), "page": slice(8192, 12288)}[
+        damage
+    ]
+    data[where] = b"!" * len(data[where])
+    path.write_bytes(data)
+
+
+async def test_killed_while_it_is_set_aside(tmp_path: Path) -> None:
+    """The next start renames the rest: no write-ahead log stays beside another's file."""
+    path = tmp_path / "spool.db"
+    log = path.with_name("spool.db-wal")
+    spool = Spool(path)
+    spool.open("a1", "host")
+    await spool.durable(spool.put(_started(1)))
+    written = log.read_bytes()
+    await spool.close()
+    path.unlink()
+    log.write_bytes(written)
+    path.with_name("spool.damaged").touch()
+    again = Spool(path)
+    again.open("a1", "host")
+    assert (again.id != spool.id, again.backlog) == (True, 0)
+    assert not path.with_name("spool.damaged").exists()
+    (aside,) = path.parent.glob("spool.db.damaged-*Z-wal")
+    assert aside.read_bytes() == written
+    await again.close()
 
 
 async def test_newer(spool: Spool) -> None:
@@ -185,7 +237,7 @@ async def test_full_disk(tmp_path: Path) -> None:
         run += 1
     room = asyncio.Event()
     spool.when_room(room.set)
-    assert spool._full or not room.is_set()
+    assert spool.unwritable or not room.is_set()
     spool._file._db.execute("PRAGMA max_page_count = 100000")
     await room.wait()
     await spool.durable(run)

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ import pytest
 
 from client.scripted import TOKEN, Answer, Scripted
 from rung.cli.__main__ import run
+from rung.cli.data_folder import DataFolder
 
 EXPERIMENT = "/experiments/k3v9x2ab"
 """Path of the recorded experiment."""
@@ -46,14 +46,13 @@ Rung = Callable[..., Result]
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
     """Return a server that the data folder in RUNG_DATA leads to."""
     data = tmp_path / "data"
-    data.mkdir()
     monkeypatch.setenv("RUNG_DATA", str(data))
     for name in ("RUNG_URL", "RUNG_TOKEN"):
         monkeypatch.delenv(name, raising=False)
-    with Scripted() as scripted:
+    with Scripted() as scripted, contextlib.closing(DataFolder.open(data)) as folder:
         (data / "token").write_text(f"{TOKEN}\n")
-        facts = {"url": scripted.url, "pid": os.getpid()}
-        (data / "server.json").write_bytes(msgspec.json.encode(facts))
+        scripted.listen(folder.listen())
+        folder.announce(scripted.url, ready=True)
         yield scripted
 
 

@@ -20,7 +20,7 @@ def test_a_file_that_a_loss_of_power_left_empty_is_written_anew(name: str, tmp_p
     assert (tmp_path / "token").read_text() == f"{token}\n"
     assert (tmp_path / "version").read_text() == f"{LAYOUT_VERSION}\n"
     assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
-    with contextlib.closing(DataFolder.open(tmp_path)) as folder:
+    with contextlib.closing(DataFolder.open(tmp_path, keep_token=True)) as folder:
         assert folder.token == token
 
 

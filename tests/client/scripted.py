@@ -1,6 +1,7 @@
 """A server that answers what a test tells it to, on a real socket, in a thread of its own."""
 
 import asyncio
+import socket
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -73,6 +74,10 @@ class Scripted:
     def requested(self, path: str) -> list[Request]:
         """Return the requests of a path."""
         return [request for request in self.requests if request.path == path]
+
+    def listen(self, listener: socket.socket) -> None:
+        """Serve on a socket besides."""
+        self._run(web.SockSite(self._runner, listener).start())
 
     def __enter__(self) -> Self:
         """Serve on a free port."""

@@ -274,6 +274,7 @@ def _judge(status: ClusterStatus, now: datetime) -> None:
         for pool in status.pools
         if pool.waiting and not pool.agents
     ]
+    wrong += [f"pool {pool.name}: {problem}" for pool in status.pools for problem in pool.problems]
     if status.newest_letters and _is_recent(newest := status.newest_letters[0], now):
         count = f"{status.dead_letters:,} in all, the newest at {newest.time} by {newest.reader}"
         wrong.append(f"dead letters: {count}")

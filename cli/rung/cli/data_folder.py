@@ -1,7 +1,7 @@
 """The data folder of a one-machine installation: what lies where, and who may use it.
 
 One `rung up` at a time holds the folder's lock. The lock belongs to the process, so it is free the
-moment the process is gone, however it went.
+moment the process is gone, however it went. The folder and its contents are for its owner alone.
 """
 
 import contextlib
@@ -9,28 +9,48 @@ import fcntl
 import json
 import os
 import secrets
+import socket
+import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Final, NamedTuple
+from typing import IO, Final
 
-from rung.events import RungError
+from rung.client._data_folder import (
+    SOCKET,
+    DataFolderError,
+    Server,
+    check_owner,
+    holder_of,
+    is_running,
+    is_stopped,
+    read_server,
+    read_token,
+    short_path,
+)
+
+__all__ = [
+    "DataFolder",
+    "DataFolderError",
+    "Server",
+    "check_owner",
+    "default_path",
+    "holder_of",
+    "is_running",
+    "is_stopped",
+    "made",
+    "private",
+    "read_server",
+]
 
 LAYOUT_VERSION: Final = 1
-_WRITING_S: Final = 0.01
-"""Who took the lock writes its number at once."""
-
-
-class DataFolderError(RungError):
-    """The data folder cannot be used; the message says what to do."""
-
-
-class Server(NamedTuple):
-    """How to reach the `rung up` of a data folder."""
-
-    url: str
-    token: str
-    pid: int
+OTHERS: Final = 0o077
+"""The permissions of group and others, which nothing in the folder grants."""
+_LOCK_S_MAX: Final = 0.5
+"""Clients that look whether the lock is held hold it for a moment themselves."""
+_LOCK_RETRY_S: Final = 0.01
+_SECRETS: Final = ("ledger", "log", "agent")
+"""Folders whose files are made private one by one; others as whole folders."""
 
 
 def default_path() -> Path:
@@ -38,30 +58,14 @@ def default_path() -> Path:
     return Path(os.environ.get("RUNG_DATA") or "~/.rung").expanduser()
 
 
-def read_server(data: Path) -> Server:
-    """Return how to reach the server of a data folder.
-
-    Raises:
-        DataFolderError: no `rung up` runs there.
-    """
-    try:
-        facts = json.loads((data / "server.json").read_text())
-        token = (data / "token").read_text().strip()
-        return Server(facts["url"], token, facts["pid"])
-    except (OSError, ValueError, KeyError) as error:
-        raise DataFolderError(
-            f"no Rung runs on {data}: start one with `rung up --data {data}`, "
-            "or name a running one with --url and --token"
-        ) from error
-
-
 @contextlib.contextmanager
 def made(path: Path) -> Iterator[None]:
     """Create a data folder if need be, for a body that writes into it.
 
     Raises:
-        DataFolderError: it cannot be written.
+        DataFolderError: it cannot be written, or belongs to another user.
     """
+    check_owner(path)
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         yield
@@ -72,30 +76,14 @@ def made(path: Path) -> Iterator[None]:
         ) from error
 
 
-def is_running(data: Path) -> bool:
-    """Return whether some process holds the folder's lock."""
-    return holder_of(data) is not None
-
-
-def holder_of(data: Path) -> int | None:
-    """Return the process that holds the folder's lock, None if none does.
-
-    It holds it from its start on, long before it answers.
-    """
+@contextlib.contextmanager
+def private() -> Iterator[int]:
+    """Create files and folders for their owner alone in the body; yield the mask before."""
+    before = os.umask(OTHERS)
     try:
-        with (data / "lock").open("r+") as handle:
-            while True:
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    handle.seek(0)
-                    if (text := handle.read().strip()).isdigit():
-                        return int(text)
-                else:
-                    return None
-                time.sleep(_WRITING_S)
-    except FileNotFoundError:
-        return None
+        yield before
+    finally:
+        os.umask(before)
 
 
 @contextlib.contextmanager
@@ -116,9 +104,11 @@ def locked(path: Path) -> Iterator[None]:
 class DataFolder:
     """An opened data folder, held by this process alone."""
 
-    def __init__(self, path: Path, lock: IO[str], token: str) -> None:
+    def __init__(self, path: Path, lock: IO[str], token: str, warnings: list[str]) -> None:
         self.path = path
         self.token = token
+        self.warnings = warnings
+        """What was found and mended, for people; `rung up` and `rung status` show it."""
         self._lock = lock
 
     @property
@@ -147,37 +137,107 @@ class DataFolder:
         return self.path / "log"
 
     @classmethod
-    def open(cls, path: Path) -> "DataFolder":
-        """Create the folder if need be, check it, and take its lock.
+    def open(cls, path: Path, *, keep_token: bool = False) -> "DataFolder":
+        """Create the folder if need be, check it, make it private, and take its lock.
+
+        Args:
+            path: the folder.
+            keep_token: whether the token of the last start stays valid; a new one is made if not.
 
         Raises:
-            DataFolderError: it cannot be written, another `rung up` holds it, or a newer version
-                wrote it.
+            DataFolderError: it cannot be written, belongs to another user, another `rung up` holds
+                it, a newer version wrote it, or the token to keep is damaged.
         """
         path = path.expanduser().absolute()
-        with made(path), contextlib.ExitStack() as undo:
+        with made(path), private(), contextlib.ExitStack() as undo:
+            warnings = _make_private(path)
             lock = undo.enter_context(_take_lock(path))
             _check_version(path)
-            token = _token(path)
+            (path / "server.json").unlink(missing_ok=True)  # of one that was killed
+            token = _token(path, keep=keep_token)
             (path / "log").mkdir(exist_ok=True)
             undo.pop_all()
-        return cls(path, lock, token)
+        return cls(path, lock, token, warnings)
 
-    def announce(self, url: str) -> None:
-        """Write down how this server is reached, for the command line."""
-        _write(self.path / "server.json", json.dumps({"url": url, "pid": os.getpid()}))
+    def listen(self) -> socket.socket:
+        """Return a Unix socket that listens in the folder, where its owner alone can connect.
+
+        Raises:
+            DataFolderError: the folder cannot be written.
+        """
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with made(self.path), private(), short_path(self.path) as short:
+                (self.path / SOCKET).unlink(missing_ok=True)
+                listener.bind(f"{short}/{SOCKET}")
+                listener.listen()
+        except BaseException:
+            listener.close()
+            raise
+        return listener
+
+    def announce(self, url: str, *, ready: bool, warnings: Sequence[str] = ()) -> None:
+        """Write down how this server is reached, for the command line.
+
+        Args:
+            url: of the page and the API.
+            ready: whether everything is up, not the gateway alone.
+            warnings: what the start found and mended.
+
+        Raises:
+            DataFolderError: the folder cannot be written.
+        """
+        facts = {"url": url, "pid": os.getpid(), "ready": ready, "warnings": list(warnings)}
+        with made(self.path):
+            _write(self.path / "server.json", json.dumps(facts))
 
     def close(self) -> None:
         """Give the folder back."""
-        (self.path / "server.json").unlink(missing_ok=True)
+        for name in ("server.json", SOCKET):
+            (self.path / name).unlink(missing_ok=True)
         self._lock.close()
 
 
+def _make_private(path: Path) -> list[str]:
+    """Take the folder and what lies in it from group and others; return what there is to say.
+
+    What lies deeper is behind folders that are closed then.
+    """
+    mode = stat.S_IMODE(path.stat().st_mode)
+    _close_to_others(path)
+    for entry in path.iterdir():
+        _close_to_others(entry)
+        if entry.name in _SECRETS and entry.is_dir():
+            for file in entry.iterdir():
+                _close_to_others(file)
+    if not mode & OTHERS:
+        return []
+    return [
+        (
+            f"the data folder {path} was open to other users (mode {mode:04o}) and is now for its"
+            " owner alone (0700); think of what they may have read or changed before"
+        )
+    ]
+
+
+def _close_to_others(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):  # removed meanwhile, or a link to nowhere
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & OTHERS:
+            path.chmod(mode & ~OTHERS)
+
+
 def _take_lock(path: Path) -> IO[str]:
-    handle = (path / "lock").open("a+")
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    handle = (path / "lock").open("a+", errors="replace")
+    deadline = time.monotonic() + _LOCK_S_MAX
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() < deadline:
+                time.sleep(_LOCK_RETRY_S)
+                continue
         handle.seek(0)
         holder = handle.read().strip()
         handle.close()
@@ -198,7 +258,7 @@ def _check_version(path: Path) -> None:
     if not text:
         _write(file, str(LAYOUT_VERSION))
         return
-    if not text.isdigit():
+    if not (text.isascii() and text.isdigit()):
         raise DataFolderError(
             f"{file} says {text!r}, which is no version: is {path} a data folder?"
         )
@@ -209,8 +269,11 @@ def _check_version(path: Path) -> None:
         )
 
 
-def _token(path: Path) -> str:
-    token = _read(path / "token")
+def _token(path: Path, *, keep: bool) -> str:
+    token = ""
+    if keep:
+        with contextlib.suppress(FileNotFoundError):
+            token = read_token(path / "token")
     if not token:
         token = secrets.token_urlsafe(32)
         _write(path / "token", token)
@@ -220,7 +283,7 @@ def _token(path: Path) -> str:
 def _read(file: Path) -> str:
     """Return what a file says; nothing if it is not there, or is as a loss of power left it."""
     try:
-        return file.read_text().strip()
+        return file.read_bytes().strip().decode("ascii", "backslashreplace")[:100]
     except FileNotFoundError:
         return ""
 

@@ -1,5 +1,6 @@
 """`rung down`: the other end of `rung up`."""
 
+import contextlib
 import os
 import signal
 import time
@@ -8,7 +9,7 @@ from typing import Final
 
 import click
 
-from rung.cli.data_folder import default_path, holder_of, is_running
+from rung.cli.data_folder import check_owner, default_path, holder_of, is_running
 from rung.cli.output import print_json_line
 from rung.events import RungError
 
@@ -21,9 +22,12 @@ _STOP_S_MAX: Final = 60.0
 def down(data: Path | None, *, as_json: bool) -> None:
     """Stop the Rung of a data folder; what trains goes on from its checkpoints at the next up."""
     path = (data or default_path()).expanduser().absolute()
+    check_owner(path)
     pid = holder_of(path)
     if pid is not None:
-        os.kill(pid, signal.SIGTERM)
+        with contextlib.suppress(ProcessLookupError):  # it ended by itself a moment ago
+            os.kill(pid, signal.SIGTERM)
+            os.kill(pid, signal.SIGCONT)  # one that is stopped acts on no signal before
         deadline = time.monotonic() + _STOP_S_MAX
         while is_running(path):
             if time.monotonic() > deadline:

@@ -54,6 +54,7 @@ async def import_(source: Path | str, target: str | None, link: Link) -> None:
     from rung.ledger.archive import import_ as read  # noqa: PLC0415 - see above
     from rung.ledger.line import parse_header  # noqa: PLC0415 - see above
 
+    await _check_seals(source)
     async with _lines_of(source) as lines, _target(target, link) as opened:
         alone = parse_header(lines.readline()).experiment
         if alone is not None:
@@ -87,16 +88,18 @@ async def import_(source: Path | str, target: str | None, link: Link) -> None:
 async def archive(target: str, source: Path | str | None, link: Link) -> None:
     """Archive what the ledger holds now, in segments that prove what they hold.
 
-    What the store has already stays as it is, so this can be run again and again. In a cluster
-    checkpoint-gc does it all the time. `rung audit --from-archive URL` audits an archive.
+    What the store has already is held against the ledger and stays as it is, so this can be run
+    again and again. In a cluster checkpoint-gc does it all the time. `rung audit --from-archive
+    URL` audits an archive.
     """
     from rung.archive import archive_now  # noqa: PLC0415 - only where it is needed
+    from rung.cli.verify import key_of  # noqa: PLC0415 - see above
     from rung.objects import open_store  # noqa: PLC0415 - see above
 
     store = await asyncio.to_thread(open_store, target)
     try:
         async with opened_for(link, source) as opened:
-            done = await archive_now(opened, store)
+            done = await archive_now(opened, store, key=key_of(source or link.data))
             name = f"{store.url}#{opened.id}"
     finally:
         store.close()
@@ -126,6 +129,25 @@ async def opened_for(link: Link, source: Path | str | None) -> AsyncIterator["Le
         raise RungError(f"{link.data} holds no ledger; name the data folder with --data")
     async with open_ledger(source or link.data) as opened:
         yield opened
+
+
+async def _check_seals(source: Path | str) -> None:
+    """Refuse to import what is not as it was sealed.
+
+    Raises:
+        RungError: it was altered or damaged.
+    """
+    from rung.cli.verify import verify_source  # noqa: PLC0415 - only where it is needed
+
+    if isinstance(source, str) and source.startswith("kafka://"):  # noqa: ASYNC240 - a string
+        return  # refused where it is opened
+    report = await verify_source(source)
+    if report.problems:
+        more = len(report.problems) - 1
+        raise RungError(
+            f"{source} is not imported, for it was altered or damaged: {report.problems[0].text}"
+            + (f"; {more:,} more: `rung verify --ledger {source}` lists them" if more else "")
+        )
 
 
 @contextlib.asynccontextmanager

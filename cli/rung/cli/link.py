@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
-from rung.cli.data_folder import DataFolderError, default_path, read_server
+from rung.cli.data_folder import default_path
 
 if TYPE_CHECKING:
     from rung.client import AsyncClient, Location
@@ -65,15 +65,11 @@ class Link(NamedTuple):
 
     def _locate(self) -> "Location":
         """Find the server: by its address, or by what the data folder says at this moment."""
-        from rung.client import Location, Unreachable  # noqa: PLC0415 - see above
+        from rung.client import of_folder, of_url  # noqa: PLC0415 - see above
 
         if self.url is not None:
-            return Location(self.url, self.token or _token_of(self.data))
-        try:
-            server = read_server(self.data)
-        except DataFolderError as error:
-            raise Unreachable(str(error)) from error
-        return Location(server.url, self.token or server.token)
+            return of_url(self.url, self.token, self.data)
+        return of_folder(self.data, self.token)
 
 
 def linked(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -117,10 +113,3 @@ def asynchronous(command: Callable[..., Coroutine[Any, Any, T]]) -> Callable[...
         return asyncio.run(command(*arguments, **options))
 
     return wrapped
-
-
-def _token_of(data: Path) -> str | None:
-    try:
-        return (data / "token").read_text().strip()
-    except OSError:
-        return None

@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -14,24 +14,38 @@ from typing import Final
 import structlog
 
 from rung.agent.config import EXIT_REFUSED
+from rung.agent.spool_file import SET_ASIDE as SPOOL_SET_ASIDE
 from rung.checkpoint_gc.service import serve as serve_checkpoint_gc
 from rung.cli.data_folder import DataFolder, DataFolderError
 from rung.cli.deciders import audit_all
+from rung.events import UndecodableEvent, decode, partition_of, topic
+from rung.events.allocation import AgentJoined
 from rung.gateway.service import serve as serve_gateway
+from rung.host.anchor import Anchor
+from rung.host.disk import Disk
 from rung.host.journal import bind
 from rung.host.observed_ledger import ObservedLedger
 from rung.host.observed_store import ObservedStore
+from rung.host.sealer import Sealer, sealing
 from rung.host.vital import VITALS
-from rung.ledger import SqliteLedger
+from rung.ledger import Ledger, SqliteLedger
 from rung.ledger.import_record import check_imported
-from rung.metrics.service import serve as serve_metrics
+from rung.ledger.seals import FILE as KEY_FILE
+from rung.ledger.seals import SealKey
+from rung.metrics.embedded import SET_ASIDE as SERIES_SET_ASIDE
+from rung.metrics.recovery import Recovery
 from rung.metrics.store import SeriesStore
 from rung.objects import FolderStore
+from rung.objects.name import INCOMING
 from rung.scheduler.service import serve as serve_scheduler
 from rung.searcher.service import serve as serve_searcher
 
 _AGENT_STOP_S: Final = 20.0
 _AGENT_RETRY_S: Final = 1.0
+_POOL: Final = "default"
+_DEATHS_MAX: Final = 3
+"""An agent that fails so often before it joined once will not join."""
+_LOOK_S: Final = 0.05
 
 _log = structlog.get_logger()
 
@@ -56,74 +70,163 @@ def listen(port: int) -> socket.socket:
     return listener
 
 
-async def run(
-    folder: DataFolder, listener: socket.socket, slots: int | None, started: Callable[[], None]
+async def run(  # noqa: PLR0913 - what it is started with
+    folder: DataFolder,
+    listener: socket.socket,
+    slots: int | None,
+    started: Callable[[], None],
+    *,
+    ready: Callable[[list[str]], None],
+    umask: int,
+    anchor: str | None = None,
 ) -> None:
     """Run every service and the agent until SIGTERM or SIGINT, then go down in good order.
 
     Args:
         folder: held by this process.
-        listener: where the gateway answers.
+        listener: where the gateway answers, besides the folder's Unix socket.
         slots: how many the agent offers; as many as the machine has, if not given.
         started: called once the gateway answers.
+        ready: called once all services have caught up, the series are open or known not to be, and
+            the agent has joined; with what there is to warn of.
+        umask: of trial processes, as the user has it.
+        anchor: a file or an URL that gets the signed heads of the seals.
 
     Raises:
-        RungError: the folder's ledger or series cannot be opened, a service failed, or the agent
-            is refused for good.
+        RungError: the folder's ledger cannot be opened, a service failed, or the agent is refused
+            for good.
     """
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    local = folder.listen()
+    key = SealKey.load_or_create(folder.path / KEY_FILE)
     ledger = ObservedLedger(await SqliteLedger.open(folder.ledger))
+    sealer = Sealer(ledger, key, anchor=Anchor(anchor) if anchor else None)
     store = ObservedStore(FolderStore(folder.objects))
     series = SeriesStore(folder.series, ledger_id=ledger.id)
+    recovery = Recovery(ledger, series)
     bind(ledger=ledger.id)
+    disk = Disk([folder.ledger, folder.objects / INCOMING])
+    checks = contextlib.ExitStack()
+    checks.callback(disk.close)
+    checks.enter_context(VITALS.check("disk", disk.look))
+
+    def warnings() -> list[str]:
+        return [*folder.warnings, *filter(None, [recovery.problem]), *_set_aside(folder)]
+
+    joins = await _Joins.from_now(ledger)
+
+    async def tell() -> None:
+        await recovery.settled.wait()
+        await joins.first()
+        await _caught_up()
+        ready(warnings())
 
     try:
         await check_imported(ledger)
-        async with asyncio.TaskGroup() as group:
+        async with sealing(sealer), asyncio.TaskGroup() as group:
             services = [
                 group.create_task(work)
                 for work in (
                     serve_searcher(ledger),
                     serve_scheduler(ledger),
                     serve_checkpoint_gc(ledger, store),
-                    serve_metrics(ledger, series),
+                    recovery.run(),
                     serve_gateway(
                         ledger,
                         store,
                         listener=listener,
+                        local=local,
                         token=folder.token,
                         series=series,
-                        audit=partial(audit_all, ledger),
+                        audit=partial(audit_all, ledger, keys=key.trusted),
+                        problems=warnings,
                         started=started,
                     ),
+                    tell(),
                 )
             ]
-            async with _agent(folder, slots, ended=stop):
+            async with _agent(folder, slots, ended=stop, joined=joins.joined, umask=umask):
                 await stop.wait()
                 VITALS.stopping = True
             for service in services:
                 service.cancel()
     finally:
+        checks.close()
         await series.close()
         await ledger.close()
 
 
+class _Joins:
+    """Whether the agent has joined its pool since this process started."""
+
+    def __init__(self, ledger: Ledger, partition: int, position: int) -> None:
+        self._ledger = ledger
+        self._partition = partition
+        self._position = position
+        self.joined: Final = asyncio.Event()
+
+    @classmethod
+    async def from_now(cls, ledger: Ledger) -> "_Joins":
+        """Look at what comes behind the end of the pool's facts."""
+        partition = partition_of(_POOL, ledger.partitions(topic.POOLS))
+        return cls(ledger, partition, await ledger.end(topic.POOLS, partition))
+
+    async def first(self) -> None:
+        """Return once an agent has joined."""
+        async for records in self._ledger.follow(topic.POOLS, self._partition, self._position):
+            for record in records:
+                with contextlib.suppress(UndecodableEvent):
+                    if isinstance(decode(record.value).data, AgentJoined):
+                        self.joined.set()
+                        return
+
+
+async def _caught_up() -> None:
+    """Return once every service has folded what the ledger held when it started."""
+    while await VITALS.readiness():  # noqa: ASYNC110 - it looks at many loops
+        await asyncio.sleep(_LOOK_S)
+
+
+def _set_aside(folder: DataFolder) -> list[str]:
+    """Return what was damaged at some time and lies aside, until somebody removes it."""
+    return [
+        f"{path} was not usable and was set aside; {what}. Remove it when nobody wants to look at"
+        " it any more"
+        for place, mark, what in (
+            (
+                folder.path,
+                f"*.{SERIES_SET_ASIDE}-*",
+                "its contents are rebuilt from the ledger",
+            ),
+            (folder.agent, f"*.{SPOOL_SET_ASIDE}-*", "what the ledger lacks is trained again"),
+        )
+        for path in sorted(place.glob(mark))
+    ]
+
+
 @contextlib.asynccontextmanager
 async def _agent(
-    folder: DataFolder, slots: int | None, *, ended: asyncio.Event
+    folder: DataFolder,
+    slots: int | None,
+    *,
+    ended: asyncio.Event,
+    joined: asyncio.Event,
+    umask: int,
 ) -> AsyncIterator[None]:
     """Keep one agent running: started again when it dies, stopped at the end.
 
     Raises:
-        DataFolderError: no start will mend it; `ended` is set then.
+        DataFolderError: no start will mend it, or it fails again and again and has not joined
+            yet; `ended` is set then.
     """
     with contextlib.ExitStack() as pipe:
         reading, writing = os.pipe()
         pipe.callback(os.close, reading)
         pipe.callback(os.close, writing)
-        keeper = asyncio.create_task(_keep_agent(folder, slots, reading))
+        start = partial(_start_agent, folder, slots, reading, umask)
+        keeper = asyncio.create_task(_keep_agent(folder, start, joined))
         keeper.add_done_callback(lambda _: ended.set())
         try:
             yield
@@ -133,17 +236,23 @@ async def _agent(
                 await keeper
 
 
-async def _keep_agent(folder: DataFolder, slots: int | None, parent_pipe: int) -> None:
+async def _keep_agent(
+    folder: DataFolder,
+    start: Callable[[], Awaitable[asyncio.subprocess.Process]],
+    joined: asyncio.Event,
+) -> None:
+    failures = 0
     while True:
         try:
-            process = await _start_agent(folder, slots, parent_pipe)
+            process = await start()
         except OSError as error:  # no memory, no space for its log
             _log.error("agent not started", error=str(error), starting_again_in_s=_AGENT_RETRY_S)
             await asyncio.sleep(_AGENT_RETRY_S)
             continue
         try:
             code = await process.wait()
-            if code == EXIT_REFUSED:
+            failures += code > 0  # not where a signal ended it
+            if code == EXIT_REFUSED or (failures >= _DEATHS_MAX and not joined.is_set()):
                 raise _refusal(folder.log / "agent.log")
             _log.error("agent died", exit_code=code, starting_again_in_s=_AGENT_RETRY_S)
             await asyncio.sleep(_AGENT_RETRY_S)
@@ -152,7 +261,7 @@ async def _keep_agent(folder: DataFolder, slots: int | None, parent_pipe: int) -
 
 
 async def _start_agent(
-    folder: DataFolder, slots: int | None, parent_pipe: int
+    folder: DataFolder, slots: int | None, parent_pipe: int, umask: int
 ) -> asyncio.subprocess.Process:
     """Start the agent; it notices by the pipe's end of file when this process is gone."""
     arguments = ["--ledger", str(folder.ledger), "--objects", folder.objects.as_uri()]
@@ -170,6 +279,7 @@ async def _start_agent(
             stderr=log,
             pass_fds=[parent_pipe],
             cwd=Path("/"),
+            umask=umask,  # of its trials; the agent's own is stricter
         )
 
 

@@ -7,11 +7,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, NamedTuple
 
 import click
 
-from rung.cli.data_folder import DataFolder, Server, default_path, made, read_server
+from rung.cli.data_folder import (
+    DataFolder,
+    Server,
+    default_path,
+    is_stopped,
+    made,
+    private,
+    read_server,
+)
 from rung.cli.output import print_json_line
 from rung.events import RungError
 
@@ -34,48 +42,111 @@ _SAY_S: Final = 15.0
     type=click.IntRange(1, 1024),
     help="Slots of the CPU to offer, and no GPU. [a slot a GPU, or else a slot a core]",
 )
-@click.option("--detach", is_flag=True, help="Return once it runs.")
+@click.option(
+    "--keep-token",
+    is_flag=True,
+    help="Go on letting in those who have the token of the last start. [a new one at each start]",
+)
+@click.option(
+    "--anchor",
+    metavar="FILE|URL",
+    envvar="RUNG_ANCHOR",
+    help="Keep the signed heads of the seals there as well: lines appended to a file, or POST.",
+)
+@click.option("--detach", is_flag=True, help="Return once everything runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print address, data folder and process.")
-def up(data: Path | None, port: int, slots: int | None, *, detach: bool, as_json: bool) -> None:
-    """Start Rung on this machine: services, ledger, agent and page."""
+def up(  # noqa: PLR0913 - one for each option
+    data: Path | None,
+    port: int,
+    slots: int | None,
+    anchor: str | None,
+    *,
+    keep_token: bool,
+    detach: bool,
+    as_json: bool,
+) -> None:
+    """Start Rung on this machine: services, ledger, agent and page.
+
+    What was damaged and can be rebuilt is set aside; warnings about it go to standard error.
+    """
     path = (data or default_path()).expanduser().absolute()
+    if anchor and "://" not in anchor:
+        anchor = str(Path(anchor).expanduser().absolute())
+    options = Options(port, slots, keep_token, anchor)
     if detach:
-        _say(path, _detach(path, port, slots), as_json=as_json)
+        _say(path, _detach(path, options), as_json=as_json)
     else:
-        _serve(path, port, slots, as_json=as_json)
+        _serve(path, options, as_json=as_json)
+
+
+class Options(NamedTuple):
+    """How it is started."""
+
+    port: int
+    slots: int | None
+    keep_token: bool
+    anchor: str | None
+
+    def arguments(self) -> list[str]:
+        """Return them as they are written on a command line."""
+        slots = ["--slots", str(self.slots)] if self.slots else []
+        anchor = ["--anchor", self.anchor] if self.anchor else []
+        token = ["--keep-token"] if self.keep_token else []
+        return ["--port", str(self.port), *slots, *anchor, *token]
 
 
 def _say(path: Path, server: Server, *, as_json: bool) -> None:
-    """Tell how the server is reached; the token belongs to the page's address, not to logs."""
+    """Print how the server is reached; the token belongs to the page's address, not to logs."""
+    for warning in server.warnings:
+        click.echo(f"Warning: {warning}", err=True)
     if as_json:
         print_json_line({"url": server.url, "data": str(path), "pid": server.pid})
     else:
         click.echo(f"Rung runs on {path}; the page: {server.url}/#token={server.token}")
 
 
-def _serve(path: Path, port: int, slots: int | None, *, as_json: bool) -> None:
+def _serve(path: Path, options: Options, *, as_json: bool) -> None:
     # Imported here, so that `rung --help` does not pay for the services.
     from rung.cli.one_machine import listen, run  # noqa: PLC0415 - see above
+    from rung.host.connection import raise_open_files  # noqa: PLC0415 - see above
     from rung.host.journal import log_to  # noqa: PLC0415 - see above
     from rung.host.vital import VITALS  # noqa: PLC0415 - see above
 
-    folder = DataFolder.open(path)
+    folder = DataFolder.open(path, keep_token=options.keep_token)
     try:
-        listener = listen(port)
-        log_to((folder.log / "rung.log").open("a", buffering=1), service="rung")
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with private() as umask:
+            listener = listen(options.port)
+            with made(path):
+                log = (folder.log / "rung.log").open("a", buffering=1)
+            log_to(log, service="rung")
+            raise_open_files()
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
 
-        def started() -> None:
-            folder.announce(url)
-            _say(path, Server(url, folder.token, os.getpid()), as_json=as_json)
-            if not as_json:
-                click.echo("Ctrl-C, or `rung down`, stops it; nothing is lost.")
+            def started() -> None:
+                folder.announce(url, ready=False)
 
-        with VITALS.measured("rung"):
-            asyncio.run(run(folder, listener, slots, started))
+            def ready(warnings: list[str]) -> None:
+                folder.announce(url, ready=True, warnings=warnings)
+                server = Server(url, folder.token, os.getpid(), ready=True, warnings=warnings)
+                _say(path, server, as_json=as_json)
+                if not as_json:
+                    click.echo("Ctrl-C, or `rung down`, stops it; nothing is lost.")
+
+            with VITALS.measured("rung"):
+                asyncio.run(
+                    run(
+                        folder,
+                        listener,
+                        options.slots,
+                        started,
+                        ready=ready,
+                        umask=umask,
+                        anchor=options.anchor,
+                    )
+                )
     except BaseExceptionGroup as group:
         # A task group collects what its services raised; people want the first reason.
-        refused = group.subgroup(RungError)
+        refused = group.subgroup(RungError) or group.subgroup(OSError)
         if refused is None:
             raise
         raise _first(refused) from group
@@ -95,16 +166,15 @@ def _for_its_owner(file: Path) -> IO[bytes]:
     return os.fdopen(handle, "wb")
 
 
-def _detach(path: Path, port: int, slots: int | None) -> Server:
-    """Start `rung up` in a session of its own and wait until it answers, however long it takes.
+def _detach(path: Path, options: Options) -> Server:
+    """Start `rung up` in a session of its own and wait until it runs, however long it takes.
 
     Killed while it folds a large ledger, it would begin anew the next time.
 
     Raises:
-        RungError: it ended instead; with what it said.
+        RungError: it ended instead, with what it printed; or something stopped it.
     """
-    command = [sys.executable, "-m", "rung.cli", "up", "--data", str(path), "--port", str(port)]
-    command += ["--slots", str(slots)] if slots else []
+    command = [sys.executable, "-m", "rung.cli", "up", "--data", str(path), *options.arguments()]
     said = path / "up.out"
     with made(path):
         output = _for_its_owner(said)
@@ -120,8 +190,13 @@ def _detach(path: Path, port: int, slots: int | None) -> Server:
     while process.poll() is None:
         with contextlib.suppress(RungError):
             server = read_server(path)
-            if server.pid == process.pid:
+            if server.pid == process.pid and server.ready:
                 return server
+        if is_stopped(process.pid):
+            raise RungError(
+                f"`rung up` (process {process.pid}) was stopped while it started:"
+                f" `kill -CONT {process.pid}` lets it go on, `rung down --data {path}` ends it"
+            )
         if time.monotonic() - told > _SAY_S:
             told = time.monotonic()
             click.echo(
@@ -132,7 +207,7 @@ def _detach(path: Path, port: int, slots: int | None) -> Server:
             )
         time.sleep(0.05)
     raise RungError(
-        said.read_text().strip().removeprefix("Error: ")
+        said.read_text(errors="replace").strip().removeprefix("Error: ")
         or f"`rung up` ended with exit code {process.returncode} and could not say why: is the"
         f" disk of {path} full? Without --detach it tells the terminal"
     )

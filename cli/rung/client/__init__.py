@@ -3,6 +3,7 @@
     async with AsyncClient(url, token) as client:
         submitted = await client.submit(Path("experiment.yaml").read_text())
 
+`AsyncClient(data=Path("~/.rung").expanduser())` finds the `rung up` of a data folder by itself.
 `Client` has the same methods for scripts without an event loop.
 """
 
@@ -43,7 +44,7 @@ from rung.answer import (
     Validation,
     Verdict,
 )
-from rung.client._client import Action, AsyncClient, Level
+from rung.client._client import Action, AsyncClient, Level, Order
 from rung.client._error import (
     ClientError,
     Conflict,
@@ -53,9 +54,9 @@ from rung.client._error import (
     Unauthorized,
     Unreachable,
 )
+from rung.client._location import Location, of_folder, of_url
 from rung.client._sse import ServerEvent
 from rung.client._sync import Client
-from rung.client._transport import Location
 
 __all__ = [
     "ENDED",
@@ -87,6 +88,7 @@ __all__ = [
     "LogLine",
     "LogPage",
     "NotFound",
+    "Order",
     "Plan",
     "PoolStatus",
     "ProblemItem",
@@ -106,4 +108,6 @@ __all__ = [
     "Validated",
     "Validation",
     "Verdict",
+    "of_folder",
+    "of_url",
 ]

@@ -13,8 +13,9 @@ from msgspec import Struct
 from rung import answer
 from rung.client._download import download
 from rung.client._error import ServerFailed
+from rung.client._location import Locate, Location, of_folder
 from rung.client._sse import ServerEvent, follow
-from rung.client._transport import Locate, Location, Query, Transport
+from rung.client._transport import Query, Transport
 
 A = TypeVar("A", bound=Struct)
 
@@ -24,17 +25,19 @@ PAGE: Final = 500
 
 Action = Literal["pause", "resume", "cancel", "kill"]
 Begin = Literal["start", "now"]
+Order = Literal["oldest", "newest"]
 Level = Literal["debug", "info", "warning", "error", "critical"]
 
 
 class AsyncClient:
     """A client of one gateway; use it with `async with`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - three ways to say where it is
         self,
         url: str = "http://127.0.0.1:8080",
         token: str | None = None,
         *,
+        data: Path | None = None,
         locate: Locate | None = None,
         patience_s: float = PATIENCE_S,
         timeout_s: float = TIMEOUT_S,
@@ -44,13 +47,18 @@ class AsyncClient:
         Args:
             url: where it is.
             token: what it lets one in with.
+            data: in place of the two, the data folder of a `rung up` of this user on this machine:
+                it is reached by the folder's Unix socket, with the folder's token, also after it
+                was started again.
             locate: finds it in place of the two, anew before each further try.
             patience_s: how long to go on trying while nobody answers.
             timeout_s: how long to wait for one answer.
         """
-        self._transport = Transport(
-            locate or (lambda: Location(url, token)), patience_s=patience_s, timeout_s=timeout_s
-        )
+
+        def where() -> Location:
+            return Location(url, token) if data is None else of_folder(data, token)
+
+        self._transport = Transport(locate or where, patience_s=patience_s, timeout_s=timeout_s)
 
     async def __aenter__(self) -> Self:
         """Return the client."""
@@ -206,6 +214,7 @@ class AsyncClient:
         since: str | None = None,
         until: str | None = None,
         after: str | None = None,
+        order: Order = "oldest",
         limit: int = PAGE,
     ) -> answer.LogPage:
         """Return a page of what an experiment's trials, or one trial, printed.
@@ -218,7 +227,8 @@ class AsyncClient:
             since: from this time on (RFC 3339, or Unix time in milliseconds).
             until: before this time.
             after: `next_cursor` of the page before.
-            limit: how many lines at most.
+            order: the oldest lines first, or the newest.
+            limit: how many lines at most, up to 20,000; fewer may come where they are long.
         """
         query: Query = {
             "rank": rank,
@@ -227,6 +237,7 @@ class AsyncClient:
             "since": since,
             "until": until,
             "after": after,
+            "order": order,
             "limit": limit,
         }
         return await self._get(f"{_owner(owner_id)}/logs", answer.LogPage, query)

@@ -4,7 +4,11 @@ A connection that fails, and an answer that says "later" (502, 503, 504), are tr
 patience runs out. Each POST carries an Idempotency-Key, so that a repeated one takes effect once.
 Between two tries the server is located anew, for it may have come back on another port. One that
 answered once and then cannot be located is waited for like one that does not answer: a server that
-is started anew says where it is only once it is there.
+is started anew says where it is only once it is there. One that refuses the token may have been
+started again with another: then the request is sent again with that.
+
+A server found by its data folder is connected to by the Unix socket in that folder, and each
+connection's other end must belong to the caller before a byte is sent.
 """
 
 import asyncio
@@ -13,13 +17,19 @@ import random
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import aiohttp
 import yarl
 
+from rung.client._data_folder import SOCKET, DataFolderError, check_owner, check_peer, short_path
 from rung.client._error import Unreachable, error_of
+from rung.client._location import Locate, Location
+
+if TYPE_CHECKING:
+    from aiohttp.connector import Connection
 
 API: Final = "/api/v1"
 
@@ -30,19 +40,27 @@ _CONNECT_S: Final = 5.0
 _TRANSIENT: Final = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError)
 
 
-class Location(NamedTuple):
-    """Where a server is, and how it lets one in."""
-
-    url: str
-    token: str | None
-
-
-Locate = Callable[[], Location]
 T = TypeVar("T")
 
 Query = Mapping[str, str | int | None]
 MakeBody = Callable[[], Any]
 """Makes a request's body anew for each try."""
+
+assert hasattr(aiohttp.ClientRequest, "send"), "aiohttp sends requests in another way by now"
+
+
+class _OwnersRequest(aiohttp.ClientRequest):
+    """A request that is sent to a process of the caller's own user only."""
+
+    async def send(self, conn: "Connection") -> aiohttp.ClientResponse:
+        """Check the other end, then send.
+
+        Raises:
+            DataFolderError: it belongs to another user.
+        """
+        assert conn.transport is not None
+        check_peer(conn.transport.get_extra_info("socket"))
+        return await super().send(conn)
 
 
 class Transport:
@@ -54,7 +72,9 @@ class Transport:
         self._answered = False
         self._patience_s = patience_s
         self._timeout_s = timeout_s
-        self._session: aiohttp.ClientSession | None = None
+        self._sessions: dict[Path | None, aiohttp.ClientSession] = {}
+        """By the data folder whose socket they connect to; None: to what an URL names."""
+        self._opened = contextlib.ExitStack()
 
     @property
     def url(self) -> str:
@@ -63,9 +83,10 @@ class Transport:
 
     async def close(self) -> None:
         """Let go of all connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        for session in self._sessions.values():
+            await session.close()
+        self._sessions.clear()
+        self._opened.close()
 
     async def get(self, path: str, query: Query | None = None) -> bytes:
         """Return the body of an answer.
@@ -147,11 +168,9 @@ class Transport:
         Raises:
             aiohttp.ClientError: it does not answer.
         """
-        if self._session is None:
-            self._session = aiohttp.ClientSession()
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=silence_s)
         exact = yarl.URL(url, encoded=True)  # its signature covers every letter of it
-        async with self._session.get(exact, headers=headers, timeout=timeout) as response:
+        async with self._session(None).get(exact, headers=headers, timeout=timeout) as response:
             yield response
 
     async def _send(self, request: "_Request") -> bytes:
@@ -171,6 +190,8 @@ class Transport:
             try:
                 return await attempt()
             except _Refused as refused:
+                if refused.status == 401 and time.monotonic() < deadline and self._moved():
+                    continue
                 if refused.status not in _LATER or time.monotonic() + wait > deadline:
                     raise error_of(refused.status, refused.body) from None
                 wait = max(wait, _seconds(refused.retry_after))
@@ -189,14 +210,12 @@ class Transport:
         self, request: "_Request", silence_s: float
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         location = self._where()
-        if self._session is None:
-            self._session = aiohttp.ClientSession()
         headers = dict(request.headers)
         if location.token:
             headers["Authorization"] = f"Bearer {location.token}"
         query = {name: str(value) for name, value in request.query.items() if value is not None}
         try:
-            async with self._session.request(
+            async with self._session(location.data).request(
                 request.method,
                 location.url.rstrip("/") + API + request.path,
                 params=query,
@@ -209,20 +228,46 @@ class Transport:
             ) as response:
                 self._answered = True
                 yield response
+        except DataFolderError as error:
+            raise Unreachable(str(error)) from error
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as error:
             raise Unreachable(
                 f"{location.url!r} is no address of a server: give one such as"
                 " http://127.0.0.1:8080 (--url, RUNG_URL)"
             ) from error
 
+    def _session(self, data: Path | None) -> aiohttp.ClientSession:
+        """Return the session for a data folder's socket, or for whatever an URL names."""
+        if data in self._sessions:
+            return self._sessions[data]
+        if data is None:
+            made = aiohttp.ClientSession()
+        else:
+            check_owner(data)
+            folder = self._opened.enter_context(short_path(data))
+            connector = aiohttp.UnixConnector(f"{folder}/{SOCKET}")
+            made = aiohttp.ClientSession(connector=connector, request_class=_OwnersRequest)
+        self._sessions[data] = made
+        return made
+
     def _where(self) -> Location:
         if self._location is None:
             self._location = self._locate()
         return self._location
 
+    def _moved(self) -> bool:
+        """Locate the server anew; return whether it is elsewhere, or wants another token."""
+        before, self._location = self._location, None
+        try:
+            return self._where() != before
+        except Unreachable:
+            return True  # it is being started, as the next try finds out
+
     def _unreachable(self, error: Exception) -> Unreachable:
         where = self._location.url if self._location else "the server"
         why = str(error) or type(error).__name__
+        if isinstance(error, aiohttp.ClientConnectorError) and error.strerror:
+            why = error.strerror  # not the path of its socket as this process has it
         return Unreachable(
             f"{where} does not answer ({why}): is `rung up` running there? `rung up` starts it,"
             " --url or RUNG_URL names another"

@@ -15,6 +15,9 @@ from rung.events.allocation import (
     AgentJoined,
     AgentLeft,
     AgentLost,
+    AgentRefused,
+    AgentResumed,
+    AgentSuspended,
     AllocationAddressed,
     AllocationDropped,
     AllocationGranted,
@@ -46,6 +49,7 @@ from rung.events.experiment import (
 )
 from rung.events.ledger_import import ImportCompleted, ImportKeysListed, ImportStarted
 from rung.events.metric import AgentBeat, LogsPrinted, MessageRejected, MetricsReported
+from rung.events.seal import PartitionSealed, PartitionTrimmed
 from rung.events.topic import TOPICS
 from rung.events.trial import (
     RunEnded,
@@ -93,6 +97,9 @@ Payload = (
     | DrainRequested
     | AgentLeft
     | AgentLost
+    | AgentSuspended
+    | AgentResumed
+    | AgentRefused
     | AllocationRequested
     | AllocationWithdrawn
     | MoveRequested
@@ -109,6 +116,8 @@ Payload = (
     | ImportStarted
     | ImportKeysListed
     | ImportCompleted
+    | PartitionSealed
+    | PartitionTrimmed
 )
 """Every event that may lie in the ledger."""
 
@@ -119,6 +128,7 @@ _SUBJECTS: Final = (
     "experiment_id",
     "agent_id",
     "import_id",
+    "place",
     "topic",
 )
 

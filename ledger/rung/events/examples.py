@@ -6,6 +6,9 @@ from rung.events.allocation import (
     AgentJoined,
     AgentLeft,
     AgentLost,
+    AgentRefused,
+    AgentResumed,
+    AgentSuspended,
     AllocationAddressed,
     AllocationDropped,
     AllocationGranted,
@@ -53,6 +56,7 @@ from rung.events.metric import (
     MetricRow,
     MetricsReported,
 )
+from rung.events.seal import PartitionSealed, PartitionTrimmed, SealedGroup
 from rung.events.trial import (
     RunEnded,
     RunRequested,
@@ -204,14 +208,33 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
         incarnation=4,
         hostname="node-a.lab",
         slots=[Slot(id=0, kind="cuda", name="NVIDIA H200")],
+        folder="/var/lib/rung/agent",
+        folder_id="9f0c6a51d2e84b37",
+        session="41be07c2aa935d68",
     ),
+    AgentRefused(
+        pool="default",
+        agent_id="node-a",
+        incarnation=7,
+        session="d2b8813f6c0e4a95",
+        known=4,
+        in_use=True,
+        reason="the agent id 'node-a' is in use",
+    ),
+    AgentSuspended(
+        pool="default",
+        agent_id="node-a",
+        incarnation=4,
+        reason="the disk of /var/lib/rung/agent is full: 12 MiB free",
+    ),
+    AgentResumed(pool="default", agent_id="node-a", incarnation=4),
     DrainRequested(
         pool="default",
         agent_id="node-a",
         incarnation=4,
         reason="the cloud preempts this machine",
     ),
-    AgentLeft(pool="default", agent_id="node-a", incarnation=4),
+    AgentLeft(pool="default", agent_id="node-a", incarnation=4, session="41be07c2aa935d68"),
     AgentLost(pool="default", agent_id="node-a", incarnation=4, silent_ms=30_412),
     AllocationRequested(
         pool="default",
@@ -307,5 +330,28 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
     ),
     ImportCompleted(
         ledger_id=_LEDGER, import_id=_DIGEST, records=1834, forwarded=2, lost=1, undeleted=0
+    ),
+    PartitionSealed(
+        ledger=_LEDGER,
+        topic="metrics",
+        partition=3,
+        number=41,
+        first=1207,
+        last=1208,
+        count=2,
+        groups=[SealedGroup(name="5ac2f4e17b0d9366a1c08e42d7b1930f", count=2, digest=_DIGEST)],
+        checksums="3q2+78r+ur4=",
+        digest=_DIGEST,
+        previous=_DIGEST,
+        key=_DIGEST,
+        signature=_DIGEST + _DIGEST,
+    ),
+    PartitionTrimmed(
+        ledger=_LEDGER,
+        topic="logs",
+        partition=3,
+        first=1000,
+        key=_DIGEST,
+        signature=_DIGEST + _DIGEST,
     ),
 )

@@ -24,6 +24,7 @@ LOGS: Final = "logs"
 HEARTBEATS: Final = "heartbeats"
 DEADLETTER: Final = "deadletter"
 IMPORTS: Final = "imports"
+SEALS: Final = "seals"
 
 TOPICS: Final[dict[str, Topic]] = {
     topic.name: topic
@@ -38,6 +39,7 @@ TOPICS: Final[dict[str, Topic]] = {
         Topic(HEARTBEATS, "agent_id", "stream"),
         Topic(DEADLETTER, "topic", "stream"),
         Topic(IMPORTS, "ledger_id", "stream"),
+        Topic(SEALS, "place", "stream"),
     )
 }
 

@@ -20,6 +20,7 @@ import structlog
 
 from rung.events import LedgerError, LedgerMissing, RungError
 from rung.host import journal
+from rung.host.connection import raise_open_files
 from rung.host.observed_ledger import ObservedLedger
 from rung.host.observed_store import ObservedStore
 from rung.host.probe import probe
@@ -140,6 +141,7 @@ def launch(
 
     try:
         journal.log_to(service=service)
+        raise_open_files()
         asyncio.run(until_stopped(serve()))
     except (RungError, BaseExceptionGroup) as failure:
         first = _first(failure)

@@ -11,7 +11,7 @@ from rung.events import partition_of, topic
 from rung.events.errors import LedgerError
 from rung.events.ledger_import import ImportCompleted, ImportedKey, ImportStarted
 from rung.ledger.import_record import KeyDigests
-from rung.ledger.line import FACTS_OF, Header, Parsed, parse_header, parse_line
+from rung.ledger.line import FACTS_OF, Header, Parsed, is_end, parse_header, parse_line
 
 _BATCH_RECORDS: Final = 10_000
 _BATCH_BYTES: Final = 16 << 20
@@ -87,7 +87,11 @@ class Staging:
         self.header = parse_header(first)
         self._database.execute("BEGIN")
         for number, line in numbered:
-            self._take(number, parse_line(line, number))
+            if is_end(line):  # `rung.ledger.seals.exported` verifies it, and the seals
+                break
+            parsed = parse_line(line, number)
+            if parsed.topic != topic.SEALS:  # of other positions: the new ledger makes its own
+                self._take(number, parsed)
         self._database.execute("COMMIT")
         self._check()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import os
 from pathlib import Path
 from typing import get_args
 
@@ -15,6 +16,7 @@ from rung.agent.spool_file import SpoolRefused
 from rung.agent.spot import Choice
 from rung.events import RungError
 from rung.host import journal
+from rung.host.connection import raise_open_files
 from rung.host.launch import Place, placed
 
 
@@ -61,8 +63,10 @@ def main(  # noqa: PLR0913 - one for each option
 ) -> None:
     """Offer this machine's slots to a resource pool until SIGTERM."""
     become_subreaper()
+    umask = os.umask(0o077)  # what it writes is for its owner; its trials keep the user's
     try:
         journal.log_to(service="agent")
+        raise_open_files()
         settings = Settings(
             folder=folder,
             objects_url=place.objects or "",
@@ -78,6 +82,7 @@ def main(  # noqa: PLR0913 - one for each option
             cache=cache,
             cache_bytes=cache_bytes,
             cold=cold,
+            trial_umask=umask,
         )
         asyncio.run(live(place, settings, parent_pipe))
     except ValueError as error:

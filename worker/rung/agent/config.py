@@ -49,6 +49,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     spot_every_s: float = EVERY_S
     vitals_s: float = 5.0
     """Seconds between two readings of what a run takes of the machine; 0: none are taken."""
+    trial_umask: int | None = None
+    """Which permissions files of trials are created without; None: as the agent's."""
     cold: bool = False
     """Whether the warm parent imports no frameworks: for tests, and scripts that need none."""
 

@@ -33,6 +33,7 @@ class Parent:
         cuda: bool,
         cold: bool,
         hidden: frozenset[str],
+        umask: int | None,
         take: Callable[[FromParent], None],
     ) -> None:
         """Start it.
@@ -43,6 +44,7 @@ class Parent:
             cuda: whether its runs will use CUDA devices.
             cold: whether it imports no frameworks.
             hidden: variables that its runs must not get, besides the platform's own.
+            umask: of its runs; None: as this process's.
             take: is called with what it says.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -69,6 +71,7 @@ class Parent:
                 stderr=self._prints.write_end,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
+                umask=-1 if umask is None else umask,
             )
         self._prints.started()
         loop = asyncio.get_running_loop()

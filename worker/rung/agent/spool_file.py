@@ -1,5 +1,12 @@
 """The spool's file: SQLite, write-ahead log with `synchronous=FULL`.
 
+A file that is damaged is set aside (renamed, with the time) and a new one is begun, with another
+spool id and a higher incarnation, so that the scheduler takes the agent's runs for lost and has
+them trained again from what the ledger has. Nothing is taken over from the damaged file: if some
+reports in the middle were missing, those behind them would still be believed. The file
+`spool.damaged` is there until all of them are renamed, so that a process that is killed meanwhile
+leaves no write-ahead log beside a file to which it does not belong.
+
 `fact` holds what the ledger does not have yet, or did not have when the last commit was made;
 `mark` whose spool it is, how many lives its agent has had, and up to which number facts were
 removed. `commit` is called from one thread, all else from another.
@@ -11,12 +18,19 @@ import sqlite3
 import threading
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
+
+import structlog
 
 from rung.events import RungError
 from rung.ledger import Draft
 
+SET_ASIDE: Final = "damaged"
+"""Part of the names of files that were set aside."""
+_SUFFIXES: Final = ("-shm", "-wal", "")
+"""Of the database's files."""
 _LAYOUT: Final = 1
 _SELECT_BYTES_MAX: Final = 4 * 1024**2
 _TABLES: Final = """
@@ -26,13 +40,19 @@ CREATE TABLE IF NOT EXISTS fact (
 CREATE TABLE IF NOT EXISTS mark (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 
+_log = structlog.get_logger()
+
 
 class SpoolUnusable(RungError):
     """The spool's file cannot be opened; its message says what a person can do."""
 
 
 class SpoolRefused(SpoolUnusable):
-    """It is damaged, of a newer version or another agent's: no later try finds it otherwise."""
+    """It is of a newer version or another agent's: no later try finds it otherwise."""
+
+
+class _Damaged(Exception):
+    """The file's contents cannot be what was written."""
 
 
 class Spooled(NamedTuple):
@@ -74,29 +94,63 @@ class SpoolFile:
     def open(self, agent_id: str | None, default_agent_id: str) -> Marks:
         """Open the file, or create it for an agent, and return its marks.
 
+        One that is damaged is set aside before.
+
         Raises:
-            SpoolRefused: it is damaged, of a newer version, or another agent's.
+            SpoolRefused: it is of a newer version, or another agent's.
             SpoolUnusable: it cannot be opened at this moment.
         """
         try:
-            with contextlib.ExitStack() as undo:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                self._db = _connect(self.path)
-                undo.callback(self._db.close)
-                self._reader = _connect(self.path)
-                undo.callback(self._reader.close)
-                marks = self._marks(agent_id, default_agent_id)
-                undo.pop_all()
+            if self._mark.exists():
+                self._set_aside("a process was killed while it set it aside")
+            try:
+                marks = self._open(agent_id, default_agent_id)
+            except (sqlite3.DatabaseError, _Damaged) as error:
+                # What SQLite calls operational is the disk's, a lock's or a permission's doing.
+                if isinstance(error, sqlite3.OperationalError):
+                    raise
+                self._set_aside(str(error))
+                marks = self._open(agent_id, default_agent_id)
         except (sqlite3.Error, OSError) as error:
-            # What SQLite calls operational is the disk's, a lock's or a permission's doing.
-            passing = isinstance(error, sqlite3.OperationalError | OSError)
-            raise (SpoolUnusable if passing else SpoolRefused)(
+            raise SpoolUnusable(
                 f"the agent's spool {self.path} cannot be opened: {error}; "
                 "check the disk and the folder's permissions, or move it away, with its -wal and "
                 "-shm (reports in it that the ledger does not have are lost then)"
             ) from error
         self._removed = marks.forgotten
         return marks
+
+    @property
+    def _mark(self) -> Path:
+        return self.path.with_name(f"{self.path.stem}.{SET_ASIDE}")
+
+    def _open(self, agent_id: str | None, default_agent_id: str) -> Marks:
+        with contextlib.ExitStack() as undo:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = _connect(self.path)
+            undo.callback(self._db.close)
+            _check_whole(self._db)
+            self._reader = _connect(self.path)
+            undo.callback(self._reader.close)
+            marks = self._marks(agent_id, default_agent_id)
+            undo.pop_all()
+        return marks
+
+    def _set_aside(self, why: str) -> None:
+        """Rename the file and what belongs to it; may be killed at any moment."""
+        self._mark.touch()
+        at = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+        aside = self.path.with_name(f"{self.path.name}.{SET_ASIDE}-{at}")
+        for suffix in _SUFFIXES:
+            with contextlib.suppress(FileNotFoundError):
+                self.path.with_name(self.path.name + suffix).rename(f"{aside}{suffix}")
+        self._mark.unlink()
+        _log.error(
+            "the spool was damaged and is set aside; what the ledger lacks is trained again",
+            reason=why,
+            path=str(self.path),
+            aside=str(aside),
+        )
 
     def close(self) -> None:
         """Let go of the file."""
@@ -164,6 +218,9 @@ class SpoolFile:
             ):
                 self._db.execute("INSERT OR IGNORE INTO mark VALUES (?, ?)", (name, value))
         marks = dict(self._db.execute("SELECT name, value FROM mark"))
+        for name in ("layout", "incarnation", "forgotten"):
+            if not str(marks[name]).isdecimal():
+                raise _Damaged(f"the mark {name} says {marks[name]!r}, which is no number")
         if int(marks["layout"]) > _LAYOUT:
             raise SpoolRefused(f"the agent's spool {self.path} was written by a newer Rung")
         if agent_id not in {None, marks["agent_id"]}:
@@ -180,6 +237,18 @@ class SpoolFile:
             forgotten,
             max(forgotten, last or 0),
         )
+
+
+def _check_whole(db: sqlite3.Connection) -> None:
+    """Read every page once: what is damaged is found now, not when it is needed.
+
+    Raises:
+        _Damaged: something is.
+        sqlite3.DatabaseError: as above.
+    """
+    (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        raise _Damaged(str(found))
 
 
 def _connect(path: Path) -> sqlite3.Connection:

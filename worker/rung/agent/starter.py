@@ -51,6 +51,7 @@ class Starter:
         cuda: bool,
         cold: bool,
         hidden: frozenset[str] = frozenset(),
+        umask: int | None = None,
         lost: Callable[[], Awaitable[None]],
     ) -> None:
         self._folder = folder
@@ -58,6 +59,7 @@ class Starter:
         self._cuda = cuda
         self._cold = cold
         self._hidden = hidden
+        self._umask = umask
         self._lost = lost
         self._ready = {True: asyncio.Event(), False: asyncio.Event()}
         """With the frameworks, and without."""
@@ -159,6 +161,7 @@ class Starter:
             cuda=self._cuda,
             cold=cold,
             hidden=self._hidden,
+            umask=self._umask,
             take=self._take,
         )
 

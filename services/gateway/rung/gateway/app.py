@@ -1,7 +1,7 @@
 """Puts the gateway together: routes, guards, the page, the read models."""
 
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -36,6 +36,7 @@ def make_app(  # noqa: PLR0913 - the parts that it is composed of
     series: Series | None = None,
     audit: Audit | None = None,
     settings: Settings | None = None,
+    problems: Callable[[], Sequence[str]] | None = None,
 ) -> web.Application:
     """Return the gateway as an application; it folds the ledger when it starts.
 
@@ -46,6 +47,7 @@ def make_app(  # noqa: PLR0913 - the parts that it is composed of
         series: curves and logs; without them those routes answer 503.
         audit: decides an experiment again; without it that route answers 503.
         settings: limits and time-outs; their defaults if not given.
+        problems: returns what the operator should look at, for the status.
     """
     settings = settings or Settings()
     app = web.Application(
@@ -65,6 +67,7 @@ def make_app(  # noqa: PLR0913 - the parts that it is composed of
         settings=settings,
         series=series,
         audit=audit,
+        problems=problems or list,
     )
     app[OPENAPI] = msgspec.json.encode(make_openapi())
     for route in ROUTES:

@@ -14,6 +14,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from rung.gateway.problem import Problem
+from rung.host.connection import AUTHENTICATED
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 METRICS: Final = "/metrics"
@@ -22,7 +23,7 @@ OPEN_PATHS: Final = frozenset({"/api/v1/openapi.json", "/api/v1/schema/experimen
 _HOW: Final = (
     "send the header `Authorization: Bearer TOKEN`; the token is printed by `rung up` and lies in "
     "the file `token` of its data folder (~/.rung unless --data or RUNG_DATA says otherwise), "
-    "readable by its owner alone"
+    "readable by its owner alone; `rung up` makes a new one at each start (not with --keep-token)"
 )
 
 
@@ -68,6 +69,7 @@ def check_token(token: str) -> Middleware:
                     f"{'the token is wrong' if given else 'no token was sent'}: {_HOW}",
                     headers={"WWW-Authenticate": 'Bearer realm="rung"'},
                 )
+            request[AUTHENTICATED] = True
         return await handler(request)
 
     return check

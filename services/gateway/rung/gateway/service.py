@@ -1,7 +1,7 @@
 """The gateway's shell: serves on a socket until cancelled."""
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
@@ -11,6 +11,7 @@ from rung.gateway.app import make_app
 from rung.gateway.config import Settings
 from rung.gateway.context import CONTEXT, Audit
 from rung.gateway.series import Series
+from rung.host.connection import Connections
 from rung.ledger import Ledger
 from rung.objects import ObjectStore
 
@@ -24,10 +25,12 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
     store: ObjectStore,
     *,
     listener: socket.socket,
+    local: socket.socket | None = None,
     token: str,
     series: Series | None = None,
     audit: Audit | None = None,
     settings: Settings | None = None,
+    problems: Callable[[], Sequence[str]] | None = None,
     started: Callable[[], object] | None = None,
 ) -> None:
     """Serve the API and the page until cancelled.
@@ -36,24 +39,40 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
         ledger: read from, and appended to.
         store: where code goes and checkpoints lie.
         listener: a socket that listens; closed at the end.
+        local: a Unix socket that listens, for clients on this machine; closed at the end.
         token: what a client must know.
         series: curves and logs.
         audit: decides an experiment again.
         settings: limits and time-outs.
+        problems: returns what the operator should look at, for the status.
         started: called once requests are answered.
 
     Raises:
         LedgerError: the ledger cannot be followed any more.
     """
-    app = make_app(ledger, store, token=token, series=series, audit=audit, settings=settings)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
+    app = make_app(
+        ledger,
+        store,
+        token=token,
+        series=series,
+        audit=audit,
+        settings=settings,
+        problems=problems,
+    )
+    connections = Connections(app[CONTEXT].settings.limits, port="http")
+    app.middlewares.insert(0, connections.watch)
+    runner = web.AppRunner(
+        app, access_log=None, shutdown_timeout=SHUTDOWN_S, logger=connections.logger
+    )
     await runner.setup()
+    assert runner.server is not None
     try:
-        await web.SockSite(runner, listener).start()
-        address, port = listener.getsockname()[:2]
-        _log.info("gateway serves", address=f"{address}:{port}")
-        if started is not None:
-            started()
-        await app[CONTEXT].views.failed()
+        listeners = [listener] if local is None else [listener, local]
+        with connections.serve(runner.server, listeners):
+            address, port = listener.getsockname()[:2]
+            _log.info("gateway serves", address=f"{address}:{port}")
+            if started is not None:
+                started()
+            await app[CONTEXT].views.failed()
     finally:
         await runner.cleanup()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
+import structlog
 
 from rung.metrics.engine import Parameter, Tables
 from rung.metrics.errors import SeriesDamaged, SeriesError, SeriesLocked, explain
@@ -22,11 +23,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_log = structlog.get_logger()
+
 _SETTINGS: Final = (
     "SET max_threads = 2, max_memory_usage = 1000000000, "
     "compile_expressions = 0, compile_aggregate_expressions = 0, "
     "output_format_json_quote_denormals = 1, output_format_json_quote_64bit_integers = 0"
 )
+SET_ASIDE: Final = "damaged"
+"""Part of the name of a folder that was set aside."""
 _APPEND_BYTES: Final = 1 << 20
 _ESCAPES: Final = {0: "\\0", 9: "\\t", 10: "\\n", 13: "\\r", 92: "\\\\"}
 
@@ -71,6 +76,17 @@ class Embedded:
     async def release(self) -> None:
         """Let go of the folder until the next use."""
         await self._on_thread(self._disconnect)
+
+    async def set_aside(self, mark: str) -> Path:
+        """Let go of the folder and rename it; the next use makes an empty one.
+
+        Args:
+            mark: ends the new name.
+
+        Raises:
+            SeriesDamaged: it cannot be renamed.
+        """
+        return await self._on_thread(lambda: self._set_aside(mark))
 
     async def close(self) -> None:
         """Finish what was asked for and let go of the folder."""
@@ -126,6 +142,20 @@ class Embedded:
             self._connection.close()
             self._connection = None
 
+    def _set_aside(self, mark: str) -> Path:
+        try:
+            self._disconnect()
+        except RuntimeError as error:  # it is being given up
+            _log.warning("series not closed", reason=_last_line(error))
+            self._connection = None
+        aside = self.folder.with_name(f"{self.folder.name}.{SET_ASIDE}-{mark}")
+        try:
+            if self.folder.exists():
+                self.folder.rename(aside)
+        except OSError as error:
+            raise SeriesDamaged(f"{self.folder} cannot be renamed to {aside} ({error})") from error
+        return aside
+
     def _query(self, sql: str, parameters: dict[str, Parameter]) -> bytes:
         values = {
             name: value.translate(_ESCAPES) if isinstance(value, str) else value
@@ -157,6 +187,8 @@ def _check_free(folder: Path) -> None:
             f"{folder} is open in another process; chDB lets one in. Is another `rung up`, or a "
             "chDB shell, running on it?"
         ) from error
+    except (FileExistsError, NotADirectoryError) as error:
+        raise SeriesDamaged(f"{folder} cannot be used: it is no folder") from error
     except OSError as error:
         raise SeriesError(
             f"{folder} cannot be used ({error}). May this user write there, and is it a folder?"

@@ -24,7 +24,7 @@ from rung.metrics import query
 from rung.metrics.batch import Batch
 from rung.metrics.embedded import Embedded
 from rung.metrics.engine import Engine, Tables
-from rung.metrics.errors import SeriesError, SeriesUnavailable
+from rung.metrics.errors import SeriesDamaged, SeriesError, SeriesUnavailable
 from rung.metrics.query import LogEntry, LogQuery, Point, experiment_of
 from rung.metrics.retention import retain
 from rung.metrics.schema import prepare
@@ -68,7 +68,11 @@ class SeriesStore:
         self._absorbed_bytes = 0
         self._pending_bytes = 0
         self._batches: Final[deque[Batch]] = deque()
-        self._is_open = False
+        self._generation = 0
+        """How often the folder was set aside."""
+        self._damage: asyncio.Future[SeriesDamaged] | None = None
+        self.opened: Final = asyncio.Event()
+        """Set while it is open."""
         self._opening: Final = asyncio.Lock()
         self._cutting: Final = asyncio.Lock()
         self._writing: Final = asyncio.Lock()
@@ -179,10 +183,30 @@ class SeriesStore:
     async def forget(self) -> None:
         """Drop what was absorbed and not written: it is about to be read from the ledger again."""
         async with self._cutting, self._writing:
-            self._absorbed = []
-            self._absorbed_bytes = 0
-            self._pending_bytes = 0
-            self._batches.clear()
+            self._drop_absorbed()
+
+    async def damaged(self) -> SeriesDamaged:
+        """Return why the contents cannot be used, as soon as some call finds that out."""
+        if self._damage is None or self._damage.done():
+            self._damage = asyncio.get_running_loop().create_future()
+        return await asyncio.shield(self._damage)
+
+    async def set_aside(self, mark: str) -> str:
+        """Rename the folder, and go on with an empty one; return its new path.
+
+        Args:
+            mark: ends the new name.
+
+        Raises:
+            SeriesDamaged: it cannot be renamed.
+        """
+        assert isinstance(self._engine, Embedded), "a database of a server is its operator's"
+        async with self._cutting, self._writing, self._opening:
+            self._generation += 1
+            self.opened.clear()
+            self._damage = None
+            self._drop_absorbed()
+            return str(await self._engine.set_aside(mark))
 
     async def retain(self, table: str, days: int, *, now_ms: int) -> bool:
         """See to it that rows reported longer ago than so many days go, 0: none.
@@ -245,6 +269,7 @@ class SeriesStore:
         until_ms: int | None,
         after: str | None,
         limit: int,
+        order: str = "oldest",
     ) -> tuple[list[LogEntry], str | None]:
         """Return printed lines by time, and where the next page begins, None if there is none.
 
@@ -257,13 +282,14 @@ class SeriesStore:
             since_ms: printed then or later.
             until_ms: printed before then.
             after: the cursor that came with the page before.
-            limit: at most so many lines.
+            limit: at most so many lines; fewer where they are long.
+            order: `oldest` first, or `newest` first.
 
         Raises:
-            ValueError: the level, the cursor or the limit is none.
+            ValueError: the level, the order, the cursor or the limit is none.
         """
         asked = LogQuery(
-            experiment_id, trial_id, rank, level, text, since_ms, until_ms, after, limit
+            experiment_id, trial_id, rank, level, text, since_ms, until_ms, after, limit, order
         )
         return await self._fresh(lambda tables: query.logs(tables, asked))
 
@@ -277,18 +303,30 @@ class SeriesStore:
         except (SeriesUnavailable, LedgerError) as error:
             _log.warning("series behind", reason=str(error), bytes=self.pending_bytes)
 
+    def _drop_absorbed(self) -> None:
+        self._absorbed = []
+        self._absorbed_bytes = 0
+        self._pending_bytes = 0
+        self._batches.clear()
+
     async def _run(self, call: Callable[[Tables], T]) -> T:
-        if not self._is_open:
-            await self._open()
-        return await self._engine.run(call)
+        generation = self._generation
+        try:
+            if not self.opened.is_set():
+                await self._open()
+            return await self._engine.run(call)
+        except SeriesDamaged as error:
+            if generation == self._generation and self._damage and not self._damage.done():
+                self._damage.set_result(error)
+            raise
 
     async def _open(self) -> None:
         async with self._opening:
-            if self._is_open:
+            if self.opened.is_set():
                 return
             try:
                 await self._engine.run(self._prepare)
             except BaseException:
                 await self._engine.release()
                 raise
-            self._is_open = True
+            self.opened.set()

@@ -1,6 +1,6 @@
 // Starts the page: sign-in, the bar on top, and which view the address asks for.
 
-import { forgetToken, get, setToken, takeTokenFromAddress, token } from "./api.js";
+import { decoded, forgetToken, get, setToken, takeTokenFromAddress, token } from "./api.js";
 import { h, say } from "./dom.js";
 import { ExperimentPage } from "./experiment.js";
 import { many } from "./format.js";
@@ -21,7 +21,7 @@ export function tellLive(state, text) {
 
 function route() {
   const [path, query] = location.hash.slice(1).split("?");
-  const [, kind, id, tab] = path.split("/").map(decodeURIComponent);
+  const [, kind, id, tab] = path.split("/").map(decoded);
   if (!token()) return signIn();
   if (kind === "x" && id) return open("experiment", id, tab || "search", new URLSearchParams(query));
   return open("list");
@@ -71,7 +71,14 @@ function signIn(refused = false) {
       "form",
       { class: "signin panel", onsubmit: enter },
       h("h1", {}, "Rung"),
-      refused ? h("p", { class: "problem", role: "alert" }, "That token is not this server's.") : null,
+      refused
+        ? h(
+            "p",
+            { class: "problem", role: "alert" },
+            "The server does not accept this token. `rung up` makes a new one at each start:" +
+              " open the address that it printed, or enter the new token here.",
+          )
+        : null,
       h("label", { for: "token" }, "Token"),
       input,
       h(
@@ -105,6 +112,10 @@ async function pulse() {
       const going = (await get("/agents")).items.filter((agent) => agent.state === "draining");
       const title = going.map((agent) => `${agent.id}: ${agent.reason}`).join("\n");
       parts.push(h("span", { class: "problem", title }, `${many(draining, "agent")} draining`));
+    }
+    if (status.problems.length) {
+      const title = status.problems.join("\n");
+      parts.push(h("span", { class: "problem", title }, many(status.problems.length, "problem")));
     }
     if (status.dead_letters) {
       const title = "Messages that a service could not take in; `rung status` names them";

@@ -1,0 +1,193 @@
+"""The data folder of a `rung up`, as clients see it: whether a server runs, and how to reach it.
+
+The server listens on a Unix socket inside the folder, which only its owner can enter, so a client
+that connects there reaches the owner's server or none. What a killed server left behind is never
+used: `server.json` counts only while the process that it names holds the folder's lock, and only
+in a folder that belongs to the caller.
+"""
+
+import fcntl
+import json
+import os
+import pwd
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rung.events import RungError
+
+SOCKET: Final = "server.sock"
+"""Name of the server's Unix socket in the folder."""
+
+_WRITING_S: Final = 0.01
+"""A process that took the lock writes its number at once."""
+_PID_BYTES_MAX: Final = 20
+_CREDENTIALS: Final = struct.Struct("iII")
+"""`struct ucred` of Linux: process, user, group."""
+
+
+class DataFolderError(RungError):
+    """The data folder cannot be used; the message says what to do."""
+
+
+class Server(NamedTuple):
+    """A `rung up` that runs, and how to reach it."""
+
+    url: str
+    token: str
+    pid: int
+    ready: bool
+    """Whether everything is up: the services, the series, and the agent."""
+    warnings: list[str]
+    """What its start found and mended."""
+
+
+def read_server(data: Path) -> Server:
+    """Return the server that runs on a data folder.
+
+    Raises:
+        DataFolderError: none runs there, it is still starting, the folder belongs to another user,
+            or its files are damaged.
+    """
+    check_owner(data)
+    try:
+        text = (data / "server.json").read_bytes()
+    except OSError as error:
+        raise _none_runs(data) from error
+    holder = holder_of(data)
+    if holder is None:
+        raise _none_runs(data)
+    try:
+        facts = json.loads(text)
+        server = Server(
+            str(facts["url"]),
+            read_token(data / "token"),
+            int(facts["pid"]),
+            bool(facts.get("ready", True)),
+            [str(warning) for warning in facts.get("warnings", [])],
+        )
+    except FileNotFoundError as error:
+        raise _restart(data, f"{data}/token is missing") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _restart(data, f"{data}/server.json is damaged") from error
+    if server.pid != holder:
+        raise _none_runs(data)
+    return server
+
+
+def read_token(file: Path) -> str:
+    """Return the token in a file, empty if the file is.
+
+    Raises:
+        DataFolderError: it holds what can be no token.
+        FileNotFoundError: there is no such file.
+    """
+    text = file.read_bytes().strip()
+    if not all(0x20 < byte < 0x7F for byte in text):
+        raise DataFolderError(
+            f"{file} is damaged: a token has visible ASCII characters only. Stop Rung with"
+            f" `rung down --data {file.parent}`, remove the file, and start it again:"
+            " `rung up` makes a new token"
+        )
+    return text.decode("ascii")
+
+
+def check_owner(data: Path) -> None:
+    """Make sure that a data folder, if it exists, belongs to this process's user.
+
+    Raises:
+        DataFolderError: it belongs to another.
+    """
+    try:
+        owner = data.stat().st_uid
+    except OSError:
+        return
+    if owner != os.geteuid():
+        raise DataFolderError(
+            f"the data folder {data} belongs to {_user(owner)}, and you are"
+            f" {_user(os.geteuid())}: use it as that user, or choose another with --data"
+        )
+
+
+def check_peer(connection: socket.socket) -> None:
+    """Make sure that the process that listens at the other end of a Unix socket is the caller's.
+
+    Raises:
+        DataFolderError: it belongs to another user.
+    """
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(data)
+    if uid != os.geteuid():
+        raise DataFolderError(
+            f"process {pid}, which listens on the data folder's socket, belongs to {_user(uid)},"
+            f" and you are {_user(os.geteuid())}: nothing was sent to it"
+        )
+
+
+@contextmanager
+def short_path(data: Path) -> Iterator[str]:
+    """Yield a short path of a folder: a socket's address has 107 bytes at most."""
+    descriptor = os.open(data, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+def is_running(data: Path) -> bool:
+    """Return whether some process holds the folder's lock."""
+    return holder_of(data) is not None
+
+
+def holder_of(data: Path) -> int | None:
+    """Return the process that holds the folder's lock, None if none does.
+
+    It holds it from its start on, long before it answers.
+    """
+    try:
+        with (data / "lock").open("rb") as handle:
+            while True:
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    handle.seek(0)
+                    if (text := handle.read(_PID_BYTES_MAX).strip()).isdigit():
+                        return int(text)
+                else:
+                    return None
+                time.sleep(_WRITING_S)
+    except FileNotFoundError:
+        return None
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped (SIGSTOP, Ctrl-Z) and answers nothing for now."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return stat.rpartition(b")")[2].split()[:1] in ([b"T"], [b"t"])
+
+
+def _none_runs(data: Path) -> DataFolderError:
+    return DataFolderError(
+        f"no Rung runs on {data}: start one with `rung up --data {data}`, "
+        "or name a running one with --url and --token"
+    )
+
+
+def _restart(data: Path, what: str) -> DataFolderError:
+    return DataFolderError(
+        f"{what}: stop Rung with `rung down --data {data}` and start it again, it writes it anew"
+    )
+
+
+def _user(uid: int) -> str:
+    try:
+        return f"the user {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"the user with the id {uid}"

@@ -1,0 +1,119 @@
+"""Keeps the series of one machine, whatever becomes of their folder: it holds nothing of its own.
+
+A folder that is damaged, or derived from another ledger or another state of this one, is set
+aside (renamed, with the time) and built again from the ledger. Series that cannot be kept at all,
+because another process has the folder open, or because they break again and again, are tried again
+later; training goes on without them.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+import structlog
+
+from rung.ledger import Ledger
+from rung.metrics.config import Settings
+from rung.metrics.errors import SeriesDamaged, SeriesError, SeriesLocked
+from rung.metrics.service import serve
+from rung.metrics.store import SeriesStore
+
+_SET_ASIDE_MAX: Final = 3
+_SET_ASIDE_S: Final = 3600.0
+"""Not more often than so many times in so many seconds."""
+_WAIT_S_MIN: Final = 5.0
+_WAIT_S_MAX: Final = 300.0
+
+_log = structlog.get_logger()
+
+
+class Recovery:
+    """Serves a series store, and rebuilds it where it must."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        store: SeriesStore,
+        settings: Settings | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare it.
+
+        Args:
+            ledger: which the series derive from.
+            store: in a folder of this machine; the caller closes it.
+            settings: of the service; their defaults if not given.
+            clock: in seconds, from any beginning.
+        """
+        self._ledger = ledger
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._renamed: deque[float] = deque()
+        self.settled: Final = asyncio.Event()
+        """Set once the series are open, or cannot be."""
+        self.problem: str | None = None
+        """Why curves and logs are not kept at this moment; None if they are."""
+
+    async def run(self) -> None:
+        """Keep the series up to date with the ledger until cancelled.
+
+        Raises:
+            LedgerError: the ledger cannot be used, and will not be by waiting.
+        """
+        wait_s = _WAIT_S_MIN
+        while True:
+            error = await self._serve()
+            if await self._set_aside(error):
+                wait_s = _WAIT_S_MIN
+                continue
+            self.problem = f"curves and logs are not kept for now: {error}"
+            _log.error("series cannot be kept", reason=str(error), again_in_s=wait_s)
+            self.settled.set()
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _WAIT_S_MAX)
+
+    async def _serve(self) -> SeriesError:
+        """Serve until the series fail, for the service or for a reader; return why."""
+        serving = asyncio.create_task(serve(self._ledger, self._store, self._settings))
+        damaged = asyncio.create_task(self._store.damaged())
+        opened = asyncio.create_task(self._opened())
+        tasks = (serving, damaged, opened)
+        try:
+            await asyncio.wait((serving, damaged), return_when=asyncio.FIRST_COMPLETED)
+            if damaged.done():
+                return damaged.result()
+            await serving
+        except SeriesError as error:
+            return error
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        raise AssertionError("the service ends by an error only")
+
+    async def _opened(self) -> None:
+        await self._store.opened.wait()
+        self.problem = None
+        self.settled.set()
+
+    async def _set_aside(self, error: SeriesError) -> bool:
+        """Set the folder aside; return False where that would not help, or did not."""
+        now = self._clock()
+        while self._renamed and now - self._renamed[0] > _SET_ASIDE_S:
+            self._renamed.popleft()
+        if isinstance(error, SeriesLocked) or len(self._renamed) >= _SET_ASIDE_MAX:
+            return False
+        self._renamed.append(now)
+        try:
+            aside = await self._store.set_aside(f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
+        except SeriesDamaged:
+            return False
+        _log.error(
+            "series set aside; they are rebuilt from the ledger", reason=str(error), aside=aside
+        )
+        return True
