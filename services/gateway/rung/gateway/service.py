@@ -49,13 +49,11 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
     app = make_app(ledger, store, token=token, series=series, audit=audit, settings=settings)
     connections = Connections(app[CONTEXT].settings.limits, port="http")
     app.middlewares.insert(0, connections.watch)
-    runner = web.AppRunner(
-        app, access_log=None, shutdown_timeout=SHUTDOWN_S, logger=connections.logger
-    )
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
     assert runner.server is not None
     try:
-        with connections.serve(runner.server, [listener]):
+        with connections.serve(connections.http(runner.server), [listener]):
             address, port = listener.getsockname()[:2]
             _log.info("gateway serves", address=f"{address}:{port}")
             if started is not None:
