@@ -38,6 +38,10 @@ _CHECKS: Final = CHECKS.get_by_names(
         "content_type_conformance",
         "response_headers_conformance",
         "response_schema_conformance",
+        "negative_data_rejection",
+        "unsupported_method",
+        "allow_header_conformance",
+        "missing_required_header",
     ]
 )
 _EXAMPLES: Final = 10

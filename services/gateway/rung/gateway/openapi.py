@@ -156,15 +156,23 @@ def _headers(route: Route) -> list[dict[str, Any]]:
     headers = []
     if route.idempotent:
         headers.append(
-            _header(HEADER, "sent again with the same key, the request is done once", LENGTH_MAX)
+            _header(
+                HEADER,
+                "sent again with the same key, the request is done once",
+                LENGTH_MAX,
+                "^[!-~]+$",
+            )
         )
     if route.media_type == "text/event-stream":
-        headers.append(_header("Last-Event-ID", "go on behind the event with this id", 200))
+        position = "^[0-9]+([.][0-9]+)*$"
+        headers.append(
+            _header("Last-Event-ID", "go on behind the event with this id", 200, position)
+        )
     return headers
 
 
-def _header(name: str, description: str, most: int) -> dict[str, Any]:
-    schema = {"type": "string", "minLength": 1, "maxLength": most}
+def _header(name: str, description: str, most: int, pattern: str) -> dict[str, Any]:
+    schema = {"type": "string", "minLength": 1, "maxLength": most, "pattern": pattern}
     return {
         "name": name,
         "in": "header",
