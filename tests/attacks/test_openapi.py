@@ -32,7 +32,7 @@ from rung.objects import FolderStore
 pytestmark = pytest.mark.attacks
 
 load_all_checks()
-_CHECKS: Final = CHECKS.get_by_names(
+_CHECKS: Final[Any] = CHECKS.get_by_names(
     [
         "status_code_conformance",
         "content_type_conformance",
@@ -73,7 +73,7 @@ def test_generated_calls(gateway: GatewayProcess, attack: Attack) -> None:
     """Each answer is one that the document promises, and none is a fault of the server."""
     url = f"http://127.0.0.1:{gateway.port}"
     schema = schemathesis.openapi.from_url(f"{url}/api/v1/openapi.json")
-    operations = [found.ok() for found in schema.get_all_operations()]
+    operations: list[Any] = [found.ok() for found in schema.get_all_operations()]  # type: ignore[union-attr]
     statuses: set[int] = set()
     with requests.Session() as session:
         caller = _Caller(url, session, statuses)
@@ -106,14 +106,14 @@ def _run(operation: Any, mode: GenerationMode, chance: random.Random, caller: _C
         print_blob=False,
     )
     @hypothesis.given(operation.as_strategy(generation_mode=mode))
-    def call(case: schemathesis.Case) -> None:
+    def call(case: schemathesis.Case[Any]) -> None:
         caller.statuses.add(_call(case, chance, caller))
 
     with contextlib.suppress(Unsatisfiable):  # where nothing can be wrong
         call()
 
 
-def _call(case: schemathesis.Case, chance: random.Random, caller: _Caller) -> int:
+def _call(case: schemathesis.Case[Any], chance: random.Random, caller: _Caller) -> int:
     """Make one call, hold its answer to the document, and return its status."""
     for name in case.path_parameters:
         if chance.random() < 0.6:
@@ -129,7 +129,7 @@ def _call(case: schemathesis.Case, chance: random.Random, caller: _Caller) -> in
     return response.status_code
 
 
-def _open_stream(case: schemathesis.Case, headers: dict[str, str], caller: _Caller) -> int:
+def _open_stream(case: schemathesis.Case[Any], headers: dict[str, str], caller: _Caller) -> int:
     """Open a stream, which never ends by itself, and leave it."""
     arguments = case.as_transport_kwargs(base_url=caller.url, headers=headers)
     with caller.session.request(**arguments, stream=True, timeout=30) as response:

@@ -396,8 +396,8 @@ def test_the_soft_limit_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(value)
         limit[:] = value
 
-    monkeypatch.setattr(module.resource, "getrlimit", lambda _: tuple(limit))
-    monkeypatch.setattr(module.resource, "setrlimit", setrlimit)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: tuple(limit))
+    monkeypatch.setattr(resource, "setrlimit", setrlimit)
     assert raise_open_files() == 4096
     assert raise_open_files() == 4096
     limit[:] = [1024, resource.RLIM_INFINITY]
