@@ -128,7 +128,7 @@ class Experiment(ExperimentSummary, kw_only=True):
     source: Annotated[
         str,
         Meta(
-            description="the file as its author wrote it; as JSON if it has secrets: these are hidden"
+            description="the file as its author wrote it; as JSON if secrets in it are hidden"
         ),
     ]
     code_digest: str | None
