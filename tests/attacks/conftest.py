@@ -43,7 +43,7 @@ class Attack:
         self.seconds: Final = float(os.environ.get(SECONDS) or 30.0)
         self.round = 0
 
-    def random(self, number: int) -> random.Random:
+    def chance(self, number: int) -> random.Random:
         """Return the random numbers of one round of this test."""
         return random.Random(f"{self.seed}/{self._name}/{number}")  # noqa: S311 - repeatable
 
@@ -56,11 +56,11 @@ class Attack:
         """
         if ROUND in os.environ:
             self.round = int(os.environ[ROUND])
-            yield self.random(self.round)
+            yield self.chance(self.round)
             return
         end = time.monotonic() + share * self.seconds
         while self.round < least or time.monotonic() < end:
-            yield self.random(self.round)
+            yield self.chance(self.round)
             self.round += 1
 
     def __str__(self) -> str:
