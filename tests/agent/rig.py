@@ -119,7 +119,7 @@ class Rig:
 
         With checkpoints to restore it is the second run of the trial that stored the first.
         """
-        joined = (await self.until(AgentJoined))[-1]
+        joined = max(await self.until(AgentJoined), key=lambda it: it.incarnation)
         if restore:
             index = int(restore[0].split(".")[1])
         else:

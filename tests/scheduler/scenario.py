@@ -7,7 +7,6 @@ from rung.events.allocation import (
     AgentJoined,
     AgentLeft,
     AgentLost,
-    AgentRefused,
     AgentResumed,
     AgentSuspended,
     AllocationDropped,
@@ -18,6 +17,7 @@ from rung.events.allocation import (
     AllocationSignaled,
     AllocationWithdrawn,
     DrainRequested,
+    JoinRefused,
     MoveRequested,
     Share,
     Slot,
@@ -168,7 +168,7 @@ def brief(decision: Payload) -> str:
             return f"lost {name}: {reason}"
         case AllocationDropped(allocation_id=name):
             return f"dropped {name}"
-        case AgentRefused(agent_id=name, incarnation=incarnation, known=known, in_use=in_use):
+        case JoinRefused(agent_id=name, incarnation=incarnation, known=known, in_use=in_use):
             return f"refused {name} {incarnation}, known {known}{' in use' if in_use else ''}"
         case _:
             raise AssertionError(decision)

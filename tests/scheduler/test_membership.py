@@ -2,7 +2,7 @@
 
 import msgspec
 
-from rung.events.allocation import AgentRefused
+from rung.events.allocation import JoinRefused
 from rung.events.metric import AgentBeat
 from rung.scheduler.pool import State
 from rung.scheduler.vigil import Vigil
@@ -16,7 +16,7 @@ def test_two_agents_of_one_id() -> None:
 
     (refused,) = pool.tell(joined("a", 4, 99, folder="G", host="two"))
 
-    assert isinstance(refused, AgentRefused)
+    assert isinstance(refused, JoinRefused)
     assert (refused.known, refused.in_use, refused.session) == (1, True, "G-a-99")
     for word in ("host one", "/agents/F", "host two", "/agents/G", "--agent-id"):
         assert word in refused.reason

@@ -6,9 +6,10 @@
     forget     the ledger has them; they go with the next commit
 
 A fact is appended to the ledger only after it was committed here. Its origin is
-`agent/<agent_id>/<spool id>` and its sequence the number, so whatever is appended a second time
-after a crash is the same event, and readers drop it. Numbers never come twice: what was forgotten
-is remembered as a mark.
+`agent/<agent_id>/<spool id>/<session>` and its sequence the number, so whatever is appended a
+second time after a crash is the same event, and readers drop it: it lies in the file with its
+origin. A session is one life of the agent. A folder that was restored from a backup, or copied,
+goes on from a number that was given before, but under the origin of another session.
 
 When the disk is full, what was put stays in memory and the commit is tried again; beyond
 `pending_bytes_max` the spool is `saturated`, and the agent stops reading what its trials say
@@ -17,6 +18,7 @@ until there is room: they wait, nothing is lost, memory stays bounded.
 
 import asyncio
 import contextlib
+import secrets
 import sqlite3
 import threading
 import time
@@ -74,6 +76,8 @@ class Spool:
         self._news = asyncio.Event()
         self._threads = ThreadPoolExecutor(1, "spool-reader")
         self.id = ""
+        self.session: Final = secrets.token_hex(8)
+        """Names this life of the agent."""
         self.agent_id = ""
         self.incarnation = 0
 
@@ -100,8 +104,8 @@ class Spool:
 
     @property
     def origin(self) -> str:
-        """The origin of all facts that pass through this spool."""
-        return f"agent/{self.agent_id}/{self.id}"
+        """The origin of all facts that are put into this spool by this life of the agent."""
+        return f"agent/{self.agent_id}/{self.id}/{self.session}"
 
     @property
     def source(self) -> str:
@@ -199,12 +203,12 @@ class Spool:
     def _stale(self) -> bool:
         return self._forgotten - self._forgotten_on_disk > _STALE_MAX
 
-    async def start_incarnation(self) -> int:
-        """Count one more life of the agent; durable when it returns."""
+    async def start_incarnation(self, above: int = 0) -> int:
+        """Count one more incarnation of the agent, above one; durable when it returns."""
         while True:
             try:
                 self.incarnation = await self._loop.run_in_executor(
-                    self._threads, self._file.count_incarnation
+                    self._threads, self._file.count_incarnation, above
                 )
             except sqlite3.Error as error:
                 _log.error(

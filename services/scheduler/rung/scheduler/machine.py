@@ -60,7 +60,6 @@ from rung.events.allocation import (
     AgentJoined,
     AgentLeft,
     AgentLost,
-    AgentRefused,
     AgentResumed,
     AgentSuspended,
     AllocationDropped,
@@ -71,6 +70,7 @@ from rung.events.allocation import (
     AllocationSignaled,
     AllocationWithdrawn,
     DrainRequested,
+    JoinRefused,
     MoveRequested,
 )
 from rung.scheduler import claim, decision
@@ -86,7 +86,7 @@ PoolFact = (
     AgentFact | AllocationRequested | AllocationWithdrawn | AllocationReleased | MoveRequested
 )
 PoolDecision = (
-    AgentRefused | AllocationGranted | AllocationSignaled | AllocationLost | AllocationDropped
+    JoinRefused | AllocationGranted | AllocationSignaled | AllocationLost | AllocationDropped
 )
 
 
@@ -187,7 +187,7 @@ def _fold_decision(state: State, event: PoolDecision) -> None:
             _close_if_over(state, event.allocation_id)
         case AllocationDropped():
             del state.leaving[event.allocation_id]
-        case AgentRefused():
+        case JoinRefused():
             if event.in_use:
                 state.refused[event.session] = event
         case _:

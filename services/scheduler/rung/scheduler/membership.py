@@ -53,7 +53,8 @@ def refusal(event: AgentJoined, *, known: int, join: AgentJoined | None, there: 
         )
     return (
         f"two agents are called {name!r}: one on {_place(join)}, which has joined, and one on "
-        f"{own}, which is refused; start that one with --agent-id and a name of its own"
+        f"{own}, which is refused: start that one with --agent-id and a name of its own; it joins "
+        "by itself once the other has left or is lost"
     )
 
 
