@@ -18,7 +18,6 @@ from rung.ledger import MemoryLedger
 from rung.scheduler.config import Settings
 from rung.scheduler.service import serve
 
-
 _LIVES = itertools.count()
 
 

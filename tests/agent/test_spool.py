@@ -48,6 +48,16 @@ async def _reopened(spool: Spool) -> Spool:
     return made
 
 
+async def test_each_life_has_an_origin_of_its_own(spool: Spool) -> None:
+    """A restored folder gives numbers again, but never under an origin that had them."""
+    again = await _reopened(spool)
+    number = again.put(_started(1))
+    await again.durable(number)
+    (spooled,) = await again.read(0, 10)
+    assert decode(spooled.draft.value).origin == again.origin != spool.origin
+    await again.close()
+
+
 async def test_what_is_durable_is_read_in_order(spool: Spool) -> None:
     """Facts come back in order, under the spool's origin and its numbers."""
     last = spool.put(*(_started(run) for run in range(1, 501)))
@@ -58,7 +68,7 @@ async def test_what_is_durable_is_read_in_order(spool: Spool) -> None:
     events = [decode(item.draft.value) for item in spooled]
     assert [item.number for item in spooled] == list(range(1, 501))
     assert [event.sequence for event in events] == list(range(1, 501))
-    assert {event.origin for event in events} == {f"agent/a1/{spool.id}"}
+    assert {event.origin for event in events} == {f"agent/a1/{spool.id}/{spool.session}"}
     assert [event.id for event in events[:2]] == [f"{spool.origin}#1", f"{spool.origin}#2"]
 
 
