@@ -160,8 +160,8 @@ def test_a_restored_folder_is_no_problem() -> None:
 def test_a_suspended_agent_is_a_problem_until_it_goes_on() -> None:
     """It is counted apart, keeps its slots in sight, and one that is drained stays drained."""
     reason = "the disk is full"
-    told = AgentSuspended(pool="default", agent_id="a", incarnation=1, reason=reason)
-    over = AgentResumed(pool="default", agent_id="a", incarnation=1)
+    told = AgentSuspended(pool="default", agent_id="a", incarnation=1, session="", reason=reason)
+    over = AgentResumed(pool="default", agent_id="a", incarnation=1, session="")
 
     pool = _pool(_joined("a"), told)
     assert present_pool.problems(pool) == ["agent a takes nothing new: the disk is full"]

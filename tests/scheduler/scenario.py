@@ -51,16 +51,20 @@ def left(agent_id: str, incarnation: int = 1, *, folder: str = "") -> AgentLeft:
     return AgentLeft(pool=POOL, agent_id=agent_id, incarnation=incarnation, session=session)
 
 
-def suspended(agent_id: str, incarnation: int = 1) -> AgentSuspended:
+def suspended(agent_id: str, incarnation: int = 1, *, session: str = "") -> AgentSuspended:
     """An agent takes nothing new."""
     return AgentSuspended(
-        pool=POOL, agent_id=agent_id, incarnation=incarnation, reason="the disk is full"
+        pool=POOL,
+        agent_id=agent_id,
+        incarnation=incarnation,
+        session=session,
+        reason="the disk is full",
     )
 
 
 def resumed(agent_id: str, incarnation: int = 1) -> AgentResumed:
     """An agent takes allocations again."""
-    return AgentResumed(pool=POOL, agent_id=agent_id, incarnation=incarnation)
+    return AgentResumed(pool=POOL, agent_id=agent_id, incarnation=incarnation, session="")
 
 
 def lost(agent_id: str, incarnation: int = 1) -> AgentLost:

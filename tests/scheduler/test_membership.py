@@ -64,7 +64,8 @@ def test_a_copy_with_the_same_incarnation_does_not_end_the_original() -> None:
     goodbye = msgspec.structs.replace(left("a", 3), session="copy")
 
     assert pool.then(copy) == ["refused a 3, known 3 in use"]
-    assert pool.then(goodbye, requested("e.0.1")) == ["granted e.0.1: a[0]"]
+    assert pool.then(suspended("a", 3, session="copy"), goodbye) == []
+    assert pool.then(requested("e.0.1")) == ["granted e.0.1: a[0]"]
 
 
 def test_joins_of_an_earlier_release_are_ignored_as_ever() -> None:

@@ -88,6 +88,8 @@ class AgentSuspended(Struct, frozen=True, kw_only=True):
     pool: str
     agent_id: str
     incarnation: int
+    session: str
+    """That of its join."""
     reason: str
 
 
@@ -102,6 +104,8 @@ class AgentResumed(Struct, frozen=True, kw_only=True):
     pool: str
     agent_id: str
     incarnation: int
+    session: str
+    """That of its join."""
 
 
 class DrainRequested(Struct, frozen=True, kw_only=True):

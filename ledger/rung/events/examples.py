@@ -217,9 +217,10 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
         pool="default",
         agent_id="node-a",
         incarnation=4,
+        session="41be07c2aa935d68",
         reason="the disk of /var/lib/rung/agent is full: 12 MiB free",
     ),
-    AgentResumed(pool="default", agent_id="node-a", incarnation=4),
+    AgentResumed(pool="default", agent_id="node-a", incarnation=4, session="41be07c2aa935d68"),
     DrainRequested(
         pool="default",
         agent_id="node-a",

@@ -126,6 +126,7 @@ class Presence:
                 pool=self._settings.pool,
                 agent_id=self._spool.agent_id,
                 incarnation=self._spool.incarnation,
+                session=self._spool.session,
                 reason=reason,
             )
         )
@@ -137,6 +138,7 @@ class Presence:
                 pool=self._settings.pool,
                 agent_id=self._spool.agent_id,
                 incarnation=self._spool.incarnation,
+                session=self._spool.session,
             )
         )
 

@@ -145,6 +145,10 @@ def _evolve_agent(state: Pool, event: Event, data: _OfAgent) -> None:
     known = state.agents.get(data.agent_id)
     if known is not None and data.incarnation < known.incarnation:
         return
+    if isinstance(data, AgentSuspended | AgentResumed) and (
+        known is None or known.session != data.session
+    ):
+        return
     match data:
         case AgentJoined():
             _join(state, event, data, known)
