@@ -244,7 +244,7 @@ def _check_version(path: Path) -> None:
         return
     if not (text.isascii() and text.isdigit()):
         raise DataFolderError(
-            f"{file} says {text!r}, which is no version: is {path} a data folder?"
+            f'{file} says "{text}", which is no version: is {path} a data folder?'
         )
     if int(text) > LAYOUT_VERSION:
         raise DataFolderError(

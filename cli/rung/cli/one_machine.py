@@ -269,6 +269,10 @@ async def _start_agent(
 def _refusal(log: Path) -> DataFolderError:
     """Return what an agent said at its end, as an error."""
     said = log.read_text(errors="replace").strip().rpartition("\n")[2].removeprefix("Error: ")
+    if not said:
+        return DataFolderError(
+            f"the agent ended and could not write why to {log}: is the disk full?"
+        )
     return DataFolderError(f"{said}; {log} has more")
 
 
