@@ -54,8 +54,8 @@ def test_the_token_is_new_at_each_start(tmp_path: Path) -> None:
 def test_a_folder_that_others_may_read_is_closed_to_them(tmp_path: Path) -> None:
     """It, what Rung made in it, and files with secrets; a warning says so, once."""
     data = tmp_path / "data"
-    for folder in ("ledger", "log", "agent", "objects/code"):
-        (data / folder).mkdir(parents=True)
+    for name in ("ledger", "log", "agent", "objects/code"):
+        (data / name).mkdir(parents=True)
     for file in ("token", "up.out", "ledger/ledger.db", "log/rung.log", "agent/spool.db"):
         (data / file).touch(0o644)
     (data / "gone").symlink_to(tmp_path / "nowhere")

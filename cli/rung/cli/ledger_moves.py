@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 import click
 
-from rung.cli.data_folder import is_running
+from rung.cli.data_folder import is_running, made, private
 from rung.cli.link import SOURCE, Link, asynchronous, ledger_option, linked
 from rung.cli.output import print_json
 from rung.events import RungError, topic
@@ -162,11 +162,12 @@ async def _target(url: str | None, link: Link) -> AsyncIterator["Ledger"]:
         raise click.UsageError(
             f"--ledger {url}: name a cluster, kafka://HOST/PREFIX; for a folder --data"
         )
-    opened = await open_ledger(link.data / "ledger" if url is None else url)
-    try:
-        yield opened
-    finally:
-        await opened.close()
+    with made(link.data) if url is None else contextlib.nullcontext(), private():
+        opened = await open_ledger(link.data / "ledger" if url is None else url)
+        try:
+            yield opened
+        finally:
+            await opened.close()
 
 
 def _check_ended(lines: IO[bytes], experiment_id: str) -> None:
