@@ -20,7 +20,7 @@ FRAMEWORKS := $(VENV)/.frameworks
 # environment says that nothing is to be kept: an empty value says nothing.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo cluster test check test-fast test-ledger sim test-e2e test-cluster test-horovod bench docs clean
+.PHONY: demo cluster test check test-fast test-ledger sim test-attacks test-e2e test-cluster test-horovod bench docs clean
 
 # Run a real search on this machine and show its result.
 demo: $(SETUP)
@@ -33,7 +33,7 @@ cluster: $(DEV) $(KAFKA) $(CLICKHOUSE)
 # Everything that has to hold: lint, types, layers, and all lanes of tests.
 # The last two long ones wait more than they compute: where CI keeps no wheel of Horovod, it is
 # built behind them.
-test: check test-fast test-ledger sim
+test: check test-fast test-ledger sim test-attacks
 	$(BIN)/python deploy/horovod/meanwhile.py $(VENV) $(MAKE) test-e2e test-cluster
 	$(MAKE) test-horovod
 
@@ -46,7 +46,7 @@ check: $(DEV)
 
 # Pure parts and single services, in about three minutes.
 test-fast: $(DEV) $(DEPLOYING) $(CLICKHOUSE)
-	$(BIN)/pytest -m "not e2e and not ledger and not sim and not cluster and not horovod" -n 2
+	$(BIN)/pytest -m "not e2e and not ledger and not sim and not attacks and not cluster and not horovod" -n 2
 
 # The ledger's adapters against one conformance suite.
 test-ledger: $(DEV) $(KAFKA)
@@ -55,6 +55,13 @@ test-ledger: $(DEV) $(KAFKA)
 # Seeded simulations of the whole system, with faults.
 sim: $(DEV)
 	$(BIN)/pytest -m sim -n 2
+
+# Generated attacks, half a minute a module: RUNG_ATTACK_SECONDS=600 for longer, and
+# RUNG_ATTACK_SEED for the same ones again.
+test-attacks: export RUNG_ATTACK_SEED := $(or $(RUNG_ATTACK_SEED),$(shell date +%s))
+test-attacks: $(DEV)
+	@echo "RUNG_ATTACK_SEED=$(RUNG_ATTACK_SEED)"
+	$(BIN)/pytest -m attacks -n 2 --dist loadfile
 
 # Real processes, killed at bad moments. TensorFlow and what torch compiles with bring an LLVM each,
 # and one process cannot hold both.

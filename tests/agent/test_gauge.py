@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rung.agent.gauge import measured
 from rung.agent.spool import Spool
+from rung.agent.suspension import Suspension
 from rung.events import decode
 from rung.events.allocation import AgentLeft
 from rung.host import measure
@@ -24,7 +25,11 @@ async def test_runs_and_spool_are_read_while_the_agent_lives(tmp_path: Path) -> 
     spool = Spool(tmp_path / "spool.db")
     spool.open("a", "a")
     runs = {"1": _Run(launched=True), "2": _Run(launched=False), "3": _Run(launched=True)}
-    with measured(spool, runs):
+    suspension = Suspension([tmp_path], spool, lambda _: None)
+    with measured(spool, runs, suspension):
+        assert measure.AGENT_SUSPENDED.read() == {(): 0.0}
+        suspension.reason = "the disk is full"
+        assert measure.AGENT_SUSPENDED.read() == {(): 1.0}
         await spool.durable(spool.put(_GONE, _GONE))
         assert measure.RUNS.read() == {("preparing",): 1.0, ("running",): 2.0}
         assert measure.SPOOL_RECORDS.read() == {(): 2.0}

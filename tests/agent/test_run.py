@@ -1,5 +1,6 @@
 """One run: what its process does, what the agent makes of it."""
 
+import gzip
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from agent.process import alive, children_of, eventually, exists
 from agent.rig import Rig
 from rung.events.allocation import AllocationReleased
 from rung.events.trial import (
+    CODE_REFUSED,
     ExitOutcome,
     TrialExited,
     TrialStarted,
@@ -128,6 +130,14 @@ async def test_missing_code(running: Rig) -> None:
     assert ended.exit.outcome == "failed"
     assert f"the code archive {'0' * 64} is missing" in ended.exit.message
     assert (await running.run_script("print(1)")).exit.outcome == "finished"
+
+
+async def test_refused_code(running: Rig) -> None:
+    """The end of a run whose archive is refused says that no other run can do better."""
+    for data in (b"no archive", gzip.compress(b"no tar")):
+        ended = await running.end_of(await running.grant(code=running.archive(data)))
+        assert (ended.exit.outcome, ended.exit.fault) == ("failed", CODE_REFUSED)
+        assert "cannot be unpacked" in ended.exit.message
 
 
 async def test_environment(running: Rig) -> None:

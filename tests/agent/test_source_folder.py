@@ -7,11 +7,14 @@ import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import pytest
 
-from rung.agent import source_folder
 from rung.agent.source_folder import CodeUnusable, SourceFolder
+from rung.events.trial import CODE_REFUSED
+from rung.expconf import archive as rules
+from rung.expconf.archive import InvalidCode, check_archive
 from rung.objects import FolderStore
 
 
@@ -116,8 +119,9 @@ def test_members_that_climb_out(
     member: tuple[tarfile.TarInfo, bytes],
 ) -> None:
     """An archive with a member that leaves its folder, or is no file, is refused whole."""
-    with pytest.raises(CodeUnusable, match="cannot be unpacked"):
+    with pytest.raises(CodeUnusable, match="cannot be unpacked") as refused:
         sources.prepare("a", put(_archive(_file("train.py"), member)))
+    assert refused.value.fault == CODE_REFUSED
     assert not list((tmp_path / "agent/code").iterdir())
     assert not list(tmp_path.rglob("outside*"))
 
@@ -133,13 +137,101 @@ def test_broken_archives(sources: SourceFolder, put: Callable[[bytes], str], dat
         sources.prepare("a", put(data))
 
 
-def test_too_large(
-    sources: SourceFolder, put: Callable[[bytes], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_large(sources: SourceFolder, put: Callable[[bytes], str]) -> None:
     """An archive that swells beyond the bound is refused."""
-    monkeypatch.setattr(source_folder, "UNPACKED_BYTES_MAX", 1000)
-    with pytest.raises(CodeUnusable, match="holds more than"):
-        sources.prepare("a", put(_archive(_file("a", b"0" * 2000))))
+    member = tarfile.TarInfo("a")
+    member.size = rules.UNPACKED_MAX + 1
+    with pytest.raises(CodeUnusable, match="unpacks to more than"):
+        sources.prepare("a", put(gzip.compress(member.tobuf() + bytes(10 * 1024))))
+
+
+def _deep(levels: int) -> bytes:
+    return _archive(_file("train.py"), _file("a/" * levels + "b.py"))
+
+
+def _crowded(members: int, levels: int) -> bytes:
+    return _archive(*(_file(f"{n}/" + "a/" * (levels - 1) + "b") for n in range(members)))
+
+
+AGREED: Final = {
+    "levels that are too many": (_deep(500), False),
+    "levels that are many": (_deep(99), True),
+    "implied folders that are too many": (_crowded(600, 90), False),
+    "implied folders that are many": (_crowded(3, 90), True),
+    "a link that comes before the one on its way": (
+        _archive(
+            _special("p", tarfile.SYMTYPE, "q/../.."),
+            _special("q", tarfile.SYMTYPE, "sub/deeper"),
+            _file("sub/deeper/x"),
+        ),
+        True,
+    ),
+    "such a link that leaves": (
+        _archive(
+            _special("p", tarfile.SYMTYPE, "q/../../.."),
+            _special("q", tarfile.SYMTYPE, "sub/deeper"),
+            _file("sub/deeper/x"),
+        ),
+        False,
+    ),
+}
+"""What gateway and agent once judged differently, and whether both accept it."""
+
+
+@pytest.mark.parametrize("name", AGREED)
+def test_what_the_gateway_accepts_is_unpacked(
+    tmp_path: Path, sources: SourceFolder, put: Callable[[bytes], str], name: str
+) -> None:
+    """Gateway and agent judge an archive alike, as it was sent and in its canonical form."""
+    data, accepted = AGREED[name]
+    if accepted:
+        canonical = check_archive(data)
+        for form in (data, canonical.data):
+            folder = sources.prepare(hashlib.sha256(form).hexdigest(), put(form)).folder
+            assert all(os.path.lexists(folder / name) for name in canonical.names)
+            assert all(path.resolve().is_relative_to(folder) for path in folder.rglob("*"))
+    else:
+        with pytest.raises(InvalidCode):
+            check_archive(data)
+        with pytest.raises(CodeUnusable) as refused:
+            sources.prepare("a", put(data))
+        assert refused.value.fault == CODE_REFUSED
+
+
+@pytest.mark.parametrize(
+    "source",
+    [b"1+" * 90_000 + b"1", b"-" * 90_000 + b"1", b"\0", b"x = 1\n" * 300_000, b"\xff"],
+    ids=["deep", "deep for the parser", "NUL", "large", "not UTF-8"],
+)
+def test_sources_that_cannot_be_compiled(
+    sources: SourceFolder, put: Callable[[bytes], str], source: bytes
+) -> None:
+    """Byte code is made where that is possible; what does not compile is the script's affair."""
+    digest = put(_archive(_file("train.py"), _file("other.py", source)))
+    folder = sources.prepare("a", digest).folder
+    assert (folder / "other.py").read_bytes() == source
+    assert len(list(folder.glob("__pycache__/train.*.pyc"))) == 1
+
+
+def test_folders_deeper_than_python_recurses_are_deleted(
+    tmp_path: Path, store: FolderStore, sources: SourceFolder
+) -> None:
+    """A run that nests folders without end leaves nothing, and does not stop the next agent."""
+
+    def discard() -> None:
+        sources.discard("a")
+
+    for delete in (discard, SourceFolder(tmp_path / "agent", store).open):
+        folder = sources.prepare("a", None).folder
+        here = os.open(folder, os.O_RDONLY)
+        for _ in range(2000):
+            os.mkdir("deeper", dir_fd=here)
+            inside = os.open("deeper", os.O_RDONLY, dir_fd=here)
+            os.close(here)
+            here = inside
+        os.close(here)
+        delete()
+        assert not folder.exists()
 
 
 def test_missing_and_damaged(sources: SourceFolder, store: FolderStore) -> None:

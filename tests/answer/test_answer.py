@@ -38,7 +38,13 @@ def test_an_audit_lists_what_differs() -> None:
         "recorded": None,
         "decided": {"type": "rung.trial.stopped.v1", "data": {}},
     }
-    found = {"same": False, "decisions": 5, "differences": [difference], "verdicts": []}
+    found = {
+        "same": False,
+        "decisions": 5,
+        "differences": [difference],
+        "verdicts": [],
+        "imports": ["not complete"],
+    }
     read = msgspec.json.decode(msgspec.json.encode(found | {"new": 1}), type=answer.Audit)
     assert read.differences[0].process == "searcher"
     assert msgspec.to_builtins(read) == found

@@ -10,14 +10,14 @@ import pytest
 from rung.checkpoint_gc.machine import CheckpointGC
 from rung.checkpoint_gc.service import intake as checkpoint_gc_intake
 from rung.cli.deciders import audit_all
-from rung.cli.handover import HandedOver, hand_over
+from rung.cli.handover import hand_over
 from rung.cli.ledger import FORWARDERS
 from rung.events import Event, Payload, decode, fact, topic
 from rung.events.allocation import AgentJoined, AgentLeft, AgentLost
 from rung.events.checkpoint import CheckpointDeleted
 from rung.events.experiment import ExperimentSubmitted
 from rung.ledger import Draft, MemoryLedger, Record
-from rung.ledger.archive import export, import_
+from rung.ledger.archive import Undone, export, import_
 from rung.scheduler.machine import Scheduler
 from rung.scheduler.service import intake as scheduler_intake
 from rung.searcher.machine import Searcher
@@ -109,7 +109,7 @@ class Home:
         return {name: len(self.world.topics[name]) for name in names}
 
 
-async def moved(home: Home, counts: dict[str, int]) -> tuple[MemoryLedger, HandedOver]:
+async def moved(home: Home, counts: dict[str, int]) -> tuple[MemoryLedger, Undone]:
     """Return a new ledger, into which the beginnings of a home's topics were imported."""
     old, new = MemoryLedger(partitions=1), MemoryLedger(partitions=1)
     for name, count in counts.items():
@@ -192,7 +192,7 @@ async def test_a_search_left_at_any_moment_comes_to_the_same_end(method: str) ->
 async def test_partitions_of_slightly_different_moments(first: tuple[str, ...]) -> None:
     """Of an archive's partitions some are older; what was restored ends all the same."""
     second = PLACED if first == SEARCHED else SEARCHED
-    handed: list[HandedOver] = []
+    handed: list[Undone] = []
     for happenings in range(20, 1_200, 53):
         for later in (1, 7, 40, 150):
             old = begun("grid")

@@ -19,7 +19,7 @@ def test_status(server: Scripted, rung: Rung) -> None:
         "experiments": {"active": 1},
         "pools": [],
         "dead_letters": 2,
-        "warnings": ["series.damaged-1 was set aside\x1b[31m"],
+        "problems": ["series.damaged-1 was set aside\x1b]0;x"],
     }
     slot = {"id": 0, "kind": "cpu", "name": "CPU slot 0", "allocation_id": "k3v9x2ab.0.1"}
     agent = {
@@ -50,7 +50,7 @@ def test_status(server: Scripted, rung: Rung) -> None:
     result = rung("status")
     assert result.code == 0
     assert "k3v9x2ab.0.1" in result.out
-    assert "Warning: series.damaged-1 was set aside\N{REPLACEMENT CHARACTER}[31m\n" in result.out
+    assert "Problem: series.damaged-1 was set aside\\x1b]0;x\n" in result.out
     assert "logs/3 7" in result.out
     assert "and 1 older" in result.out
     assert rung("status", "--json").json == {

@@ -21,10 +21,38 @@ def test_logs(server: Scripted, rung: Rung) -> None:
     first, second = result.out.splitlines()
     assert first.endswith(".123 k3v9x2ab.0 hi")
     assert second.endswith("k3v9x2ab.0 rank 3 ERROR hi")
-    assert server.requests[0].query == {"level": "info", "rank": "0", "text": "h", "limit": "500"}
+    chosen = {"level": "info", "rank": "0", "text": "h", "limit": "20000", "order": "oldest"}
+    assert server.requests[0].query == chosen
     assert server.requests[1].query["after"] == "a1"
     server.on("/trials/k3v9x2ab.0/logs", json_answer({"items": [line], "next_cursor": "a1"}))
     assert rung("logs", "k3v9x2ab.0", "--limit", "3", "--json").out.count("\n") == 3
+
+
+def test_the_last_lines(server: Scripted, rung: Rung) -> None:
+    """With --tail they are asked for from the end, and printed the oldest first."""
+    line = LINE | {"trial_id": "k3v9x2ab.0", "run": 1}
+    server.on(
+        f"{EXPERIMENT}/logs",
+        json_answer({"items": [line | {"text": "3"}], "next_cursor": "a1"}),
+        json_answer({"items": [line | {"text": "2"}], "next_cursor": "a2"}),
+    )
+    result = rung("logs", "k3v9x2ab", "--tail", "2")
+    assert [line.rpartition(" ")[2] for line in result.out.splitlines()] == ["2", "3"]
+    assert server.requests[0].query == {"order": "newest", "limit": "2"}
+    assert server.requests[1].query == {"order": "newest", "limit": "1", "after": "a1"}
+    assert rung("logs", "k3v9x2ab", "--tail", "2", "-f").code == 2
+
+
+def test_a_mark_is_told_from_what_a_script_printed(server: Scripted, rung: Rung) -> None:
+    """Whatever a script prints, it prints no line of the kind that says what is missing."""
+    line = LINE | {"trial_id": "k3v9x2ab.0", "run": 1}
+    mark = line | {"stream": "dropped", "level": "warning", "text": "7 lines are missing"}
+    fake = line | {"text": "-- 12:00:00.123 k3v9x2ab.0 WARNING 7 lines are missing"}
+    server.on(f"{EXPERIMENT}/logs", json_answer({"items": [mark, fake], "next_cursor": None}))
+    first, second = rung("logs", "k3v9x2ab").out.splitlines()
+    assert first.startswith("-- ")
+    assert first.endswith(".123 k3v9x2ab.0 WARNING 7 lines are missing")
+    assert not second.startswith("-- ")
 
 
 def test_following_logs(server: Scripted, rung: Rung, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,19 +4,19 @@ import io
 import tarfile
 from pathlib import Path
 
-import aiohttp
 import pytest
 
 from gateway.checkpoint import FILES, TRIAL, store_files
-from gateway.client import TOKEN, Client
+from gateway.client import TOKEN
 from gateway.conftest import World
 from gateway.scenario import EXPERIMENT, History, stored, submitted
 from rung.answer import CheckpointPhase
+from rung.client import AsyncClient, ClientError
 from rung.events.checkpoint import CheckpointDamaged, CheckpointDeleted
 from rung.gateway import present
 from rung.gateway.experiment import Checkpoint
 from rung.gateway.present import checkpoint_phase
-from rung.objects import load_checkpoint
+from rung.objects import Provenance, load_checkpoint, store_checkpoint
 
 
 async def test_checkpoint_is_shown_with_its_files(world: World, tmp_path: Path) -> None:
@@ -126,20 +126,67 @@ async def test_damaged_checkpoint_conflicts(world: World, tmp_path: Path, damage
     assert (answer.status, answer.kind) == (409, "damaged")
 
 
-async def test_flipped_bit_cuts_the_archive(world: World, tmp_path: Path) -> None:
-    """A file of the right size with other bytes is never sent: the transfer breaks off."""
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/checkpoints/c1/archive",
+        "/checkpoints/c1/file?name=model.pt",
+        "/checkpoints/c1/file?name=model.pt&redirect=false",
+    ],
+)
+@pytest.mark.parametrize("asked", ["", "bytes=10-19"])
+async def test_a_flipped_bit_conflicts(
+    world: World, tmp_path: Path, path: str, asked: str
+) -> None:
+    """Nothing of a file of the right size with other bytes is sent, and the answer names it."""
+    await store_files(world, tmp_path, FILES)
+    name = f"checkpoints/{EXPERIMENT}/c1/model.pt"
+    async with world.gateway() as client:
+        whole = await client.call("GET", path)  # it is checked, and remembered
+        world.store.put_bytes(name, b"n" + world.store.read(name)[1:])
+        headers = {"Range": asked} if asked else {}
+        answer = await client.call("GET", path, headers=headers)
+        other = await client.call("GET", "/checkpoints/c1/file?name=empty")
+
+    assert whole.status == 200
+    assert (answer.status, answer.kind) == (409, "damaged")
+    assert "model.pt has the digest" in answer.json["detail"]
+    assert other.status == 200
+
+
+async def test_a_download_of_a_damaged_checkpoint_says_so(world: World, tmp_path: Path) -> None:
+    """The client names the file and leaves nothing that looks whole."""
     await store_files(world, tmp_path, FILES)
     name = f"checkpoints/{EXPERIMENT}/c1/model.pt"
     world.store.put_bytes(name, b"n" + world.store.read(name)[1:])
+    async with world.gateway() as gateway, AsyncClient(gateway.url, TOKEN) as client:
+        with pytest.raises(ClientError, match=r"model\.pt"):
+            await client.download("c1", tmp_path / "best")
+    assert not (tmp_path / "best").exists()
+
+
+async def test_another_manifest_is_damage(world: World, tmp_path: Path) -> None:
+    """Files and manifest that agree with each other, and not with the record, are not sent."""
+    await store_files(world, tmp_path, FILES)
+    folder = tmp_path / "other"
+    folder.mkdir()
+    (folder / "model.pt").write_bytes(b"another model")
+    store_checkpoint(
+        world.store,
+        folder,
+        checkpoint_id="c1",
+        steps_completed=30,
+        metadata={},
+        provenance=Provenance(experiment_id=EXPERIMENT, trial_id=TRIAL, run=1),
+    )
     async with world.gateway() as client:
-        with pytest.raises(aiohttp.ClientError):
-            await _read(client, "/api/v1/checkpoints/c1/archive")
-
-
-async def _read(client: Client, path: str) -> bytes:
-    headers = {"Authorization": f"Bearer {TOKEN}"}
-    async with client.session.get(client.url + path, headers=headers) as response:
-        return await response.read()
+        answers = [
+            await client.call("GET", "/checkpoints/c1/archive"),
+            await client.call("GET", "/checkpoints/c1/file?name=model.pt"),
+        ]
+    for answer in answers:
+        assert (answer.status, answer.kind) == (409, "damaged")
+        assert "manifest.json is not the one on record" in answer.json["detail"]
 
 
 async def test_damage_on_record_is_shown(world: World, tmp_path: Path) -> None:

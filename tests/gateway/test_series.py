@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -20,7 +20,8 @@ from servers.clickhouse import ClickHouse, installed
 TRIAL = f"{EXPERIMENT}.0"
 
 
-class Line(NamedTuple):
+@dataclass(frozen=True)
+class Line:
     """One printed line."""
 
     trial_id: str
@@ -68,6 +69,7 @@ class Kept:
         until_ms: int | None,
         after: str | None,
         limit: int,
+        order: str,
     ) -> tuple[Sequence[Line], str | None]:
         self.asked = {
             "experiment_id": experiment_id,
@@ -79,6 +81,7 @@ class Kept:
             "until_ms": until_ms,
             "after": after,
             "limit": limit,
+            "order": order,
         }
         if after == "bad":
             raise ValueError("after is 'bad': give the cursor that came with the page before")
@@ -118,7 +121,7 @@ async def test_lines(kept: Kept, client: Client) -> None:
     """Every choice reaches the series; times are read as RFC 3339 or as milliseconds."""
     page = await client.get(
         f"/trials/{TRIAL}/logs?rank=0&level=error&text=a%20b&since=2026-01-01T00:00:00Z"
-        "&until=1767225600001&after=x&limit=5"
+        "&until=1767225600001&after=x&limit=5&order=newest"
     )
 
     assert page == {
@@ -145,9 +148,11 @@ async def test_lines(kept: Kept, client: Client) -> None:
         "until_ms": 1_767_225_600_001,
         "after": "x",
         "limit": 5,
+        "order": "newest",
     }
     await client.get(f"/experiments/{EXPERIMENT}/logs")
     assert (kept.asked["trial_id"], kept.asked["limit"]) == (None, 200)
+    assert kept.asked["order"] == "oldest"
 
 
 @pytest.mark.parametrize(
@@ -160,6 +165,8 @@ async def test_lines(kept: Kept, client: Client) -> None:
         ("since=99999999999999999999", "since"),
         ("after=bad", "after"),
         ("limit=0", "limit"),
+        ("limit=20001", "limit"),
+        ("order=random", "order"),
     ],
 )
 async def test_bad_choice(kept: Kept, client: Client, query: str, name: str) -> None:

@@ -14,7 +14,7 @@ from rung.events import (
     partition_of,
     topic,
 )
-from rung.ledger import Draft, Ledger, Record
+from rung.ledger import Draft, Ledger, Record, Transactional
 
 Opener = Callable[[], Awaitable[Ledger]]
 
@@ -302,6 +302,80 @@ class LedgerConformance:
         canceled.cancel()
         position = (await ledger.append([draft("k")]))[0]
         assert await ledger.append([draft("k")]) == [position + 1]
+
+
+class TransactionalConformance(LedgerConformance):
+    """Holds for a ledger that has transactions."""
+
+    @pytest.fixture
+    def transactional(self, ledger: Ledger) -> Transactional:
+        """Give the ledger as what it is, too."""
+        assert isinstance(ledger, Transactional)
+        return ledger
+
+    async def test_a_transaction_reads_what_it_wrote_and_others_do_not(
+        self, ledger: Ledger, transactional: Transactional
+    ) -> None:
+        """Inside, records and positions are there at once; outside, all of them after its end."""
+        at = partition_of("k", 4)
+        await ledger.append([draft("k", b"before")])
+        async with transactional.transaction() as inner:
+            assert (inner.id, inner.partitions(topic.LOGS)) == (ledger.id, 4)
+            assert await inner.append([draft("k", b"one")] * 600) == list(range(1, 601))
+            assert await inner.append([draft("k", b"two")]) == [601]
+            await inner.commit("intake", topic.SEARCHES, 1, 7)
+            await inner.save_snapshot("searcher", 0, b"state")
+            assert (await read_all(inner, topic.EXPERIMENTS, at))[-1].value == b"two"
+            assert await inner.start(topic.EXPERIMENTS, at) == 0
+            assert await inner.end(topic.EXPERIMENTS, at) == 602
+            assert await inner.position("intake", topic.SEARCHES, 1) == 7
+            assert await inner.snapshot("searcher", 0) == b"state"
+            assert await ledger.end(topic.EXPERIMENTS, at) == 1
+            assert await ledger.position("intake", topic.SEARCHES, 1) == 0
+        assert await ledger.end(topic.EXPERIMENTS, at) == 602
+        assert await ledger.position("intake", topic.SEARCHES, 1) == 7
+        assert await ledger.snapshot("searcher", 0) == b"state"
+        assert await ledger.append([draft("k", b"after")]) == [602]
+
+    async def test_a_transaction_that_fails_never_was(
+        self, ledger: Ledger, transactional: Transactional
+    ) -> None:
+        """If its body raises or is canceled, the ledger is as before and can be written."""
+        at = partition_of("k", 4)
+
+        async def fail(error: type[BaseException]) -> None:
+            async with transactional.transaction() as inner:
+                await inner.append([draft("k")] * 700)
+                await inner.commit("intake", topic.SEARCHES, 1, 7)
+                raise error
+
+        for error in (ZeroDivisionError, asyncio.CancelledError):
+            with pytest.raises(error):
+                await fail(error)
+            assert await ledger.end(topic.EXPERIMENTS, at) == 0
+            assert await ledger.position("intake", topic.SEARCHES, 1) == 0
+        assert await ledger.append([draft("k")]) == [0]
+
+    async def test_a_transaction_refuses_like_the_ledger(
+        self, ledger: Ledger, transactional: Transactional
+    ) -> None:
+        """A draft that cannot be appended raises, and the rest of the transaction can go on."""
+        async with transactional.transaction() as inner:
+            with pytest.raises(LedgerError, match="weather"):
+                await inner.append([draft("k"), draft("k", name="weather")])
+            assert await inner.append([draft("k")]) == [0]
+        assert await ledger.end(topic.EXPERIMENTS, partition_of("k", 4)) == 1
+
+    async def test_followers_see_a_transaction(
+        self, ledger: Ledger, transactional: Transactional
+    ) -> None:
+        """A follower that waits is woken by the end of a transaction."""
+        following = ledger.follow(topic.EXPERIMENTS, partition_of("k", 4), 0)
+        taking = asyncio.create_task(take(following, 3))
+        await ledger.append([draft("k", b"first")])
+        async with transactional.transaction() as inner:
+            await inner.append([draft("k", b"second"), draft("k", b"third")])
+        assert [record.value for record in await taking] == [b"first", b"second", b"third"]
 
 
 class TrimmingConformance(LedgerConformance):

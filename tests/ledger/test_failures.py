@@ -18,6 +18,7 @@ from ledger.conformance import draft, read_all
 from rung.events import EventTooLarge, LedgerError, LedgerUnavailable, partition_of, topic
 from rung.events.errors import LedgerDamaged
 from rung.ledger import SqliteLedger
+from small_disk import fill, small_disk
 
 pytestmark = pytest.mark.ledger
 
@@ -58,19 +59,6 @@ def be_killed(folder: Path) -> None:
     subprocess.run([sys.executable, "-c", code, str(folder)], check=False)
 
 
-@contextlib.contextmanager
-def small_disk() -> Iterator[Path]:
-    """Mount a file system of two megabytes."""
-    with tempfile.TemporaryDirectory() as folder:
-        mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder]
-        if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode:
-            pytest.skip("this user may not mount a small disk")
-        try:
-            yield Path(folder)
-        finally:
-            subprocess.run(["umount", folder], check=True)
-
-
 async def test_disk_full() -> None:
     """A full disk is said so, nothing is half-written, and it goes on once there is space."""
     at = partition_of("k", 4)
@@ -91,11 +79,7 @@ async def test_disk_full() -> None:
 async def test_disk_full_at_creation() -> None:
     """A ledger that cannot even be created leaves nothing that would be in the way later."""
     with small_disk() as disk:
-        ballast = disk / "ballast"
-        with contextlib.suppress(OSError), ballast.open("wb") as file:
-            while True:
-                file.write(bytes(4096))
-                file.flush()
+        ballast = fill(disk)
         with pytest.raises(LedgerUnavailable, match=r"disk .* is full"):
             await SqliteLedger.open(disk / "ledger")
         ballast.unlink()

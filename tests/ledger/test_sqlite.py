@@ -7,13 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from ledger.conformance import DurableConformance, Opener, TrimmingConformance
+from ledger.conformance import (
+    DurableConformance,
+    Opener,
+    TransactionalConformance,
+    TrimmingConformance,
+)
 from rung.events import TOPICS, partition_of
 from rung.ledger import Draft, Ledger, SqliteLedger
 
 
 @pytest.mark.ledger
-class TestSqliteLedger(DurableConformance, TrimmingConformance):
+class TestSqliteLedger(DurableConformance, TrimmingConformance, TransactionalConformance):
     """Holds the SQLite adapter to what all adapters do."""
 
     @pytest.fixture

@@ -143,7 +143,9 @@ async def test_who_may_not_change_tables_says_what_to_run(
     server_place: str, clickhouse: ClickHouse
 ) -> None:
     """Without migrating, a service refuses and a reader waits; neither makes a table."""
-    with pytest.raises(SeriesError, match="lacks migration 1: run `rung metrics migrate`") as no:
+    with pytest.raises(
+        SeriesError, match="lacks migration 1, 5: run `rung metrics migrate`"
+    ) as no:
         await _opened(server_place, migrates=False)
     assert not no.value.retriable
     reader = open_series(server_place, ledger_id="ledger-1", read_only=True)

@@ -1,6 +1,7 @@
 """Curves, best values and lines, from a real chDB folder."""
 
 import math
+import time
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from metrics.report import EXPERIMENT, line, logs, metrics, record, row
 from rung.events.metric import MetricRow
 from rung.metrics import LogEntry, SeriesStore
+from rung.metrics.cursor import LineKey, write_cursor
+from rung.metrics.embedded import Embedded
 
 TRIAL = f"{EXPERIMENT}.0"
 
@@ -129,6 +132,7 @@ async def _lines(
     until_ms: int | None = None,
     after: str | None = None,
     limit: int = 100,
+    order: str = "oldest",
 ) -> tuple[list[LogEntry], str | None]:
     return await store.logs(
         experiment_id=None if trial_id else EXPERIMENT,
@@ -140,6 +144,7 @@ async def _lines(
         until_ms=until_ms,
         after=after,
         limit=limit,
+        order=order,
     )
 
 
@@ -184,6 +189,98 @@ async def test_pages_have_every_line_once(store: SeriesStore) -> None:
         pages += 1
     assert got == sent
     assert pages == 8
+
+
+async def test_pages_from_the_end(store: SeriesStore) -> None:
+    """With `newest`, the last lines come first, and cursors lead back to the first line."""
+    sent = [f"line {i}" for i in range(50)]
+    for position in range(10):
+        lines = [line(text, 7 + position // 3) for text in sent[position * 5 : position * 5 + 5]]
+        store.absorb([record(logs(lines), position)])
+    got: list[str] = []
+    after: str | None = None
+    while not got or after:
+        found, after = await _lines(store, after=after, limit=7, order="newest")
+        got += [entry.text for entry in found]
+    assert got == sent[::-1]
+    found, _ = await _lines(store, limit=2, order="newest", until_ms=8)
+    assert [entry.text for entry in found] == ["line 14", "line 13"]
+
+
+async def test_text_is_no_pattern(store: SeriesStore) -> None:
+    """What indexes are asked with stands for itself: wildcards and backslashes find themselves."""
+    texts = ["100% of a_b", "100 of aXb", "C:\\Temp", "ÄRGER", "x"]
+    store.absorb([record(logs([line(text, 7) for text in texts]), 0)])
+
+    async def found(text: str) -> list[str]:
+        return [entry.text for entry in (await _lines(store, text=text))[0]]
+
+    assert await found("0% O") == ["100% of a_b"]
+    assert await found("A_b") == ["100% of a_b"]
+    assert await found("c:\\t") == ["C:\\Temp"]
+    assert await found("ärg") == ["ÄRGER"]
+    assert await found("X") == ["100 of aXb", "x"]
+
+
+async def test_a_page_of_long_lines_ends_early(store: SeriesStore) -> None:
+    """However many lines are asked for, a page has some 8 MiB; the cursor leads to the rest."""
+    for position in range(12):
+        lines = [line(f"{position} {'x' * 65_000}", position) for _ in range(100)]
+        store.absorb([record(logs(lines), position)])
+    await store.flush()
+    pages: list[int] = []
+    after: str | None = None
+    while not pages or after:
+        found, after = await _lines(store, after=after, limit=1_100)
+        pages.append(len(found))
+    assert sum(pages) == 1_200
+    assert len(pages) >= 2
+    assert max(pages) <= 1_000
+
+
+async def test_a_page_takes_as_long_however_many_lines_there_are(tmp_path: Path) -> None:
+    """First page, last page and one in the middle, of 20,000 lines and of a million."""
+    engine = Embedded(tmp_path / "series")
+    store = SeriesStore(engine, ledger_id="x")
+    await store.open()
+
+    async def spent(experiment_id: str, **asked: object) -> float:
+        least = float("inf")
+        for _ in range(5):
+            started = time.perf_counter()
+            found, _ = await store.logs(
+                experiment_id=experiment_id,
+                trial_id=None,
+                rank=None,
+                level=None,
+                text=None,
+                since_ms=None,
+                until_ms=None,
+                **{"after": None, "limit": 500, **asked},  # type: ignore[arg-type]
+            )
+            least = min(least, time.perf_counter() - started)
+            assert len(found) == 500
+        return least
+
+    fill = """INSERT INTO logs
+        (experiment_id, time_ms, trial_id, sequence, line, origin, run, rank, stream, level, text)
+        SELECT '{0}', intDiv(number, 10), concat('{0}.', toString(number % 4)),
+        intDiv(number, 1000), number % 1000, 'agent/a/b', 1, 0, 'stdout', 'info',
+        concat('step ', toString(number)) FROM numbers({1})"""
+    try:
+        for name, lines in (("short", 20_000), ("long", 1_000_000)):
+            sql = fill.format(name, lines)
+            await engine.run(lambda tables, sql=sql: tables.execute(sql))  # type: ignore[misc]
+        middle = write_cursor(LineKey(50_000, "long.1", 500, 1, "agent/a/b"))
+        short = await spent("short")
+        longer = {
+            "first": await spent("long"),
+            "last": await spent("long", order="newest"),
+            "middle": await spent("long", after=middle),
+        }
+    finally:
+        await store.close()
+    assert all(each < 5 * short for each in longer.values()), (short, longer)
 
 
 async def test_a_line_delivered_again_is_one_line(store: SeriesStore) -> None:

@@ -114,6 +114,16 @@ class ObjectStoreContract:
         assert store.list("") == [ObjectInfo(name, len(name.encode()))]
         assert store.delete(name) == 1
 
+    def test_a_version_goes_with_the_bytes(self, store: ObjectStore) -> None:
+        """It stays while they do, is another for others, and none is there of nothing."""
+        store.put_bytes("a", b"one")
+        before = store.version("a")
+        assert before == store.version("a") != ""
+        store.put_bytes("a", b"two")
+        assert store.version("a") != before
+        with pytest.raises(ObjectMissing):
+            store.version("b")
+
     def test_listing_and_deleting_go_by_prefix(self, store: ObjectStore) -> None:
         """A prefix stands for the names that begin with it, also in the middle of a part."""
         for name in ("a/x/1", "a/x/2", "a/xy", "b"):

@@ -67,6 +67,11 @@ class RemoteStore:
             (self._store.root / info.name).unlink(missing_ok=True)
         return len(found)
 
+    def version(self, name: str) -> str:
+        """Return what changes whenever the object's bytes do."""
+        self._step()
+        return self._store.version(name)
+
     def presign(self, name: str, expires_s: float) -> None:
         """Nobody else can read it."""
 

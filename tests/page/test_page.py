@@ -325,3 +325,24 @@ async def test_an_unknown_experiment_says_so(opened: Browser) -> None:
     await opened.run("location.hash = '#/x/nosuch00'")
     await opened.says("nosuch00", ".page .empty")
     opened.complaints.clear()
+
+
+@pytest.mark.parametrize(
+    "tab", ["constructor", "__proto__", "toString", "hasOwnProperty", "%", "%E0%A4"]
+)
+async def test_an_address_that_names_no_tab_shows_the_first(
+    site: Site, opened: Browser, tab: str
+) -> None:
+    """Names that every object of JavaScript has, and what cannot be decoded, are no tabs."""
+    await site.play(play(1))
+    await opened.run(f"location.hash = '#/x/{EXPERIMENT}/{tab}'")
+    await opened.says("Search", "nav.tabs a[aria-current=page]")
+
+
+async def test_an_experiment_with_a_name_of_the_language_is_not_found(opened: Browser) -> None:
+    """`#/x/__proto__/constructor` gives the server's words, and no error of the page."""
+    await opened.run("location.hash = '#/x/__proto__/constructor'")
+    await opened.says("Search", "nav.tabs a[aria-current=page]")
+    await opened.says("__proto__", ".page .empty")
+    assert all("404" in text for text in opened.complaints), opened.complaints
+    opened.complaints.clear()

@@ -5,6 +5,8 @@ from rung.events.allocation import (
     AgentJoined,
     AgentLeft,
     AgentLost,
+    AgentResumed,
+    AgentSuspended,
     AllocationReleased,
     AllocationRequested,
     AllocationWithdrawn,
@@ -20,6 +22,10 @@ class Reference:
         self.slots: dict[str, list[int]] = {}
         self.drained: dict[str, list[int]] = {}
         """Agents that offer nothing more, and what they had."""
+        self.suspended: dict[str, list[int]] = {}
+        """Agents that offer nothing for the moment, and what they have."""
+        self.places: dict[str, tuple[str, str]] = {}
+        """Folder and host of agents that are there and say where they are."""
         self.incarnations: dict[str, int] = {}
         self.waiting: list[AllocationRequested] = []
         self.running: dict[str, AllocationRequested] = {}
@@ -39,13 +45,17 @@ class Reference:
         said: list[str] = []
         match fact:
             case AgentJoined():
-                if fact.incarnation > self.incarnations.get(fact.agent_id, -1):
-                    said += self._gone(fact.agent_id, "was started again")
-                    self.incarnations[fact.agent_id] = fact.incarnation
-                    self.slots[fact.agent_id] = [slot.id for slot in fact.slots]
+                said += self._join(fact)
             case DrainRequested() if self._is_current(fact.agent_id, fact.incarnation):
+                for where in (self.slots, self.suspended):
+                    if fact.agent_id in where:
+                        self.drained[fact.agent_id] = where.pop(fact.agent_id)
+            case AgentSuspended() if self._is_current(fact.agent_id, fact.incarnation):
                 if fact.agent_id in self.slots:
-                    self.drained[fact.agent_id] = self.slots.pop(fact.agent_id)
+                    self.suspended[fact.agent_id] = self.slots.pop(fact.agent_id)
+            case AgentResumed() if self._is_current(fact.agent_id, fact.incarnation):
+                if fact.agent_id in self.suspended:
+                    self.slots[fact.agent_id] = self.suspended.pop(fact.agent_id)
             case AgentLeft() if self._is_current(fact.agent_id, fact.incarnation):
                 said += self._gone(fact.agent_id, "left")
             case AgentLost() if self._is_current(fact.agent_id, fact.incarnation):
@@ -80,7 +90,8 @@ class Reference:
     def idle(self, agent_id: str) -> list[int]:
         """Return an agent's idle slots."""
         taken = [s for (_, agent), slots in self.parts.items() if agent == agent_id for s in slots]
-        return [slot for slot in self.slots[agent_id] if slot not in taken]
+        own = (self.slots | self.suspended)[agent_id]
+        return [slot for slot in own if slot not in taken]
 
     def possible(self, slots: int) -> bool:
         """Return whether an idle pool could serve a request."""
@@ -103,8 +114,28 @@ class Reference:
         )
 
     def _is_current(self, agent_id: str, incarnation: int) -> bool:
-        there = agent_id in self.slots or agent_id in self.drained
-        return there and self.incarnations[agent_id] == incarnation
+        return self._is_there(agent_id) and self.incarnations[agent_id] == incarnation
+
+    def _is_there(self, agent_id: str) -> bool:
+        return any(agent_id in where for where in (self.slots, self.drained, self.suspended))
+
+    def _join(self, fact: AgentJoined) -> list[str]:
+        """Take an agent in, or refuse it: an older incarnation, or another one of its name."""
+        name, known = fact.agent_id, self.incarnations.get(fact.agent_id, -1)
+        place = fact.folder_id, fact.hostname
+        other = bool(fact.folder_id) and self.places.get(name, place) != place
+        if fact.incarnation > known and not (self._is_there(name) and other):
+            said = self._gone(name, "was started again")
+            self.incarnations[name] = fact.incarnation
+            self.slots[name] = [slot.id for slot in fact.slots]
+            if fact.folder_id:
+                self.places[name] = place
+            return said
+        repeated = fact.incarnation == known and self.places.get(name) == place
+        if not fact.session or repeated:
+            return []
+        in_use = " in use" if self._is_there(name) else ""
+        return [f"refused {name} {fact.incarnation}, known {known}{in_use}"]
 
     def _wait(self, fact: AllocationRequested) -> None:
         arrival, avoid, to = self.claims.pop(fact.spec.trial_id, (None, [], None))
@@ -141,6 +172,8 @@ class Reference:
         said = []
         self.slots.pop(agent_id, None)
         self.drained.pop(agent_id, None)
+        self.suspended.pop(agent_id, None)
+        self.places.pop(agent_id, None)
         for name, agent in list(self.parts):
             if agent == agent_id:
                 del self.parts[name, agent]

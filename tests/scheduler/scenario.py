@@ -7,6 +7,9 @@ from rung.events.allocation import (
     AgentJoined,
     AgentLeft,
     AgentLost,
+    AgentRefused,
+    AgentResumed,
+    AgentSuspended,
     AllocationDropped,
     AllocationGranted,
     AllocationLost,
@@ -26,20 +29,38 @@ from rung.scheduler.pool import State
 POOL = "default"
 
 
-def joined(agent_id: str, slots: int = 4, incarnation: int = 1) -> AgentJoined:
-    """An agent offers slots 0, 1, …."""
+def joined(
+    agent_id: str, slots: int = 4, incarnation: int = 1, *, folder: str = "", host: str = ""
+) -> AgentJoined:
+    """An agent offers slots 0, 1, …; one with a folder has a session, too."""
     return AgentJoined(
         pool=POOL,
         agent_id=agent_id,
         incarnation=incarnation,
-        hostname=f"{agent_id}.example",
+        hostname=host or f"{agent_id}.example",
         slots=[Slot(id=number, kind="cpu", name=f"CPU slot {number}") for number in range(slots)],
+        folder=folder and f"/agents/{folder}",
+        folder_id=folder,
+        session=folder and f"{folder}-{agent_id}-{incarnation}",
     )
 
 
-def left(agent_id: str, incarnation: int = 1) -> AgentLeft:
+def left(agent_id: str, incarnation: int = 1, *, folder: str = "") -> AgentLeft:
     """An agent goes down in good order."""
-    return AgentLeft(pool=POOL, agent_id=agent_id, incarnation=incarnation)
+    session = folder and f"{folder}-{agent_id}-{incarnation}"
+    return AgentLeft(pool=POOL, agent_id=agent_id, incarnation=incarnation, session=session)
+
+
+def suspended(agent_id: str, incarnation: int = 1) -> AgentSuspended:
+    """An agent takes nothing new."""
+    return AgentSuspended(
+        pool=POOL, agent_id=agent_id, incarnation=incarnation, reason="the disk is full"
+    )
+
+
+def resumed(agent_id: str, incarnation: int = 1) -> AgentResumed:
+    """An agent takes allocations again."""
+    return AgentResumed(pool=POOL, agent_id=agent_id, incarnation=incarnation)
 
 
 def lost(agent_id: str, incarnation: int = 1) -> AgentLost:
@@ -147,6 +168,8 @@ def brief(decision: Payload) -> str:
             return f"lost {name}: {reason}"
         case AllocationDropped(allocation_id=name):
             return f"dropped {name}"
+        case AgentRefused(agent_id=name, incarnation=incarnation, known=known, in_use=in_use):
+            return f"refused {name} {incarnation}, known {known}{' in use' if in_use else ''}"
         case _:
             raise AssertionError(decision)
 

@@ -27,6 +27,8 @@ from scheduler.scenario import (
     move,
     released,
     requested,
+    resumed,
+    suspended,
     withdrawn,
 )
 
@@ -49,6 +51,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.owners: dict[tuple[str, int, int], str] = {}
         """(agent, incarnation, slot) → allocation."""
         self.fates: dict[str, list[str]] = {}
+        self.sessions: set[str] = set()
 
     def tell(self, fact: Payload) -> None:
         """Fold a fact in both, and compare."""
@@ -91,11 +94,22 @@ class PoolMachine(RuleBasedStateMachine):
         for agent in "abcd"[:count]:
             self.tell(joined(agent, size))
 
-    @rule(agent=_AGENTS, slots=st.integers(0, 4), life=_LIVES)
-    def join(self, agent: str, slots: int, life: int) -> None:
-        """An agent joins, or one repeats itself, or one comes back."""
+    @rule(
+        agent=_AGENTS, slots=st.integers(0, 4), life=_LIVES, folder=st.sampled_from(["", "F", "G"])
+    )
+    def join(self, agent: str, slots: int, life: int, folder: str) -> None:
+        """An agent joins, or one comes back, or another one of its name."""
         known = agent in self.reference.incarnations
-        self.tell(joined(agent, slots, self._life(agent, life) if known else 1))
+        life = self._life(agent, life) if known else 1
+        fact = joined(agent, slots, life, folder=folder)
+        if fact.session not in self.sessions:  # the host drops repeated facts
+            self.sessions.update({fact.session} - {""})
+            self.tell(fact)
+
+    @rule(agent=_AGENTS, life=_LIVES, fact=st.sampled_from([suspended, resumed]))
+    def suspend(self, agent: str, life: int, fact: Callable[[str, int], Payload]) -> None:
+        """An agent takes nothing new for a while, or takes something again."""
+        self.tell(fact(agent, self._life(agent, life)))
 
     @rule(agent=_AGENTS, life=_LIVES, fact=st.sampled_from([left, lost]))
     def go(self, agent: str, life: int, fact: Callable[[str, int], Payload]) -> None:
@@ -201,7 +215,9 @@ class PoolMachine(RuleBasedStateMachine):
         """The state says of every agent and experiment what the reference says."""
         state: State = self.pool.state
         assert state.room.agents.keys() == self.reference.slots.keys()
-        for agent_id, offer in state.room.agents.items():
+        offers = {name: each.offer for name, each in state.suspended.items()}
+        assert offers.keys() == self.reference.suspended.keys()
+        for agent_id, offer in (state.room.agents | offers).items():
             assert offer.idle == sorted(self.reference.idle(agent_id))
         for experiment in "xyz":
             assert state.held.get(experiment, 0) == self.reference.held(experiment)
@@ -210,7 +226,11 @@ class PoolMachine(RuleBasedStateMachine):
         assert state.allocations.keys() == self.reference.running.keys()
         assert {a: sorted(names) for a, names in state.runs_on.items()} == {
             agent: sorted(name for name, other in self.reference.parts if other == agent)
-            for agent in (*self.reference.slots, *self.reference.drained)
+            for agent in (
+                *self.reference.slots,
+                *self.reference.drained,
+                *self.reference.suspended,
+            )
         }
 
     def teardown(self) -> None:

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import pytest
 
-from rung.events.trial import RunRequested
+from rung.events.trial import CODE_REFUSED, RunRequested
 from searcher.scenario import Scenario, config, kinds
 
 Ending = Literal["finished", "preempted", "failed", "killed", "invalid_hp", "lost", "dropped"]
@@ -98,6 +98,18 @@ def test_failures_are_counted_and_losses_are_not() -> None:
     assert ended.state == "errored"  # type: ignore[union-attr]
 
 
+def test_faults_of_the_machine_are_no_restarts() -> None:
+    """However often a full disk ends a trial at one step, it goes on, and counts no restart."""
+    scenario = one(max_restarts=0)
+    for _ in range(5):
+        same: dict[str, Any] = {"fault": "disk_full", "steps_completed": 4}
+        (run,) = scenario.exit(0, "failed", machine=True, **same)
+        assert isinstance(run, RunRequested)
+        assert run.reason == "the machine failed the run before: ValueError: no"
+    assert scenario.experiment.trials[0].restarts == 0
+    assert kinds(scenario.exit(0, "failed")) == CLOSED
+
+
 def test_a_fault_that_repeats_itself_is_not_tried_again() -> None:
     """The third time in a row that a trial fails in one way at one step, it is errored."""
     scenario = one(max_restarts=9)
@@ -134,6 +146,13 @@ def test_a_script_that_never_begins_is_not_tried_for_ever() -> None:
         scenario.exit(0, "failed", fault="missing_module")
     closed, _ = scenario.exit(0, "failed", fault="missing_module")
     assert "in the same way before its first step" in closed.reason  # type: ignore[union-attr]
+
+
+def test_code_that_is_refused_is_not_tried_again() -> None:
+    """No agent unpacks these bytes: the trial is errored at once, and says why."""
+    closed, *_ = one(max_restarts=9).exit(0, "failed", fault=CODE_REFUSED)
+    assert closed.state == "errored"  # type: ignore[union-attr]
+    assert closed.reason == "not tried again: ValueError: no"  # type: ignore[union-attr]
 
 
 def test_a_restart_says_why() -> None:

@@ -2,11 +2,13 @@
 
 import os
 import sys
+import traceback
 
 import click
 
 from rung.cli import exit_code
 from rung.cli.group import rung
+from rung.cli.terminal import escape, guarded
 from rung.events import RungError
 
 
@@ -17,6 +19,15 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run a command and return its exit code; whatever goes wrong is said in a line or two."""
+    with guarded():
+        try:
+            return _run(arguments)
+        except Exception:  # noqa: BLE001 - a fault of Rung; its traceback may quote anything
+            traceback.print_exc()
+            return exit_code.TROUBLE
+
+
+def _run(arguments: list[str]) -> int:
     try:
         code = rung.main(arguments, prog_name="rung", standalone_mode=False)
         sys.stdout.flush()
@@ -53,13 +64,13 @@ def say(error: RungError) -> None:
     """Print an error for a person: what is wrong, and what to do."""
     items = getattr(error, "errors", None) or getattr(error, "details", None) or []
     if not items:
-        click.echo(f"Error: {error}", err=True)
+        click.echo(f"Error: {escape(str(error))}", err=True)
         return
     count = "one problem" if len(items) == 1 else f"{len(items)} problems"
     click.echo(f"Error: refused, with {count}:", err=True)
     for item in items:
         line = f" (line {item.line})" if getattr(item, "line", None) else ""
-        click.echo(f"  {item.path or 'file'}{line}: {item.message}", err=True)
+        click.echo("  " + escape(f"{item.path or 'file'}{line}: {item.message}"), err=True)
 
 
 if __name__ == "__main__":

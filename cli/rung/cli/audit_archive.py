@@ -12,7 +12,9 @@ from rung.cli.deciders import audit_all
 from rung.cli.exit_code import FAILED, OK
 from rung.cli.output import print_json, printable, size
 from rung.cli.records import open_archive, resolve
+from rung.cli.verify import keys_of, verify_archive
 from rung.events import RungError
+from rung.host.anchor import read_anchor
 
 if TYPE_CHECKING:
     from rung.archive import Report
@@ -32,7 +34,12 @@ class _Earlier(msgspec.Struct):
 
 
 async def audit_archive(
-    url: str, experiment_id: str | None, earlier: Path | None, *, as_json: bool
+    url: str,
+    experiment_id: str | None,
+    earlier: Path | None,
+    compared: tuple[tuple[str, ...], str | None],
+    *,
+    as_json: bool,
 ) -> int:
     """Verify an archive, decide again what can be read of it, and say what differs.
 
@@ -40,34 +47,27 @@ async def audit_archive(
         url: of its object store, with `#LEDGER` behind it where several ledgers are archived.
         experiment_id: of the only experiment to be decided again.
         earlier: what this printed as JSON some time ago.
+        compared: the public keys and the anchor to hold it against.
         as_json: whether to print JSON.
 
     Raises:
         RungError: there is no such archive, or it cannot be reached.
     """
     known = [] if earlier is None else await asyncio.to_thread(_ends_in, earlier)
-    report = await asyncio.to_thread(_verify, url, known)
+    public_keys, anchor = compared
+    keys = await asyncio.to_thread(keys_of, url, public_keys)
+    anchors = [] if anchor is None else await read_anchor(anchor)
+    report, seals = await verify_archive(url, keys, anchors, known)
     if not as_json:
         _tell(report)
     async with open_archive(url, report) as ledger:
         name = None if experiment_id is None else await resolve(ledger, experiment_id)
-        verdict = await audit_all(ledger, name)
+        verdict = await audit_all(ledger, name, seals=seals)
     if as_json:
         print_json(msgspec.structs.asdict(verdict) | {"archive": report})
     else:
         tell(verdict)
     return OK if verdict.same and report.whole else FAILED
-
-
-def _verify(url: str, known: list[str]) -> "Report":
-    from rung.archive import parse_location, verify  # noqa: PLC0415 - with what S3 needs
-
-    location = parse_location(url)
-    store = location.open()
-    try:
-        return verify(store, location.ledger_id, known=known)
-    finally:
-        store.close()
 
 
 def _ends_in(file: Path) -> list[str]:

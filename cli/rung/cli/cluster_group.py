@@ -1,17 +1,19 @@
 """Which replicas of a service a cluster knows, and the partitions that each of them has."""
 
-from typing import TYPE_CHECKING
+from typing import Final
 
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 from aiokafka.protocol.admin import DescribeGroupsRequest
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 from msgspec import Struct
 
+from rung.ledger.kafka import KafkaSettings, parse_address
+from rung.ledger.kafka.cluster import Cluster, connect
 from rung.ledger.kafka.failure import failed
+from rung.ledger.kafka.identity import names
 
-if TYPE_CHECKING:
-    from rung.ledger.kafka.cluster import Cluster
-
+SHARED: Final = ("searcher", "scheduler", "checkpoint-gc", "metrics")
+"""Services whose replicas share partitions."""
 _GROUP = 0
 _PURPOSE = "groups"
 
@@ -24,7 +26,7 @@ class Replica(Struct, frozen=True, kw_only=True):
     """By topic, by its name in the ledger."""
 
 
-async def replicas_of(cluster: "Cluster", service: str) -> list[Replica]:
+async def replicas_of(cluster: Cluster, service: str) -> list[Replica]:
     """Return the replicas of a service that share partitions, the first host first.
 
     Raises:
@@ -49,7 +51,24 @@ async def replicas_of(cluster: "Cluster", service: str) -> list[Replica]:
     return await cluster.persist(attempt, f"asking who is in {group}")
 
 
-def _replica(cluster: "Cluster", host: str, assignment: bytes) -> Replica:
+async def sharing(url: str) -> dict[str, list[str]]:
+    """Return the services that have replicas on a ledger, with the hosts of these.
+
+    A gateway and an agent share no partitions, so they do not show.
+
+    Raises:
+        LedgerUnavailable: the cluster does not answer.
+    """
+    address = parse_address(url)
+    cluster = await connect(address, KafkaSettings.from_environment(), names(address))
+    try:
+        found = {service: await replicas_of(cluster, service) for service in SHARED}
+    finally:
+        await cluster.close()
+    return {service: [item.host for item in some] for service, some in found.items() if some}
+
+
+def _replica(cluster: Cluster, host: str, assignment: bytes) -> Replica:
     held: dict[str, list[int]] = {}
     if assignment:
         prefix = cluster.address.topic("")

@@ -9,7 +9,7 @@ from typing import Any, Final
 from aiokafka.protocol.metadata import MetadataRequest
 from msgspec import Struct, field
 
-from rung.cli.cluster_group import Replica, replicas_of
+from rung.cli.cluster_group import SHARED, Replica, replicas_of
 from rung.cli.decider_status import Decider, Knowledge, PoolStatus
 from rung.cli.deciders import DECIDERS
 from rung.cli.forwarder_status import Consumer, look, look_again
@@ -22,8 +22,6 @@ from rung.ledger.kafka.failure import FAILURES
 from rung.ledger.kafka.identity import names
 from rung.objects import ObjectError, ObjectStore
 
-SHARED: Final = ("searcher", "scheduler", "checkpoint-gc", "metrics")
-"""Services whose replicas share partitions."""
 _LETTERS: Final = 5
 _PATIENCE_S: Final = 6.0
 _MOMENT_S: Final = 1.0
@@ -276,6 +274,7 @@ def _judge(status: ClusterStatus, now: datetime) -> None:
         for pool in status.pools
         if pool.waiting and not pool.agents
     ]
+    wrong += [f"pool {pool.name}: {problem}" for pool in status.pools for problem in pool.problems]
     if status.newest_letters and _is_recent(newest := status.newest_letters[0], now):
         count = f"{status.dead_letters:,} in all, the newest at {newest.time} by {newest.reader}"
         wrong.append(f"dead letters: {count}")

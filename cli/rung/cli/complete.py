@@ -9,6 +9,7 @@ from click.shell_completion import CompletionItem
 
 from rung.cli.data_folder import default_path
 from rung.cli.link import Link
+from rung.cli.output import printable
 from rung.events import RungError
 
 _ANSWER_S: Final = 2.0
@@ -30,7 +31,7 @@ async def _find(link: Link, incomplete: str) -> list[CompletionItem]:
     async with asyncio.timeout(_ANSWER_S), link.client(patience_s=0) as client:
         page = await client.experiments(limit=100)
     return [
-        CompletionItem(item.id, help=f"{item.name} ({item.state})")
+        CompletionItem(item.id, help=f"{printable(item.name)} ({item.state})")
         for item in page.items
         if item.id.startswith(incomplete)
     ]

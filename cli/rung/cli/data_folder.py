@@ -86,6 +86,21 @@ def private() -> Iterator[int]:
         os.umask(before)
 
 
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the folder's lock without running there: no `rung up` can start meanwhile.
+
+    Raises:
+        DataFolderError: the folder cannot be written, or another process holds the lock.
+    """
+    path = path.expanduser().absolute()
+    with made(path), private():
+        lock = _take_lock(path)
+    with lock, private():
+        _check_version(path)
+        yield
+
+
 class DataFolder:
     """An opened data folder, held by this process alone."""
 
@@ -227,8 +242,9 @@ def _take_lock(path: Path) -> IO[str]:
         holder = handle.read().strip()
         handle.close()
         raise DataFolderError(
-            f"another `rung up` (process {holder or 'unknown'}) already runs on {path}: use it, "
-            f"stop it with `rung down --data {path}`, or choose another folder with --data"
+            f"another `rung up` or `rung ledger import` (process {holder or 'unknown'}) already "
+            f"runs on {path}: use it, stop it with `rung down --data {path}`, or choose another "
+            "folder with --data"
         ) from None
     handle.truncate(0)
     handle.write(f"{os.getpid()}\n")

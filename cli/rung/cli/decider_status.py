@@ -50,6 +50,8 @@ class PoolStatus(Struct, kw_only=True):
     idle: int
     waiting: int
     """Allocations."""
+    problems: list[str] = field(default_factory=list[str])
+    """Which agents take nothing, though they live, and why."""
 
 
 class Due(Struct):
@@ -120,6 +122,13 @@ class Knowledge(Struct):
                             slots=sum(offer.size for offer in offers),
                             idle=sum(len(offer.idle) for offer in offers),
                             waiting=len(state.queue) + len(state.zero_slot_queue),
+                            problems=[
+                                *(refused.reason for refused in state.refused.values()),
+                                *(
+                                    f"agent {agent_id} takes nothing new: {suspension.reason}"
+                                    for agent_id, suspension in state.suspended.items()
+                                ),
+                            ],
                         )
                     )
                 case Experiment() if state.phase not in {"new", "ended"}:

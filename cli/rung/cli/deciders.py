@@ -1,4 +1,4 @@
-"""The deciders of this version, and the audit of them all."""
+"""The deciders of this version, and the audit of them all and of the seals."""
 
 from typing import Any, Final
 
@@ -7,19 +7,34 @@ import msgspec
 from rung import answer
 from rung.checkpoint_gc.machine import CheckpointGC
 from rung.host import Difference, Process, Verdict, audit
+from rung.host.import_audit import audit_imports
 from rung.ledger import Ledger
+from rung.ledger.seals.verify import Known, verify
 from rung.scheduler.machine import Scheduler
 from rung.searcher.machine import Searcher
 
 DECIDERS: Final[tuple[Process[Any], ...]] = (Searcher(), Scheduler(), CheckpointGC())
 
 
-async def audit_all(ledger: Ledger, experiment_id: str | None = None) -> answer.Audit:
-    """Decide again whatever is on record, or what concerns one experiment.
+async def audit_all(
+    ledger: Ledger,
+    experiment_id: str | None = None,
+    *,
+    seals: answer.SealReport | None = None,
+    keys: frozenset[str] = frozenset(),
+) -> answer.Audit:
+    """Hold a ledger against its seals, and decide again what is on record.
 
-    The scheduler's decisions are about a whole pool, so they are all decided again even for one
-    experiment.
+    The seals are about ranges of records, and the scheduler's decisions about a whole pool, so
+    both are checked as a whole even for one experiment.
+
+    Args:
+        ledger: what to read.
+        experiment_id: decide again only what concerns this experiment.
+        seals: what holding it against its seals found, where that was done already.
+        keys: the public keys whose seals count; those that signed the heads if none are given.
     """
+    report = seals or await verify(ledger, Known(keys=keys))
     verdicts = [
         await audit(
             ledger,
@@ -28,8 +43,9 @@ async def audit_all(ledger: Ledger, experiment_id: str | None = None) -> answer.
         )
         for process in DECIDERS
     ]
+    imports = await audit_imports(ledger, experiment_id)
     return answer.Audit(
-        same=all(verdict.same for verdict in verdicts),
+        same=report.whole and all(verdict.same for verdict in verdicts) and not imports,
         decisions=sum(verdict.decisions for verdict in verdicts),
         differences=[
             _difference(verdict.process, item)
@@ -37,6 +53,8 @@ async def audit_all(ledger: Ledger, experiment_id: str | None = None) -> answer.
             for item in verdict.differences
         ],
         verdicts=[_verdict(verdict) for verdict in verdicts],
+        imports=imports,
+        seals=report,
     )
 
 

@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "checkpoints": Entry("rung.cli.checkpoints:checkpoints", "List checkpoints."),
     "download": Entry("rung.cli.checkpoints:download", "Fetch a checkpoint's files."),
     "audit": Entry("rung.cli.audit:audit", "Decide every decision again, and compare."),
+    "verify": Entry("rung.cli.verify:verify", "Hold what is on record against its seals."),
     "ledger": Entry("rung.cli.ledger:ledger", "Read, export, import and archive the ledger."),
     "objects": Entry("rung.cli.objects:objects", "Copy checkpoints and code to another store."),
     "metrics": Entry("rung.cli.metrics:metrics", "Look after the tables of metrics and logs."),

@@ -16,7 +16,7 @@ them their allocations; what waited in a queue waits again.
 import contextlib
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from rung.checkpoint_gc.service import SOURCE as CHECKPOINT_GC
 from rung.checkpoint_gc.service import intake as checkpoint_gc_intake
@@ -32,6 +32,7 @@ from rung.events.trial import RunEnded, RunRequested, TrialExited, allocation_id
 from rung.host import now
 from rung.host.forward import number_of
 from rung.ledger import Draft, Ledger, Record
+from rung.ledger.archive import Undone
 from rung.scheduler.service import SOURCE as SCHEDULER
 from rung.scheduler.service import intake as scheduler_intake
 from rung.searcher.service import translate as searcher_intake
@@ -54,18 +55,7 @@ CREATE TABLE runs (allocation TEXT PRIMARY KEY, experiment TEXT, trial TEXT, run
 """
 
 
-class HandedOver(NamedTuple):
-    """What was left undone."""
-
-    forwarded: int
-    """Facts that follow from decisions on record."""
-    lost: int
-    """Runs that were ended as lost."""
-    undeleted: int
-    """Retired checkpoints that are still to be deleted."""
-
-
-async def hand_over(ledger: Ledger) -> HandedOver:
+async def hand_over(ledger: Ledger) -> Undone:
     """Bring a ledger that was just imported whole to where its new home can go on.
 
     Doing it again changes nothing. Nothing else may use the ledger meanwhile.
@@ -82,7 +72,7 @@ async def hand_over(ledger: Ledger) -> HandedOver:
                 _note(notes, event)
         forwarded = await _forward(ledger, notes)
         lost = await _end_runs(ledger, notes)
-        return HandedOver(forwarded, lost, await _rewind_deleter(ledger, notes))
+        return Undone(forwarded, lost, await _rewind_deleter(ledger, notes))
 
 
 def _note(notes: sqlite3.Connection, event: Event) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import sys
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 import click
 
@@ -11,6 +11,7 @@ from rung.cli.complete import experiment_ids
 from rung.cli.ledger_moves import FORWARDERS, archive, import_, opened_for
 from rung.cli.link import Link, asynchronous, ledger_option, linked
 from rung.cli.output import print_facts, print_json, print_json_line, print_table, printable
+from rung.cli.terminal import escape_json
 from rung.events import TOPICS, RungError, UndecodableEvent, decode
 
 if TYPE_CHECKING:
@@ -112,22 +113,34 @@ async def export(
     """Write the ledger, or one experiment (ID) of it, as JSON lines.
 
     It can be taken while Rung runs. `rung ledger import` reads it elsewhere, and
-    `rung audit --ledger FILE` audits it.
+    `rung audit --ledger FILE` audits it. It carries the seals of what it holds, and is signed
+    where the installation's key is at hand.
     """
     from rung.cli.records import resolve  # noqa: PLC0415 - only where it is needed
+    from rung.cli.verify import key_of  # noqa: PLC0415 - see above
     from rung.ledger.archive import export as write  # noqa: PLC0415 - see above
 
+    key = key_of(source or link.data)
     async with opened_for(link, source) as opened:
         name = None if experiment_id is None else await resolve(opened, experiment_id)
         if output is None:
-            await write(opened, sys.stdout.buffer, experiment_id=name)
+            out = cast("IO[bytes]", _Shown()) if sys.stdout.isatty() else sys.stdout.buffer
+            await write(opened, out, experiment_id=name, key=key)
             return
         with _replacing(output) as file:
-            count = await write(opened, file, experiment_id=name)
+            count = await write(opened, file, experiment_id=name, key=key)
     if link.json:
         print_json({"file": str(output), "records": count})
     else:
         click.echo(f"{count:,} events in {output}", err=True)
+
+
+class _Shown:
+    """Takes JSON lines for a terminal."""
+
+    def write(self, data: bytes) -> int:
+        """Print lines; they say the same, escaped."""
+        return sys.stdout.write(escape_json(data).decode())
 
 
 async def _summarize(opened: "Ledger", link: Link) -> None:
@@ -176,7 +189,7 @@ def _print_json(record: "Record") -> None:
 
     try:
         msgspec.json.decode(record.value)
-        click.echo(record.value.replace(b"\n", b" "))
+        click.echo(escape_json(record.value.replace(b"\n", b" ")).decode())
     except msgspec.DecodeError as error:
         facts = record._asdict() | {"value": record.value.decode(errors="replace")}
         print_json_line(facts | {"unreadable": str(error)})

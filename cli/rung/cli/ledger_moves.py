@@ -3,20 +3,20 @@
 import asyncio
 import contextlib
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 import click
 
-from rung.cli.data_folder import is_running, made, private
+from rung.cli.data_folder import is_running, locked
 from rung.cli.link import SOURCE, Link, asynchronous, ledger_option, linked
 from rung.cli.output import print_json
 from rung.events import RungError, topic
 from rung.events.experiment import ExperimentEnded
 
 if TYPE_CHECKING:
-    from rung.cli.handover import HandedOver
     from rung.ledger import Ledger
     from rung.ledger.archive import Imported
 
@@ -43,26 +43,36 @@ async def import_(source: Path | str, target: str | None, link: Link) -> None:
     """Read an export, or an archive (file:///…, s3://BUCKET/PREFIX), into another ledger.
 
     Nothing else may use that ledger meanwhile. Experiments that are there already are refused.
-    Into a data folder comes all or nothing; into a cluster too, unless it fails on the way.
+    Into a data folder comes all or nothing. Into a cluster, too: if it fails on the way, services
+    refuse to start there until the same import was run again, which resumes where it stopped.
     A whole ledger goes on where it was left: its experiments that have not ended are trained on
     by the agents of their new home. An experiment exported alone must have ended: nobody would
     end its runs.
     """
     from rung.cli.handover import hand_over  # noqa: PLC0415 - only where it is needed
+    from rung.host import now  # noqa: PLC0415 - see above
     from rung.ledger.archive import import_ as read  # noqa: PLC0415 - see above
     from rung.ledger.line import parse_header  # noqa: PLC0415 - see above
 
+    await _check_seals(source)
     async with _lines_of(source) as lines, _target(target, link) as opened:
         alone = parse_header(lines.readline()).experiment
         if alone is not None:
             await asyncio.to_thread(_check_ended, lines, alone)
         lines.seek(0)
-        imported = await read(opened, lines, consumers=FORWARDERS)
-        handed = await hand_over(opened) if alone is None else None
+        imported = await read(
+            opened,
+            lines,
+            consumers=FORWARDERS,
+            at=now(),
+            check_idle=None if target is None else partial(_check_idle, target),
+            finish=hand_over if alone is None else None,
+        )
     if link.json:
-        print_json(imported._asdict() | (handed._asdict() if handed else {}))
+        facts = imported._asdict()
+        print_json(facts | facts.pop("undone")._asdict())
     else:
-        _tell(imported, handed)
+        _tell(imported)
 
 
 @click.command()
@@ -78,16 +88,18 @@ async def import_(source: Path | str, target: str | None, link: Link) -> None:
 async def archive(target: str, source: Path | str | None, link: Link) -> None:
     """Archive what the ledger holds now, in segments that prove what they hold.
 
-    What the store has already stays as it is, so this can be run again and again. In a cluster
-    checkpoint-gc does it all the time. `rung audit --from-archive URL` audits an archive.
+    What the store has already is held against the ledger and stays as it is, so this can be run
+    again and again. In a cluster checkpoint-gc does it all the time. `rung audit --from-archive
+    URL` audits an archive.
     """
     from rung.archive import archive_now  # noqa: PLC0415 - only where it is needed
+    from rung.cli.verify import key_of  # noqa: PLC0415 - see above
     from rung.objects import open_store  # noqa: PLC0415 - see above
 
     store = await asyncio.to_thread(open_store, target)
     try:
         async with opened_for(link, source) as opened:
-            done = await archive_now(opened, store)
+            done = await archive_now(opened, store, key=key_of(source or link.data))
             name = f"{store.url}#{opened.id}"
     finally:
         store.close()
@@ -117,6 +129,25 @@ async def opened_for(link: Link, source: Path | str | None) -> AsyncIterator["Le
         raise RungError(f"{link.data} holds no ledger; name the data folder with --data")
     async with open_ledger(source or link.data) as opened:
         yield opened
+
+
+async def _check_seals(source: Path | str) -> None:
+    """Refuse to import what is not as it was sealed.
+
+    Raises:
+        RungError: it was altered or damaged.
+    """
+    from rung.cli.verify import verify_source  # noqa: PLC0415 - only where it is needed
+
+    if isinstance(source, str) and source.startswith("kafka://"):  # noqa: ASYNC240 - a string
+        return  # refused where it is opened
+    report = await verify_source(source)
+    if report.problems:
+        more = len(report.problems) - 1
+        raise RungError(
+            f"{source} is not imported, for it was altered or damaged: {report.problems[0].text}"
+            + (f"; {more:,} more: `rung verify --ledger {source}` lists them" if more else "")
+        )
 
 
 @contextlib.asynccontextmanager
@@ -153,21 +184,49 @@ async def _target(url: str | None, link: Link) -> AsyncIterator["Ledger"]:
                 "an export is imported into a data folder: name it with --data; or into a cluster:"
                 " name its ledger with --ledger kafka://…"
             )
-        if is_running(link.data):
-            raise RungError(
-                f"Rung runs on {link.data}; stop it with `rung down --data {link.data}`, import,"
-                " and start it again"
-            )
     elif not url.startswith("kafka://"):
         raise click.UsageError(
             f"--ledger {url}: name a cluster, kafka://HOST/PREFIX; for a folder --data"
         )
-    with made(link.data) if url is None else contextlib.nullcontext(), private():
+    with _locked(link.data) if url is None else contextlib.nullcontext():
         opened = await open_ledger(link.data / "ledger" if url is None else url)
         try:
             yield opened
         finally:
             await opened.close()
+
+
+@contextlib.contextmanager
+def _locked(data: Path) -> Iterator[None]:
+    """Keep a data folder's lock, so that nothing starts there meanwhile.
+
+    Raises:
+        RungError: Rung runs there, or another import.
+    """
+    if is_running(data):
+        raise RungError(
+            f"Rung runs on {data}, or another import; stop it with `rung down --data {data}`,"
+            " import, and start it again"
+        )
+    with locked(data):
+        yield
+
+
+async def _check_idle(url: str) -> None:
+    """Refuse a cluster on which services of Rung run.
+
+    Raises:
+        RungError: some do.
+        LedgerUnavailable: the cluster does not answer.
+    """
+    from rung.cli.cluster_group import sharing  # noqa: PLC0415 - an extra, not always there
+
+    if found := await sharing(url):
+        running = ", ".join(f"{name} on {', '.join(hosts)}" for name, hosts in found.items())
+        raise RungError(
+            f"services use this ledger ({running}). Stop every service and agent, run the same"
+            " import again, and start them when it has completed"
+        )
 
 
 def _check_ended(lines: IO[bytes], experiment_id: str) -> None:
@@ -192,12 +251,14 @@ def _check_ended(lines: IO[bytes], experiment_id: str) -> None:
     )
 
 
-def _tell(imported: "Imported", handed: "HandedOver | None") -> None:
+def _tell(imported: "Imported") -> None:
     names = ", ".join(imported.experiments[:_NAMED])
     more = ", …" if len(imported.experiments) > _NAMED else ""
     click.echo(f"{imported.records:,} events of {names or 'no experiment'}{more}")
-    if handed is not None and any(handed):
+    if imported.resumed:
+        click.echo("an import that had stopped before its end was completed")
+    if any(undone := imported.undone):
         click.echo(
-            f"left undone there, done here: {handed.forwarded:,} events forwarded,"
-            f" {handed.lost:,} runs ended as lost, {handed.undeleted:,} checkpoints to delete"
+            f"left undone there, done here: {undone.forwarded:,} events forwarded,"
+            f" {undone.lost:,} runs ended as lost, {undone.undeleted:,} checkpoints to delete"
         )

@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+import sys
+from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -11,15 +12,22 @@ import msgspec
 
 from rung.cli.complete import experiment_ids
 from rung.cli.link import PATIENCE_FOLLOWING_S, Link, asynchronous, linked
-from rung.cli.output import print_json_line
+from rung.cli.terminal import escape_json, escape_lines
 
 if TYPE_CHECKING:
-    from rung.client import AsyncClient, Level, LogLine, ServerEvent
+    from rung.client import AsyncClient, Level, LogLine, LogPage, ServerEvent
 
 _LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 _COLORS: Final = {"warning": "yellow", "error": "red", "critical": "red", "debug": "cyan"}
 _LOOK_S: Final = 1.0
 """How often to look whether what is followed has ended, and how long its last lines may take."""
+_PAGE: Final = 20_000
+"""Lines asked for at once; a page is printed in one write."""
+_MARK: Final = "-- "
+"""Before the time of a line that says what is missing; all others begin with their time, so that
+no script can print one."""
+
+_encoder: Final = msgspec.json.Encoder()
 
 
 class Wanted(NamedTuple):
@@ -41,6 +49,7 @@ class Wanted(NamedTuple):
 @click.option("--since", help="From this time on, such as 2026-01-31T12:00:00Z.")
 @click.option("--until", help="Before this time.")
 @click.option("--limit", type=click.IntRange(1), help="So many lines at most.")
+@click.option("--tail", type=click.IntRange(1), help="The last lines alone, so many.")
 @linked
 @asynchronous
 async def logs(  # noqa: PLR0913 - what lines can be chosen by
@@ -54,40 +63,79 @@ async def logs(  # noqa: PLR0913 - what lines can be chosen by
     since: str | None,
     until: str | None,
     limit: int | None,
+    tail: int | None,
 ) -> None:
-    """Print what the trials of an experiment, or one trial, printed.
+    r"""Print what the trials of an experiment, or one trial, printed.
 
-    With --json: one line of JSON for each.
+    Colours are kept on a terminal; other escape sequences and characters that cannot be seen are
+    printed as `\x1b`, `\u202e`. With --json: one line of JSON for each, every character kept.
     """
+    if tail is not None and (following or limit is not None):
+        raise click.UsageError("--tail goes neither with --follow nor with --limit")
     wanted = Wanted(rank, level, text, since, until)
     async with link.client(PATIENCE_FOLLOWING_S if following else 3.0) as client:
-        lines = _follow(client, name, wanted) if following else _read(client, name, wanted)
-        count = 0
-        async with contextlib.aclosing(lines):
-            async for line in lines:
-                print_json_line(line) if link.json else _print(line)
-                count += 1
-                if count == limit:
-                    break
+        if tail is not None:
+            _print(await _last(client, name, wanted, tail), as_json=link.json)
+            return
+        if following:
+            pages = _follow(client, name, wanted)
+        else:
+            pages = _read(client, name, wanted, _PAGE if limit is None else min(limit, _PAGE))
+        left = limit
+        async with contextlib.aclosing(pages):
+            async for lines in pages:
+                _print(lines[:left], as_json=link.json)
+                if left is not None:
+                    left -= len(lines)
+                    if left <= 0:
+                        break
 
 
 async def _read(
-    client: "AsyncClient", name: str, wanted: Wanted
-) -> "AsyncGenerator[LogLine, None]":
-    """Yield what is there."""
+    client: "AsyncClient", name: str, wanted: Wanted, limit: int = _PAGE
+) -> "AsyncGenerator[list[LogLine], None]":
+    """Yield what is there, page by page; the next page is fetched while one is printed."""
+
+    def fetch(after: str | None) -> "asyncio.Task[LogPage]":
+        return asyncio.ensure_future(
+            client.logs(name, after=after, limit=limit, **wanted._asdict())
+        )
+
+    coming: asyncio.Task[LogPage] | None = fetch(None)
+    try:
+        while coming is not None:
+            page = await coming
+            coming = None if page.next_cursor is None else fetch(page.next_cursor)
+            await asyncio.sleep(0)  # the request goes out before the page is printed
+            yield page.items
+    finally:
+        if coming is not None:
+            coming.cancel()
+            await asyncio.gather(coming, return_exceptions=True)
+
+
+async def _last(client: "AsyncClient", name: str, wanted: Wanted, count: int) -> "list[LogLine]":
+    """Return the last lines, the oldest of them first."""
+    found: list[LogLine] = []
     after: str | None = None
-    while True:
-        page = await client.logs(name, after=after, **wanted._asdict())
-        for line in page.items:
-            yield line
+    while len(found) < count:
+        page = await client.logs(
+            name,
+            after=after,
+            order="newest",
+            limit=min(count - len(found), _PAGE),
+            **wanted._asdict(),
+        )
+        found += page.items
         after = page.next_cursor
         if after is None:
-            return
+            break
+    return found[::-1]
 
 
 async def _follow(
     client: "AsyncClient", name: str, wanted: Wanted
-) -> "AsyncGenerator[LogLine, None]":
+) -> "AsyncGenerator[list[LogLine], None]":
     """Yield what is there and what comes, until the experiment or the trial ended.
 
     The stream passes everybody's lines, so its silence does not mean that all of these came: what
@@ -98,16 +146,22 @@ async def _follow(
     text, shown = (wanted.text or "").lower(), _Shown()
     if not await _ended(client, name):  # says at once if there is nothing of that name
         async with contextlib.aclosing(client.follow_logs(name, query)) as events:
-            async for line in _until_ended(client, name, events):
-                if until is not None and line.time_ms >= until:
-                    break
-                if text in line.text.lower() and line.time_ms >= (since or 0):
+            async for lines in _until_ended(client, name, events):
+                chosen = [
+                    line
+                    for line in lines
+                    if text in line.text.lower()
+                    and line.time_ms >= (since or 0)
+                    and (until is None or line.time_ms < until)
+                ]
+                for line in chosen:
                     shown.note(line)
-                    yield line
-    async with contextlib.aclosing(_read(client, name, wanted)) as lines:
-        async for line in lines:
-            if not shown.take(line):
-                yield line
+                yield chosen
+                if until is not None and lines and lines[-1].time_ms >= until:
+                    break
+    async with contextlib.aclosing(_read(client, name, wanted)) as pages:
+        async for lines in pages:
+            yield [line for line in lines if not shown.take(line)]
 
 
 class _Shown:
@@ -139,7 +193,7 @@ def _source_of(line: "LogLine") -> tuple[str, int, int, str]:
 
 async def _until_ended(
     client: "AsyncClient", name: str, events: "AsyncGenerator[ServerEvent, None]"
-) -> "AsyncGenerator[LogLine, None]":
+) -> "AsyncGenerator[list[LogLine], None]":
     """Yield the lines of events until what they are about ended and nothing more comes."""
     ended = False
     coming = asyncio.ensure_future(anext(events))
@@ -147,8 +201,7 @@ async def _until_ended(
         while True:
             done, _ = await asyncio.wait({coming}, timeout=_LOOK_S)
             if done:
-                for line in _lines_of(coming.result().data):
-                    yield line
+                yield _lines_of(coming.result().data)
                 coming = asyncio.ensure_future(anext(events))
             elif ended:
                 return
@@ -177,12 +230,44 @@ def _lines_of(data: Any) -> "list[LogLine]":
     return msgspec.convert([trial | line for line in data.get("lines", [])], list[LogLine])
 
 
-def _print(line: "LogLine") -> None:
-    moment = datetime.fromtimestamp(line.time_ms / 1000, UTC).astimezone()
+def _print(lines: "Sequence[LogLine]", *, as_json: bool) -> None:
+    """Print lines in one write: one by one, a hundred thousand would take half a minute."""
+    if not lines:
+        return
+    block = escape_json(_encoder.encode_lines(lines)).decode() if as_json else _block(lines)
+    click.echo(block, nl=False)
+    sys.stdout.flush()
+
+
+def _block(lines: "Sequence[LogLine]") -> str:
+    """Return lines for a person, each with its time, trial, rank and level."""
+    colored = sys.stdout.isatty()
+    clocks: dict[int, str] = {}
+    heads: dict[tuple[int, str, int, str, str], str] = {}
+    parts: list[str] = []
+    texts = escape_lines([line.text for line in lines], colors=colored)
+    for line, text in zip(lines, texts, strict=True):
+        key = (line.time_ms, line.trial_id, line.rank, line.level, line.stream)
+        head = heads.get(key)
+        if head is None:
+            second = line.time_ms // 1000
+            if second not in clocks:
+                clocks[second] = f"{datetime.fromtimestamp(second, UTC).astimezone():%H:%M:%S}"
+            head = heads[key] = _head(line, clocks[second], colored=colored)
+        parts.append(f"{head}{text}\n")
+    return "".join(parts)
+
+
+def _head(line: "LogLine", clock: str, *, colored: bool) -> str:
     rank = f" rank {line.rank}" if line.rank else ""
     level = "" if line.level == "info" else f" {line.level.upper()}"
-    head = f"{moment:%H:%M:%S}.{line.time_ms % 1000:03} {line.trial_id}{rank}{level}"
-    click.echo(f"{click.style(head, _COLORS.get(line.level, 'bright_black'))} {line.text}")
+    head = f"{clock}.{line.time_ms % 1000:03} {line.trial_id}{rank}{level}"
+    if line.stream == "dropped":
+        head = f"{_MARK}{head}"
+    if colored:
+        color = "magenta" if line.stream == "dropped" else _COLORS.get(line.level, "bright_black")
+        head = click.style(head, color)
+    return f"{head} "
 
 
 def _time_ms(option: str, value: str | None) -> int | None:

@@ -21,15 +21,23 @@ from rung.cli.deciders import audit_all
 from rung.events import UndecodableEvent, decode, partition_of, topic
 from rung.events.allocation import AgentJoined
 from rung.gateway.service import serve as serve_gateway
+from rung.host.anchor import Anchor
+from rung.host.disk import Disk
 from rung.host.journal import bind
 from rung.host.observed_ledger import ObservedLedger
 from rung.host.observed_store import ObservedStore
+from rung.host.sealer import Sealer, sealing
 from rung.host.vital import VITALS
 from rung.ledger import Ledger, SqliteLedger
+from rung.ledger.import_record import check_imported
+from rung.ledger.seals import FILE as KEY_FILE
+from rung.ledger.seals import SealKey
 from rung.metrics.embedded import SET_ASIDE as SERIES_SET_ASIDE
 from rung.metrics.recovery import Recovery
+from rung.metrics.service import NAME as METRICS
 from rung.metrics.store import SeriesStore
 from rung.objects import FolderStore
+from rung.objects.name import INCOMING
 from rung.scheduler.service import serve as serve_scheduler
 from rung.searcher.service import serve as serve_searcher
 
@@ -71,6 +79,7 @@ async def run(  # noqa: PLR0913 - what it is started with
     *,
     ready: Callable[[list[str]], None],
     umask: int,
+    anchor: str | None = None,
 ) -> None:
     """Run every service and the agent until SIGTERM or SIGINT, then go down in good order.
 
@@ -82,6 +91,7 @@ async def run(  # noqa: PLR0913 - what it is started with
         ready: called once all services have caught up, the series are open or known not to be, and
             the agent has joined; with what there is to warn of.
         umask: of trial processes, as the user has it.
+        anchor: a file or an URL that gets the signed heads of the seals.
 
     Raises:
         RungError: the folder's ledger cannot be opened, a service failed, or the agent is refused
@@ -91,11 +101,17 @@ async def run(  # noqa: PLR0913 - what it is started with
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     local = folder.listen()
+    key = SealKey.load_or_create(folder.path / KEY_FILE)
     ledger = ObservedLedger(await SqliteLedger.open(folder.ledger))
+    sealer = Sealer(ledger, key, anchor=Anchor(anchor) if anchor else None)
     store = ObservedStore(FolderStore(folder.objects))
     series = SeriesStore(folder.series, ledger_id=ledger.id)
     recovery = Recovery(ledger, series)
     bind(ledger=ledger.id)
+    disk = Disk([folder.ledger, folder.objects / INCOMING])
+    checks = contextlib.ExitStack()
+    checks.callback(disk.close)
+    checks.enter_context(VITALS.check("disk", disk.look))
 
     def warnings() -> list[str]:
         return [*folder.warnings, *filter(None, [recovery.problem]), *_set_aside(folder)]
@@ -109,7 +125,8 @@ async def run(  # noqa: PLR0913 - what it is started with
         ready(warnings())
 
     try:
-        async with asyncio.TaskGroup() as group:
+        await check_imported(ledger)
+        async with sealing(sealer), asyncio.TaskGroup() as group:
             services = [
                 group.create_task(work)
                 for work in (
@@ -124,8 +141,8 @@ async def run(  # noqa: PLR0913 - what it is started with
                         local=local,
                         token=folder.token,
                         series=series,
-                        audit=partial(audit_all, ledger),
-                        warnings=warnings,
+                        audit=partial(audit_all, ledger, keys=key.trusted),
+                        problems=warnings,
                         started=started,
                     ),
                     tell(),
@@ -137,6 +154,7 @@ async def run(  # noqa: PLR0913 - what it is started with
             for service in services:
                 service.cancel()
     finally:
+        checks.close()
         await series.close()
         await ledger.close()
 
@@ -167,8 +185,14 @@ class _Joins:
 
 
 async def _caught_up() -> None:
-    """Return once every service has folded what the ledger held when it started."""
-    while await VITALS.readiness():  # noqa: ASYNC110 - it looks at many loops
+    """Return once every service has folded what the ledger held when it started.
+
+    Curves and logs may come later: they are rebuilt while trials train.
+    """
+    while True:
+        behind = await VITALS.behind()
+        if all(line.startswith(f"{METRICS}/") for line in behind):
+            return
         await asyncio.sleep(_LOOK_S)
 
 

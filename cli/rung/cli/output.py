@@ -8,7 +8,10 @@ from typing import Any, Final
 import click
 import msgspec
 
+from rung.cli.terminal import escape, escape_json, unguarded
+
 _PIPE_WIDTH: Final = 200
+_SPACES: Final = {ord("\n"): " ", ord("\t"): " "}
 _STATE_COLORS: Final = {
     "active": "green",
     "running": "green",
@@ -27,12 +30,12 @@ _STATE_COLORS: Final = {
 def print_json(value: Any) -> None:
     """Print a record as JSON, for a person to read as well."""
     encoded = msgspec.json.encode(value)
-    click.echo(msgspec.json.format(encoded, indent=2).decode())
+    click.echo(escape_json(msgspec.json.format(encoded, indent=2)).decode())
 
 
 def print_json_line(value: Any) -> None:
     """Print a record as one line of JSON."""
-    click.echo(msgspec.json.encode(value).decode())
+    click.echo(escape_json(msgspec.json.encode(value)).decode())
     sys.stdout.flush()
 
 
@@ -87,16 +90,22 @@ def _print(table: Any) -> None:
 
 
 def console(*, stderr: bool = False) -> Any:
-    """Return a console as wide as the terminal, or wide enough for a pipe."""
+    """Return a console as wide as the terminal, or wide enough for a pipe.
+
+    It moves the cursor as it likes: what it prints must have been made `printable` before.
+    """
     from rich.console import Console  # noqa: PLC0415 - see above
 
-    stream = sys.stderr if stderr else sys.stdout
+    stream = unguarded(sys.stderr if stderr else sys.stdout)
     width = None if stream.isatty() else _PIPE_WIDTH
     return Console(file=stream, width=width, highlight=False, soft_wrap=False)
 
 
 def printable(value: Any) -> str:
-    """Return a value as a cell of a table shows it: on one line, without control characters."""
+    """Return a value as a cell of a table shows it: on one line, without control characters.
+
+    Newlines and tabs become spaces; for all else see `rung.cli.terminal`.
+    """
     match value:
         case None:
             text = "-"
@@ -110,13 +119,7 @@ def printable(value: Any) -> str:
             text = ",".join(printable(item) for item in value) or "-"
         case _:
             text = str(value)
-    return text if text.isprintable() else "".join(map(_visible, text))
-
-
-def _visible(letter: str) -> str:
-    if letter in "\n\t":
-        return " "
-    return letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}"
+    return text if text.isprintable() else escape(text.translate(_SPACES))
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FILE: Final = "ledger.db"
 _SQLITE: Final = b"SQLite format 3\0"
 _READ: Final = 2000
-_BESIDE: Final = frozenset({topic.HEARTBEATS, topic.DEADLETTER})
+_BESIDE: Final = frozenset({topic.HEARTBEATS, topic.DEADLETTER, topic.SEALS})
 """Topics that belong to no history."""
 
 
@@ -139,6 +139,15 @@ async def resolve(ledger: "Ledger", name: str) -> str:
     if len(found) > 1:
         raise RungError(f"{name!r} may be any of {', '.join(sorted(found)[:5])}; write more of it")
     return found[0]
+
+
+def is_export(path: Path) -> bool:
+    """Return whether a path names an exported file, rather than a ledger.
+
+    Raises:
+        RungError: there is nothing.
+    """
+    return _folder_of(path) is None
 
 
 def _folder_of(path: Path) -> Path | None:

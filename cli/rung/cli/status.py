@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 _ANSWER_S: Final = 10.0
 """How long to wait for an answer; a server that is stopped gives none."""
+_HERE: Final = frozenset({"joined", "suspended", "draining"})
+"""States of agents that live."""
 _LETTERS: Final = 5
 """How many dead letters are shown."""
 
@@ -51,10 +53,10 @@ def _tell(where: str, found: "Status", agents: "list[Agent]", queue: "list[Queue
             ("dead letters", found.dead_letters or None),
         ]
     )
-    for warning in found.warnings:
-        click.echo(f"Warning: {printable(warning)}")
+    for problem in found.problems:
+        click.echo(f"Problem: {printable(problem)}")
     click.echo()
-    _tell_agents([agent for agent in agents if agent.state in {"joined", "draining"}])
+    _tell_agents([agent for agent in agents if agent.state in _HERE])
     if queue:
         click.echo()
         print_table(
@@ -68,7 +70,7 @@ def _tell(where: str, found: "Status", agents: "list[Agent]", queue: "list[Queue
         if len(queue) > 20:
             click.echo(f"and {len(queue) - 20} more")
         for reason in dict.fromkeys(item.reason for item in queue if item.reason):
-            click.echo(f"Cannot be placed: {reason}")
+            click.echo(f"Cannot be placed: {printable(reason)}")
 
 
 def _tell_agents(here: "list[Agent]") -> None:
@@ -88,10 +90,12 @@ def _tell_agents(here: "list[Agent]") -> None:
         ]
         for agent in here
     ]
-    if any(agent.state == "draining" for agent in here):
+    if any(agent.state != "joined" for agent in here):
         heads.insert(3, "state")
         for row, agent in zip(rows, here, strict=True):
-            row.insert(3, f"draining: {agent.reason}" if agent.state == "draining" else "joined")
+            row.insert(
+                3, agent.state if agent.state == "joined" else f"{agent.state}: {agent.reason}"
+            )
     print_table(heads, rows, right=["slots", "in use"])
 
 

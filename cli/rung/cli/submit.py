@@ -9,7 +9,7 @@ import click
 
 from rung.cli.exit_code import OK
 from rung.cli.link import Link, asynchronous, linked
-from rung.cli.output import print_json_line
+from rung.cli.output import print_json_line, printable
 from rung.cli.wait import follow
 from rung.events import RungError
 
@@ -38,7 +38,7 @@ async def submit(file: Path, folder: Path | None, link: Link, *, following: bool
         print_json_line(submitted)
     else:
         for warning in submitted.warnings:
-            click.echo(f"Warning: {warning}", err=True)
+            click.echo(f"Warning: {printable(warning)}", err=True)
         click.echo(f"Submitted experiment {submitted.experiment_id}")
     if not following:
         return OK

@@ -47,12 +47,19 @@ _SAY_S: Final = 15.0
     is_flag=True,
     help="Go on letting in those who have the token of the last start. [a new one at each start]",
 )
+@click.option(
+    "--anchor",
+    metavar="FILE|URL",
+    envvar="RUNG_ANCHOR",
+    help="Keep the signed heads of the seals there as well: lines appended to a file, or POST.",
+)
 @click.option("--detach", is_flag=True, help="Return once everything runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print address, data folder and process.")
 def up(  # noqa: PLR0913 - one for each option
     data: Path | None,
     port: int,
     slots: int | None,
+    anchor: str | None,
     *,
     keep_token: bool,
     detach: bool,
@@ -63,7 +70,9 @@ def up(  # noqa: PLR0913 - one for each option
     What was damaged and can be rebuilt is set aside; warnings about it go to standard error.
     """
     path = (data or default_path()).expanduser().absolute()
-    options = Options(port, slots, keep_token)
+    if anchor and "://" not in anchor:
+        anchor = str(Path(anchor).expanduser().absolute())
+    options = Options(port, slots, keep_token, anchor)
     if detach:
         _say(path, _detach(path, options), as_json=as_json)
     else:
@@ -76,11 +85,14 @@ class Options(NamedTuple):
     port: int
     slots: int | None
     keep_token: bool
+    anchor: str | None
 
     def arguments(self) -> list[str]:
         """Return them as they are written on a command line."""
         slots = ["--slots", str(self.slots)] if self.slots else []
-        return ["--port", str(self.port), *slots, *(["--keep-token"] if self.keep_token else [])]
+        anchor = ["--anchor", self.anchor] if self.anchor else []
+        token = ["--keep-token"] if self.keep_token else []
+        return ["--port", str(self.port), *slots, *anchor, *token]
 
 
 def _say(path: Path, server: Server, *, as_json: bool) -> None:
@@ -96,6 +108,7 @@ def _say(path: Path, server: Server, *, as_json: bool) -> None:
 def _serve(path: Path, options: Options, *, as_json: bool) -> None:
     # Imported here, so that `rung --help` does not pay for the services.
     from rung.cli.one_machine import listen, run  # noqa: PLC0415 - see above
+    from rung.host.connection import raise_open_files  # noqa: PLC0415 - see above
     from rung.host.journal import log_to  # noqa: PLC0415 - see above
     from rung.host.vital import VITALS  # noqa: PLC0415 - see above
 
@@ -106,6 +119,7 @@ def _serve(path: Path, options: Options, *, as_json: bool) -> None:
             with made(path):
                 log = (folder.log / "rung.log").open("a", buffering=1)
             log_to(log, service="rung")
+            raise_open_files()
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
 
             def started() -> None:
@@ -120,7 +134,15 @@ def _serve(path: Path, options: Options, *, as_json: bool) -> None:
 
             with VITALS.measured("rung"):
                 asyncio.run(
-                    run(folder, listener, options.slots, started, ready=ready, umask=umask)
+                    run(
+                        folder,
+                        listener,
+                        options.slots,
+                        started,
+                        ready=ready,
+                        umask=umask,
+                        anchor=options.anchor,
+                    )
                 )
     except BaseExceptionGroup as group:
         # A task group collects what its services raised; people want the first reason.
@@ -185,7 +207,7 @@ def _detach(path: Path, options: Options) -> Server:
             )
         time.sleep(0.05)
     raise RungError(
-        said.read_text().strip().removeprefix("Error: ")
+        said.read_text(errors="replace").strip().removeprefix("Error: ")
         or f"`rung up` ended with exit code {process.returncode} and could not say why: is the"
         f" disk of {path} full? Without --detach it tells the terminal"
     )

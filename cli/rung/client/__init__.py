@@ -44,7 +44,7 @@ from rung.answer import (
     Validation,
     Verdict,
 )
-from rung.client._client import Action, AsyncClient, Level
+from rung.client._client import Action, AsyncClient, Level, Order
 from rung.client._error import (
     ClientError,
     Conflict,
@@ -88,6 +88,7 @@ __all__ = [
     "LogLine",
     "LogPage",
     "NotFound",
+    "Order",
     "Plan",
     "PoolStatus",
     "ProblemItem",

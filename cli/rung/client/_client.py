@@ -25,6 +25,7 @@ PAGE: Final = 500
 
 Action = Literal["pause", "resume", "cancel", "kill"]
 Begin = Literal["start", "now"]
+Order = Literal["oldest", "newest"]
 Level = Literal["debug", "info", "warning", "error", "critical"]
 
 
@@ -213,6 +214,7 @@ class AsyncClient:
         since: str | None = None,
         until: str | None = None,
         after: str | None = None,
+        order: Order = "oldest",
         limit: int = PAGE,
     ) -> answer.LogPage:
         """Return a page of what an experiment's trials, or one trial, printed.
@@ -225,7 +227,8 @@ class AsyncClient:
             since: from this time on (RFC 3339, or Unix time in milliseconds).
             until: before this time.
             after: `next_cursor` of the page before.
-            limit: how many lines at most.
+            order: the oldest lines first, or the newest.
+            limit: how many lines at most, up to 20,000; fewer may come where they are long.
         """
         query: Query = {
             "rank": rank,
@@ -234,6 +237,7 @@ class AsyncClient:
             "since": since,
             "until": until,
             "after": after,
+            "order": order,
             "limit": limit,
         }
         return await self._get(f"{_owner(owner_id)}/logs", answer.LogPage, query)

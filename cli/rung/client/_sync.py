@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from rung import answer
-from rung.client._client import PAGE, Action, AsyncClient, Begin, Level
+from rung.client._client import PAGE, Action, AsyncClient, Begin, Level, Order
 from rung.client._sse import ServerEvent
 from rung.client._transport import Query
 
@@ -140,6 +140,7 @@ class Client:
         since: str | None = None,
         until: str | None = None,
         after: str | None = None,
+        order: Order = "oldest",
         limit: int = PAGE,
     ) -> answer.LogPage:
         """Return a page of what an experiment's trials, or one trial, printed."""
@@ -152,6 +153,7 @@ class Client:
                 since=since,
                 until=until,
                 after=after,
+                order=order,
                 limit=limit,
             )
         )

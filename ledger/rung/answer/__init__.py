@@ -41,6 +41,7 @@ from rung.answer.installation import (
     Status,
 )
 from rung.answer.problem import ProblemDocument, ProblemItem
+from rung.answer.seal import SealProblem, SealReport, Unsealed
 from rung.answer.series import (
     CurvePoint,
     ExperimentCurves,
@@ -86,6 +87,8 @@ __all__ = [
     "Queue",
     "QueueItem",
     "Requested",
+    "SealProblem",
+    "SealReport",
     "SlotUse",
     "Status",
     "Submitted",
@@ -95,6 +98,7 @@ __all__ = [
     "TrialDetail",
     "TrialList",
     "TrialPhase",
+    "Unsealed",
     "Validated",
     "Validation",
     "Verdict",

@@ -2,7 +2,9 @@
 
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
+
+from rung.answer.seal import SealReport
 
 Decision = Annotated[
     dict[str, Any] | None, Meta(description="its `type` and `data`; null: there is none")
@@ -32,9 +34,15 @@ class Verdict(Struct, kw_only=True):
 
 
 class Audit(Struct, kw_only=True):
-    """Whether every decision on record is what is decided today."""
+    """Whether records are as sealed and as imported, and decisions as they are decided today."""
 
     same: bool
     decisions: int
     differences: list[Difference]
     verdicts: Annotated[list[Verdict], Meta(description="one per decider")]
+    imports: Annotated[
+        list[str], Meta(description="what contradicts the imports on record, a line each")
+    ] = field(default_factory=list[str])
+    seals: Annotated[
+        SealReport | None, Meta(description="what holding the record against its seals found")
+    ] = None

@@ -22,12 +22,17 @@ class Agent(Struct, kw_only=True):
     hostname: str
     incarnation: int
     state: Annotated[
-        Literal["joined", "draining", "left", "lost"],
-        Meta(description="draining: what runs on it goes on elsewhere, and nothing new comes"),
+        Literal["joined", "suspended", "draining", "left", "lost"],
+        Meta(
+            description="suspended: it takes nothing new for the moment, what runs on it runs on;"
+            " draining: what runs on it goes on elsewhere, and nothing new comes"
+        ),
     ]
     since: Time
     slots: list[SlotUse]
-    reason: Annotated[str | None, Meta(description="why it is draining, or was")] = None
+    reason: Annotated[str | None, Meta(description="why it is suspended or draining, or was")] = (
+        None
+    )
 
 
 class AgentList(Struct, kw_only=True):
@@ -90,6 +95,7 @@ class PoolStatus(Struct, kw_only=True):
     slots_used: int
     waiting: int
     draining: Annotated[int, Meta(description="agents that will be gone soon")] = 0
+    suspended: Annotated[int, Meta(description="agents that take nothing new for now")] = 0
 
 
 class Status(Struct, kw_only=True):
@@ -100,8 +106,8 @@ class Status(Struct, kw_only=True):
     experiments: Annotated[dict[str, int], Meta(description="state → how many")]
     pools: list[PoolStatus]
     dead_letters: int
-    warnings: Annotated[
-        list[str], Meta(description="what the operator should see to, a sentence or two each")
+    problems: Annotated[
+        list[str], Meta(description="what the operator should look at, a sentence or two each")
     ] = []
 
 

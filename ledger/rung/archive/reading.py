@@ -8,16 +8,18 @@ from typing import Final, NamedTuple, Self
 
 from rung.archive.segment import Place, Segment, open_segment
 from rung.archive.shelf import Shelf, holes, list_shelf, pieces, the_ledger_in
-from rung.events import TOPICS
+from rung.archive.signed import read_heads
+from rung.events import TOPICS, topic
 from rung.events.errors import LedgerDamaged, LedgerError, LedgerTrimmed, ObjectMissing
 from rung.ledger import Draft, Record
 from rung.ledger.line import DECISIONS, FACTS_OF
+from rung.ledger.seals import HEADS
 from rung.objects import ObjectStore
 
 _KEPT: Final = 4
 """So many segments are held unpacked: facts, two topics of decisions on them, and one more."""
 _BATCH: Final = 1000
-DECIDED: Final = frozenset((*DECISIONS, *FACTS_OF))
+DECIDED: Final = frozenset((*DECISIONS, *FACTS_OF, topic.SEALS))
 """Topics of which nothing may be missing."""
 
 
@@ -146,8 +148,11 @@ class ArchiveLedger:
         """Refuse."""
         raise self._refusal(f"{consumer} cannot be at {position} of {topic}/{partition}")
 
-    async def snapshot(self, name: str, partition: int) -> None:
-        """Return None: snapshots are not archived."""
+    async def snapshot(self, name: str, partition: int) -> bytes | None:
+        """Return the signed heads of the seals; other snapshots are not archived."""
+        if name != HEADS:
+            return None
+        return await asyncio.to_thread(read_heads, self._store, self._id, partition)
 
     async def save_snapshot(self, name: str, partition: int, value: bytes) -> None:  # noqa: ARG002 - the port's
         """Refuse."""

@@ -24,7 +24,8 @@ from msgspec import Struct
 from rung.events import TOPICS, partition_of
 from rung.events.errors import LedgerDamaged
 from rung.ledger import Record
-from rung.ledger.line import FORMAT, VERSION, Line, line_of
+from rung.ledger.line import FORMAT, Line, line_of
+from rung.ledger.line import VERSION_UNSEALED as VERSION
 
 ROOT: Final = "archive/"
 _NAME: Final = re.compile(
@@ -186,7 +187,7 @@ class Builder:
         for record in records:
             if self.full:
                 break
-            line = _encoder.encode(_line_of(record)) + b"\n"
+            line = _encoder.encode(line_of(record)) + b"\n"
             lines.append(line)
             self._size += len(line)
         if lines:
@@ -265,15 +266,6 @@ def _unpack(data: bytes, limit: int) -> tuple[bytes, bytes]:
     if not unpacker.eof:
         raise ValueError("it is cut short")
     return unpacked, unpacker.unused_data
-
-
-def _line_of(record: Record) -> Line:
-    """Return a record as a line that gives it back byte for byte."""
-    line = line_of(record)
-    if record.value == record.value.strip():
-        return line
-    raw = base64.b64encode(record.value).decode()
-    return msgspec.structs.replace(line, event=msgspec.UNSET, raw=raw)
 
 
 def _record_of(text: bytes) -> Record:

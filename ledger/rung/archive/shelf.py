@@ -13,8 +13,18 @@ from rung.events.errors import LedgerError
 from rung.ledger.line import DECISIONS, FACTS_OF
 from rung.objects import ObjectStore
 
-GROUPS: Final = {**DECISIONS, topic.METRICS: (), topic.LOGS: (), topic.DEADLETTER: ()}
-"""What is archived: facts with the decisions on them, and what has none."""
+GROUPS: Final = {
+    topic.SEALS: (),
+    **DECISIONS,
+    topic.METRICS: (),
+    topic.LOGS: (),
+    topic.DEADLETTER: (),
+    topic.IMPORTS: (),
+}
+"""What is archived: facts with the decisions on them, and what has none.
+
+Seals come first, so that what they are about is stored after them, and thus as far as they go.
+"""
 TOPICS: Final = (*FACTS_OF, *GROUPS)
 """In the order in which to list them: decisions first, for they are stored after their facts."""
 
@@ -122,6 +132,12 @@ def find_tip(store: ObjectStore, place: Place) -> Segment | None:
     """Return where an archive of a partition ends, by all that lies there."""
     found = (Segment.of(info.name) for info in store.list(place.prefix))
     return tip_of(it for it in found if it is not None)
+
+
+def find_all(store: ObjectStore, place: Place) -> list[Segment]:
+    """Return all segments of a partition, by their first positions."""
+    found = (Segment.of(info.name) for info in store.list(place.prefix))
+    return sorted(it for it in found if it is not None)
 
 
 def find_later(store: ObjectStore, place: Place, tip: Segment | None) -> Segment | None:

@@ -6,10 +6,13 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from rung.archive.reading import read_segment
 from rung.archive.segment import Builder, Place, Segment
-from rung.archive.shelf import find_later, find_tip, tip_of
+from rung.archive.shelf import find_all, find_later, find_tip, tip_of
+from rung.archive.signed import put_end, sign_end
 from rung.events.errors import LedgerDamaged, LedgerTrimmed
 from rung.ledger import Ledger
+from rung.ledger.seals import SealKey
 from rung.objects import ObjectStore
 
 _READ_MAX: Final = 1000
@@ -35,7 +38,7 @@ class Archived(NamedTuple):
 class Stream:
     """A partition of a topic on its way into the archive."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what the work on all partitions shares
         self,
         ledger: Ledger,
         store: ObjectStore,
@@ -43,6 +46,7 @@ class Stream:
         *,
         segment_bytes: int,
         room: asyncio.Semaphore,
+        key: SealKey | None = None,
     ) -> None:
         """Prepare it; nothing is read yet.
 
@@ -52,11 +56,14 @@ class Stream:
             place: topic and partition.
             segment_bytes: with which a segment is full.
             room: for segments in the making, in memory.
+            key: signs where the partition ends in the archive; nothing does if not given.
         """
         self._ledger = ledger
         self._store = store
         self._limit = segment_bytes
         self._room = room
+        self._key = key
+        self._signed: Segment | None = None
         name, partition = place
         self._place = Place(ledger.id, name, partition, ledger.partitions(name))
         self._tip: Segment | None = None
@@ -79,7 +86,45 @@ class Stream:
                 break
             records += count
             segments += 1
+        if self._key is not None and self._tip not in {None, self._signed}:
+            assert self._tip is not None
+            await asyncio.to_thread(put_end, self._store, sign_end(self._tip, self._key))
+            self._signed = self._tip
         return await self._sum_up(records, segments, end)
+
+    async def compare(self, *, everything: bool) -> None:
+        """Hold what the archive has of the partition against the ledger.
+
+        Args:
+            everything: each segment, in place of the last one.
+
+        Raises:
+            LedgerDamaged: a record differs, or a segment is damaged.
+        """
+        segments = await asyncio.to_thread(find_all, self._store, self._place)
+        tip = tip_of(segments)
+        for segment in segments if everything else [tip] if tip else []:
+            await self._compare(segment)
+
+    async def _compare(self, segment: Segment) -> None:
+        name, number = self._place.topic, self._place.partition
+        archived = await asyncio.to_thread(read_segment, self._store, segment)
+        start = await self._ledger.start(name, number)
+        end = await self._ledger.end(name, number)
+        archived = [record for record in archived if start <= record.position < end]
+        while archived:
+            position = archived[0].position
+            found = await self._ledger.read(name, number, position, len(archived))
+            for record, other in zip(archived, found, strict=False):
+                if record != other:
+                    raise LedgerDamaged(
+                        f"{self._place} {record.position} is not in the ledger what it is in the "
+                        f"archive {self._store.url}: one of them was altered. `rung verify` says "
+                        "which"
+                    )
+            if not found:
+                raise LedgerDamaged(f"{self._place} {position} is gone, and is in the archive")
+            archived = archived[len(found) :]
 
     async def _copy(self, end: int) -> int:
         """Store one segment; return how many records it holds."""

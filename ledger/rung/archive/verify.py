@@ -1,8 +1,8 @@
-"""Verifies an archive: every segment, every link of its chains, every position.
+"""Verifies an archive: every segment, every link of its chains, every position, every signed end.
 
-What it cannot see by itself is an end that was cut off as a whole, for nothing behind it tells of
-it; and a history that was rewritten with all digests after it. Both show against the `ends` of an
-earlier report that was kept elsewhere; and what was rewritten shows where it is decided again.
+An end that was cut off as a whole shows by the signed end of its partition. A history that was
+rewritten with all digests after it shows by the seals that are archived with it, see
+`rung.ledger.seals.verify`, or by the `ends` of an earlier report that was kept elsewhere.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from rung.archive.reading import DECIDED, read_segment
 from rung.archive.segment import Header, Opened, Segment, open_segment
 from rung.archive.shelf import Hole, Shelf, holes, list_shelf, the_ledger_in, tip_of
+from rung.archive.signed import read_end
 from rung.events.errors import LedgerDamaged, ObjectMissing
 from rung.ledger import Record
 from rung.ledger.line import FACTS_OF
@@ -47,6 +48,12 @@ class Report(Struct, kw_only=True):
     problems: list[Problem] = field(default_factory=list[Problem])
     notes: list[str] = field(default_factory=list[str])
     """What is missing, but was never archived, of topics that no decision rests on."""
+    holes: list[tuple[str, int, int, int]] = field(default_factory=list[tuple[str, int, int, int]])
+    """The same: topic, partition, first and last position."""
+    signed: dict[str, int] = field(default_factory=dict[str, int])
+    """Where each partition ended when that was signed last, by `<topic>/<partition>`."""
+    keys: list[str] = field(default_factory=list[str])
+    """The public keys that signed."""
 
     @property
     def whole(self) -> bool:
@@ -55,7 +62,11 @@ class Report(Struct, kw_only=True):
 
 
 def verify(
-    store: ObjectStore, ledger_id: str | None = None, *, known: Collection[str] = ()
+    store: ObjectStore,
+    ledger_id: str | None = None,
+    *,
+    known: Collection[str] = (),
+    keys: frozenset[str] = frozenset(),
 ) -> Report:
     """Read all of an archive and say what is wrong with it; blocks.
 
@@ -63,6 +74,7 @@ def verify(
         store: where it lies.
         ledger_id: of which ledger; the only one there if not given.
         known: `ends` of an earlier report, which must still be there.
+        keys: the public keys whose signed ends count; all if none are given.
 
     Raises:
         LedgerError: there is no such archive, or there are several.
@@ -87,6 +99,8 @@ def verify(
             report.size_bytes += chain.size_bytes
             report.problems += chain.problems
             report.notes += chain.notes
+            report.holes += chain.holes
+    _check_signed(store, shelf, keys, report)
     return report
 
 
@@ -119,6 +133,7 @@ class _Chain:
         self.size_bytes = 0
         self.problems: list[Problem] = []
         self.notes: list[str] = []
+        self.holes: list[tuple[str, int, int, int]] = []
 
     def check(self) -> None:
         furthest: Segment | None = None
@@ -194,6 +209,7 @@ class _Chain:
         where = f"positions {hole.first} to {hole.last} of {self._topic}/{self._partition}"
         if self._was_told(hole) and self._topic not in DECIDED:
             self.notes.append(f"{where} were never archived: the ledger no longer had them")
+            self.holes.append((self._topic, self._partition, hole.first, hole.last))
         else:
             self._blame("missing", None, f"{where} are in no segment")
 
@@ -234,6 +250,43 @@ class _Chain:
                 text=text,
             )
         )
+
+
+def _check_signed(store: ObjectStore, shelf: Shelf, keys: frozenset[str], report: Report) -> None:
+    """Hold the end of each partition against what was signed."""
+    signers: set[str] = set()
+    for name, partition in shelf.places():
+        try:
+            signed = read_end(store, shelf.ledger_id, name, partition)
+        except ValueError as error:
+            report.problems.append(_of_end(name, partition, str(error)))
+            continue
+        if signed is None:
+            continue
+        tip = tip_of(shelf.of(name, partition))
+        end = tip.last + 1 if tip else 0
+        said = (signed.ledger, signed.topic, signed.partition)
+        if not signed.authentic or said != (shelf.ledger_id, name, partition):
+            text = f"the signed end of {name}/{partition} was altered: its signature is wrong"
+        elif keys and signed.key not in keys:
+            text = f"the end of {name}/{partition} was signed by a foreign key, {signed.key}"
+        elif end < signed.end:
+            text = (
+                f"positions {end} to {signed.end - 1} of {name}/{partition} were archived, as its "
+                "signed end says, and are in no segment: its end was cut off"
+            )
+        elif signed.segment not in {it.digest for it in shelf.of(name, partition)}:
+            text = f"the last segment of {name}/{partition} that was signed is not there"
+        else:
+            signers.add(signed.key)
+            report.signed[f"{name}/{partition}"] = signed.end
+            continue
+        report.problems.append(_of_end(name, partition, text))
+    report.keys = sorted(signers)
+
+
+def _of_end(name: str, partition: int, text: str) -> Problem:
+    return Problem(kind="missing", topic=name, partition=partition, object=None, text=text)
 
 
 def _gone(shelf: Shelf, known: Collection[str]) -> Iterator[Problem]:

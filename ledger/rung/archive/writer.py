@@ -23,12 +23,15 @@ import structlog
 
 from rung.archive.settings import ArchiveSettings
 from rung.archive.shelf import GROUPS
+from rung.archive.signed import put_heads
 from rung.archive.stream import Archived, Stream
-from rung.events.errors import LedgerError, ObjectError
+from rung.events import topic
+from rung.events.errors import LedgerDamaged, LedgerError, ObjectError
 from rung.host import measure
 from rung.host.share import Share, Whole
 from rung.host.vital import VITALS
 from rung.ledger import Ledger
+from rung.ledger.seals import Heads, SealKey, read_heads
 from rung.objects import ObjectStore
 
 _WAIT_S_MIN: Final = 1.0
@@ -38,13 +41,14 @@ _log = structlog.get_logger()
 Watch = Callable[[Archived], None]
 
 
-async def archive(
+async def archive(  # noqa: PLR0913 - what can be chosen
     ledger: Ledger,
     store: ObjectStore,
     *,
     share: Share | None = None,
     settings: ArchiveSettings | None = None,
     watch: Watch | None = None,
+    key: SealKey | None = None,
 ) -> None:
     """Keep the archive of a ledger up to date until cancelled.
 
@@ -56,13 +60,14 @@ async def archive(
         share: of which partitions; all of them if not given.
         settings: sizes and times; their defaults if not given.
         watch: told about each look at a partition of a topic.
+        key: of the installation; it signs where each partition ends in the archive.
 
     Raises:
         LedgerError: the ledger cannot be used, and will not be by waiting.
     """
     settings = settings or ArchiveSettings()
     share = share or Whole(ledger)
-    archiver = _Archiver(ledger, store, settings, watch)
+    archiver = _Archiver(ledger, store, settings, watch, key)
     with measure.ARCHIVE_LAG_RECORDS.read_from(archiver.lag):
         async with asyncio.TaskGroup() as group:
             for facts in GROUPS:
@@ -70,20 +75,38 @@ async def archive(
 
 
 async def archive_now(
-    ledger: Ledger, store: ObjectStore, settings: ArchiveSettings | None = None
+    ledger: Ledger,
+    store: ObjectStore,
+    settings: ArchiveSettings | None = None,
+    *,
+    key: SealKey | None = None,
 ) -> list[Archived]:
     """Archive what a ledger holds at this moment; return what was done, by partition.
 
+    What the archive holds already is held against the ledger first.
+
+    Args:
+        ledger: all of it but heartbeats is archived.
+        store: where to.
+        settings: sizes; their defaults if not given.
+        key: of the installation; it signs where each partition ends in the archive.
+
     Raises:
         ObjectError: the store refused, or does not answer.
-        LedgerError: the ledger cannot be read, or the archive is ahead of it.
+        LedgerError: the ledger cannot be read, the archive is ahead of it, or they differ.
     """
     settings = settings or ArchiveSettings()
     done: list[Archived] = []
-    archiver = _Archiver(ledger, store, settings, done.append)
-    for facts in GROUPS:
-        for partition in range(ledger.partitions(facts)):
-            await archiver.group(facts, partition).look()
+    archiver = _Archiver(ledger, store, settings, done.append, key)
+    groups = [
+        archiver.group(facts, partition)
+        for facts in GROUPS
+        for partition in range(ledger.partitions(facts))
+    ]
+    for group in groups:
+        await group.compare(everything=True)
+    for group in groups:
+        await group.look()
     return done
 
 
@@ -96,8 +119,10 @@ class _Archiver:
         store: ObjectStore,
         settings: ArchiveSettings,
         watch: Watch | None,
+        key: SealKey | None,
     ) -> None:
         self.ledger: Final = ledger
+        self._key: Final = key
         self._store: Final = store
         self._settings: Final = settings
         self._room: Final = asyncio.Semaphore(settings.parallel)
@@ -116,7 +141,22 @@ class _Archiver:
             (name, partition),
             segment_bytes=self._settings.segment_bytes,
             room=self._room,
+            key=self._key,
         )
+
+    async def heads(self, partition: int) -> Heads | None:
+        """Return the signed heads of a partition of `seals`, if there are any."""
+        if self._key is None:
+            return None
+        try:
+            return await read_heads(self.ledger, partition)
+        except (ValueError, LedgerError) as error:
+            _log.error("signed heads not archived", partition=partition, reason=str(error))
+            return None
+
+    async def put_heads(self, heads: Heads) -> None:
+        """Store signed heads."""
+        await asyncio.to_thread(put_heads, self._store, heads)
 
     async def keep(self, facts: str, partition: int) -> None:
         """Look for what is new now and then, for ever."""
@@ -139,8 +179,12 @@ class _Archiver:
 
     async def _keep(self, group: "_Group") -> None:
         wait_s = min(_WAIT_S_MIN, self._settings.retry_s)
+        compared = False
         while True:
             try:
+                if not compared:
+                    await self._compare(group)
+                    compared = True
                 await group.look()
             except (ObjectError, LedgerError) as error:
                 if isinstance(error, LedgerError) and not error.retriable:
@@ -158,6 +202,13 @@ class _Archiver:
                 wait_s = min(_WAIT_S_MIN, self._settings.retry_s)
                 await asyncio.sleep(self._settings.every_s)
 
+    async def _compare(self, group: "_Group") -> None:
+        """Hold the end of what the archive has against the ledger; training goes on either way."""
+        try:
+            await group.compare(everything=False)
+        except LedgerDamaged as error:
+            _log.error("archive and ledger differ", reason=str(error))
+
 
 class _Group:
     """A partition of facts, and the same one of the decisions on them."""
@@ -165,18 +216,32 @@ class _Group:
     def __init__(self, archiver: _Archiver, facts: str, partition: int) -> None:
         self.facts: Final = facts
         self.partition: Final = partition
+        self._archiver = archiver
         self._ledger = archiver.ledger
         self._tell = archiver.tell
         self._streams = {name: archiver.stream(name, partition) for name in _order(facts)}
 
     async def look(self) -> None:
         """Store what the ledger holds now and the archive does not, facts first."""
+        seals = self.facts == topic.SEALS
+        heads = await self._archiver.heads(self.partition) if seals else None
         ends = {
             name: await self._ledger.end(name, self.partition)
             for name in reversed(_order(self.facts))
         }
         for name, stream in self._streams.items():
             self._tell(await stream.copy(ends[name]))
+        if heads is not None and heads.position <= ends[self.facts]:
+            await self._archiver.put_heads(heads)
+
+    async def compare(self, *, everything: bool) -> None:
+        """Hold what the archive has against the ledger.
+
+        Raises:
+            LedgerDamaged: they differ.
+        """
+        for stream in self._streams.values():
+            await stream.compare(everything=everything)
 
 
 def _order(facts: str) -> tuple[str, ...]:

@@ -20,7 +20,8 @@ class Slot(Struct, frozen=True, kw_only=True):
 class AgentJoined(Struct, frozen=True, kw_only=True):
     """An agent started and offers its slots, all of them idle.
 
-    A higher incarnation of a known agent means that whatever the earlier one ran is gone.
+    A higher incarnation of a known agent means that whatever the earlier one ran is gone. A join
+    that the scheduler does not take is answered by `AgentRefused`.
     """
 
     TYPE: ClassVar[str] = "rung.agent.joined.v1"
@@ -33,6 +34,74 @@ class AgentJoined(Struct, frozen=True, kw_only=True):
     incarnation: int
     hostname: str
     slots: list[Slot]
+    folder: str = ""
+    """Path of the agent's own folder on that host."""
+    folder_id: str = ""
+    """Drawn when the folder was made, and kept in it."""
+    session: str = ""
+    """Drawn at each start of the agent's process. Joins without one are never refused: they are
+    of an earlier release."""
+
+
+def same_agent(first: AgentJoined, second: AgentJoined) -> bool:
+    """Return whether two joins under one id are starts of the same agent: one folder of one host.
+
+    True where one of them, of an earlier release, does not say which folder it has.
+    """
+    if not first.folder_id or not second.folder_id:
+        return True
+    return (first.folder_id, first.hostname) == (second.folder_id, second.hostname)
+
+
+class AgentRefused(Struct, frozen=True, kw_only=True):
+    """An agent's join was not taken: its slots are not offered.
+
+    Either another agent uses the id, or the incarnation is not above the one on record, because
+    the agent's folder was restored from a backup. The agent joins again, above `known`, once no
+    other agent uses the id.
+    """
+
+    TYPE: ClassVar[str] = "rung.agent.refused.v1"
+    TOPIC: ClassVar[str] = topic.PLACEMENTS
+    WRITER: ClassVar[str] = "scheduler"
+    READERS: ClassVar[tuple[str, ...]] = ("scheduler", "agent", "gateway")
+
+    pool: str
+    agent_id: str
+    incarnation: int
+    session: str
+    known: int
+    """The incarnation on record."""
+    in_use: bool
+    """Whether that one has neither left nor been lost."""
+    reason: str
+
+
+class AgentSuspended(Struct, frozen=True, kw_only=True):
+    """An agent takes no new allocation until it says otherwise; what runs on it runs on."""
+
+    TYPE: ClassVar[str] = "rung.agent.suspended.v1"
+    TOPIC: ClassVar[str] = topic.POOLS
+    WRITER: ClassVar[str] = "agent"
+    READERS: ClassVar[tuple[str, ...]] = ("scheduler", "gateway")
+
+    pool: str
+    agent_id: str
+    incarnation: int
+    reason: str
+
+
+class AgentResumed(Struct, frozen=True, kw_only=True):
+    """A suspended agent offers its idle slots again."""
+
+    TYPE: ClassVar[str] = "rung.agent.resumed.v1"
+    TOPIC: ClassVar[str] = topic.POOLS
+    WRITER: ClassVar[str] = "agent"
+    READERS: ClassVar[tuple[str, ...]] = ("scheduler", "gateway")
+
+    pool: str
+    agent_id: str
+    incarnation: int
 
 
 class DrainRequested(Struct, frozen=True, kw_only=True):
@@ -60,6 +129,8 @@ class AgentLeft(Struct, frozen=True, kw_only=True):
     pool: str
     agent_id: str
     incarnation: int
+    session: str = ""
+    """That of its join."""
 
 
 class AgentLost(Struct, frozen=True, kw_only=True):

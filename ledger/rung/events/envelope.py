@@ -15,6 +15,9 @@ from rung.events.allocation import (
     AgentJoined,
     AgentLeft,
     AgentLost,
+    AgentRefused,
+    AgentResumed,
+    AgentSuspended,
     AllocationAddressed,
     AllocationDropped,
     AllocationGranted,
@@ -44,7 +47,9 @@ from rung.events.experiment import (
     ResumeRequested,
     SearchPlanned,
 )
+from rung.events.ledger_import import ImportCompleted, ImportKeysListed, ImportStarted
 from rung.events.metric import AgentBeat, LogsPrinted, MessageRejected, MetricsReported
+from rung.events.seal import PartitionSealed, PartitionTrimmed
 from rung.events.topic import TOPICS
 from rung.events.trial import (
     RunEnded,
@@ -92,6 +97,9 @@ Payload = (
     | DrainRequested
     | AgentLeft
     | AgentLost
+    | AgentSuspended
+    | AgentResumed
+    | AgentRefused
     | AllocationRequested
     | AllocationWithdrawn
     | MoveRequested
@@ -105,6 +113,11 @@ Payload = (
     | LogsPrinted
     | AgentBeat
     | MessageRejected
+    | ImportStarted
+    | ImportKeysListed
+    | ImportCompleted
+    | PartitionSealed
+    | PartitionTrimmed
 )
 """Every event that may lie in the ledger."""
 
@@ -114,6 +127,8 @@ _SUBJECTS: Final = (
     "trial_id",
     "experiment_id",
     "agent_id",
+    "import_id",
+    "place",
     "topic",
 )
 

@@ -6,6 +6,9 @@ from rung.events.allocation import (
     AgentJoined,
     AgentLeft,
     AgentLost,
+    AgentRefused,
+    AgentResumed,
+    AgentSuspended,
     AllocationAddressed,
     AllocationDropped,
     AllocationGranted,
@@ -39,6 +42,12 @@ from rung.events.experiment import (
     ResumeRequested,
     SearchPlanned,
 )
+from rung.events.ledger_import import (
+    ImportCompleted,
+    ImportedKey,
+    ImportKeysListed,
+    ImportStarted,
+)
 from rung.events.metric import (
     AgentBeat,
     LogLine,
@@ -47,6 +56,7 @@ from rung.events.metric import (
     MetricRow,
     MetricsReported,
 )
+from rung.events.seal import PartitionSealed, PartitionTrimmed, SealedGroup
 from rung.events.trial import (
     RunEnded,
     RunRequested,
@@ -67,6 +77,7 @@ _E: Final = "k3f9x2ma"
 _T: Final = "k3f9x2ma.17"
 _A: Final = "k3f9x2ma.17.2"
 _C: Final = "0f8e2c61-6f0a-4f3e-9a57-3f1f0c1de0aa"
+_LEDGER: Final = "5d0c1b7e-3f46-4a52-9b3d-7e8f21c6a904"
 _DIGEST: Final = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 _SPEC: Final = RunSpec(
     experiment_id=_E,
@@ -197,14 +208,33 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
         incarnation=4,
         hostname="node-a.lab",
         slots=[Slot(id=0, kind="cuda", name="NVIDIA H200")],
+        folder="/var/lib/rung/agent",
+        folder_id="9f0c6a51d2e84b37",
+        session="41be07c2aa935d68",
     ),
+    AgentRefused(
+        pool="default",
+        agent_id="node-a",
+        incarnation=7,
+        session="d2b8813f6c0e4a95",
+        known=4,
+        in_use=True,
+        reason="the agent id 'node-a' is in use",
+    ),
+    AgentSuspended(
+        pool="default",
+        agent_id="node-a",
+        incarnation=4,
+        reason="the disk of /var/lib/rung/agent is full: 12 MiB free",
+    ),
+    AgentResumed(pool="default", agent_id="node-a", incarnation=4),
     DrainRequested(
         pool="default",
         agent_id="node-a",
         incarnation=4,
         reason="the cloud preempts this machine",
     ),
-    AgentLeft(pool="default", agent_id="node-a", incarnation=4),
+    AgentLeft(pool="default", agent_id="node-a", incarnation=4, session="41be07c2aa935d68"),
     AgentLost(pool="default", agent_id="node-a", incarnation=4, silent_ms=30_412),
     AllocationRequested(
         pool="default",
@@ -281,5 +311,47 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
         reader="searcher",
         reason="not an event: JSON is malformed",
         value="{",
+    ),
+    ImportStarted(
+        ledger_id=_LEDGER,
+        import_id=_DIGEST,
+        exported_from="b8d3c0f2-94a5-4c1e-8f0e-2a6c7d1b5e43",
+        exported_by="0.1.0",
+        experiment=None,
+        records=1834,
+        experiments=2,
+        starts={"experiments": [0, 12], "searches": [0, 7]},
+    ),
+    ImportKeysListed(
+        ledger_id=_LEDGER,
+        import_id=_DIGEST,
+        part=0,
+        keys=[ImportedKey(topic="searches", key=_E, records=61, digest=_DIGEST)],
+    ),
+    ImportCompleted(
+        ledger_id=_LEDGER, import_id=_DIGEST, records=1834, forwarded=2, lost=1, undeleted=0
+    ),
+    PartitionSealed(
+        ledger=_LEDGER,
+        topic="metrics",
+        partition=3,
+        number=41,
+        first=1207,
+        last=1208,
+        count=2,
+        groups=[SealedGroup(name="5ac2f4e17b0d9366a1c08e42d7b1930f", count=2, digest=_DIGEST)],
+        checksums="3q2+78r+ur4=",
+        digest=_DIGEST,
+        previous=_DIGEST,
+        key=_DIGEST,
+        signature=_DIGEST + _DIGEST,
+    ),
+    PartitionTrimmed(
+        ledger=_LEDGER,
+        topic="logs",
+        partition=3,
+        first=1000,
+        key=_DIGEST,
+        signature=_DIGEST + _DIGEST,
     ),
 )

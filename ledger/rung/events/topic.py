@@ -23,6 +23,8 @@ METRICS: Final = "metrics"
 LOGS: Final = "logs"
 HEARTBEATS: Final = "heartbeats"
 DEADLETTER: Final = "deadletter"
+IMPORTS: Final = "imports"
+SEALS: Final = "seals"
 
 TOPICS: Final[dict[str, Topic]] = {
     topic.name: topic
@@ -36,6 +38,8 @@ TOPICS: Final[dict[str, Topic]] = {
         Topic(LOGS, "trial_id", "stream"),
         Topic(HEARTBEATS, "agent_id", "stream"),
         Topic(DEADLETTER, "topic", "stream"),
+        Topic(IMPORTS, "ledger_id", "stream"),
+        Topic(SEALS, "place", "stream"),
     )
 }
 

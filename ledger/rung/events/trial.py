@@ -5,7 +5,7 @@ numbered from 1; the allocation is `<trial_id>.<run>`. A report that names anoth
 trial's current one comes from a life that no longer counts.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from msgspec import Struct
 
@@ -200,6 +200,10 @@ class TrialValidated(Struct, frozen=True, kw_only=True):
     metrics: dict[str, MetricValue]
 
 
+CODE_REFUSED: Final = "code_refused"
+"""The `fault` of a run whose code archive the agent does not unpack; no agent ever will."""
+
+
 class TrialExited(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A run's processes are gone."""
 
@@ -222,6 +226,8 @@ class TrialExited(Struct, frozen=True, kw_only=True, omit_defaults=True):
     that cannot be told, or where it was none."""
     steps_completed: int | None = None
     """The last step that the run reported, stored or restored; None if there was none."""
+    machine: bool = False
+    """Whether a failure is the machine's, such as a full disk: it does not count as a restart."""
 
 
 class RunEnded(Struct, frozen=True, kw_only=True):

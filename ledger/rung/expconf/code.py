@@ -14,8 +14,9 @@ from rung.expconf.archive import (
     InvalidCode,
     Member,
     check_archive,
+    check_members,
     checked_name,
-    climbs_out,
+    leaving_link,
     write,
 )
 from rung.expconf.ignore import Ignore
@@ -50,16 +51,16 @@ def pack(folder: Path, *, max_bytes: int = BYTES_MAX) -> CodeArchive:
                     " name what the code does not need in .rungignore"
                 )
         _check_size(folder, sizes, max_bytes)
-        for name, target in links.items():
-            if climbs_out(name, links):
-                raise InvalidCode(
-                    f"{folder / name} is a link that leaves the folder (to {target});"
-                    " copy what it points to, or name the link in .rungignore"
-                )
-        return write(members)
+        name = leaving_link(links)
+        if name is not None:
+            raise InvalidCode(
+                f"{folder / name} is a link that leaves the folder (to {links[name]});"
+                " copy what it points to, or name the link in .rungignore"
+            )
+        return write(check_members(members).values())
     except OSError as error:
         raise InvalidCode(
-            f"{error.filename or folder} cannot be read ({error.strerror});"
+            f"{error.filename or folder} cannot be read ({error.strerror or error});"
             " make it readable, or name it in .rungignore"
         ) from error
 

@@ -20,12 +20,14 @@ import structlog
 
 from rung.events import LedgerError, LedgerMissing, RungError
 from rung.host import journal
+from rung.host.connection import raise_open_files
 from rung.host.observed_ledger import ObservedLedger
 from rung.host.observed_store import ObservedStore
 from rung.host.probe import probe
 from rung.host.share import Share, Whole
 from rung.host.vital import VITALS
 from rung.ledger import Ledger
+from rung.ledger.import_record import check_imported
 from rung.ledger.opening import open_ledger
 from rung.objects import ObjectStore, open_store
 
@@ -139,6 +141,7 @@ def launch(
 
     try:
         journal.log_to(service=service)
+        raise_open_files()
         asyncio.run(until_stopped(serve()))
     except (RungError, BaseExceptionGroup) as failure:
         first = _first(failure)
@@ -190,9 +193,18 @@ async def open_patiently(url: str, snapshots: ObjectStore | None = None) -> Ledg
 
 
 async def observed(url: str, snapshots: ObjectStore | None = None) -> Ledger:
-    """Open a ledger as `open_patiently` does, whose use can be watched; log lines say its id."""
+    """Open a ledger as `open_patiently` does, whose use can be watched; log lines say its id.
+
+    Raises:
+        LedgerError: it cannot be used, or an import into it is not complete.
+    """
     ledger = ObservedLedger(await open_patiently(url, snapshots))
     journal.bind(ledger=ledger.id)
+    try:
+        await check_imported(ledger)
+    except BaseException:
+        await ledger.close()
+        raise
     return ledger
 
 

@@ -85,7 +85,7 @@ TRIAL_RESTARTS: Final = METER.counter(
 SLOTS: Final = METER.gauge("rung_slots", "Slots of a pool, `free` or `used`.", "pool", "state")
 AGENTS: Final = METER.gauge(
     "rung_agents",
-    "A pool's agents: `alive`, `draining`, or `lost` within a day.",
+    "A pool's agents: `alive`, `suspended`, `draining`, or `lost` within a day.",
     "pool",
     "state",
 )
@@ -107,10 +107,22 @@ HTTP_REQUESTS: Final = METER.counter(
 HTTP_SECONDS: Final = METER.histogram(
     "rung_http_seconds", "Time of an answer; of a stream, how long it was listened to.", "route"
 )
+HTTP_CONNECTIONS: Final = METER.gauge(
+    "rung_http_connections", "Open connections, by port: http, probe.", "port"
+)
+HTTP_CONNECTIONS_CUT: Final = METER.counter(
+    "rung_http_connections_cut_total",
+    "Connections that were refused or cut: limits, time-outs, malformed requests.",
+    "port",
+    "reason",
+)
 
 # Agents -----------------------------------------------------------------------------------------
 
 RUNS: Final = METER.gauge("rung_runs", "Runs on an agent, `preparing` or `running`.", "state")
+AGENT_SUSPENDED: Final = METER.gauge(
+    "rung_agent_suspended", "1 while an agent takes nothing new because its disk fails, else 0."
+)
 SPOOL_RECORDS: Final = METER.gauge(
     "rung_spool_records", "Facts that an agent holds because the ledger has them not yet."
 )
@@ -139,6 +151,9 @@ ARCHIVE_SEGMENTS: Final = METER.counter(
 )
 ARCHIVE_LAG_RECORDS: Final = METER.gauge(
     "rung_archive_lag_records", "Records of the ledger that are not in the archive yet."
+)
+SEALED_RECORDS: Final = METER.counter(
+    "rung_sealed_records_total", "Records that were sealed, by topic.", "topic"
 )
 
 

@@ -45,6 +45,11 @@ class ObservedStore:
         with _timed("read"):
             return self._store.read(name, offset, size)
 
+    def version(self, name: str) -> str:
+        """Return what changes whenever the object's bytes do."""
+        with _timed("version"):
+            return self._store.version(name)
+
     def list(self, prefix: str) -> list[ObjectInfo]:
         """Return the objects whose name begins with the prefix."""
         with _timed("list"):

@@ -27,6 +27,7 @@ import structlog
 from aiohttp import web
 
 from rung.events import RungError
+from rung.host.connection import Connections, Limits
 from rung.host.measure import METER
 from rung.host.meter import MeterMissing
 from rung.host.vital import VITALS, Vitals
@@ -34,6 +35,10 @@ from rung.host.vital import VITALS, Vitals
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 STALLED_AFTER_S: Final = 4.0
 """So long may the event loop keep a question waiting; less than probes wait for an answer."""
+LIMITS: Final = Limits(
+    connections=64, connections_per_address=32, head_s=5.0, head_bytes=16 * 1024, progress_s=20.0
+)
+"""Its clients are a kubelet and Prometheus."""
 
 _log = structlog.get_logger()
 
@@ -146,11 +151,16 @@ class _Answering:
         app = web.Application()
         for path, answer in (("/healthz", health), ("/readyz", readiness), ("/metrics", metrics)):
             app.router.add_get(path, self._handler(answer))
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
+        connections = Connections(LIMITS, port="probe")
+        app.middlewares.append(connections.watch)
+        runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=0.5, logger=connections.logger
+        )
         await runner.setup()
+        assert runner.server is not None
         try:
-            await web.SockSite(runner, self._listener).start()
-            await self._end.wait()
+            with connections.serve(runner.server, [self._listener]):
+                await self._end.wait()
         finally:
             await runner.cleanup()
 

@@ -113,10 +113,18 @@ class Vitals:
         found = [f"the ledger: {self._ledger_away}"] if self._ledger_away else []
         if not self._ran:
             found.append("no loop runs yet")
-        for name, check in list(self._checks.items()):
-            if (reason := await _ask(check)) is not None:
-                found.append(f"{name}: {reason}")
-        return found + [line for pulse in self._all for line in pulse.unready()]
+        found += await self.problems()
+        return found + await self.behind()
+
+    async def behind(self) -> list[str]:
+        """Return which loops have not folded yet what the ledger held when they began."""
+        await self.look()
+        return [line for pulse in self._all for line in pulse.unready()]
+
+    async def problems(self) -> list[str]:
+        """Return what the checks of this process find wrong, nothing if all is well."""
+        reasons = [(name, await _ask(check)) for name, check in list(self._checks.items())]
+        return [f"{name}: {reason}" for name, reason in reasons if reason is not None]
 
     async def look(self) -> None:
         """Find out where the partitions end, unless that was done a moment ago."""

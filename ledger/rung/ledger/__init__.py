@@ -2,7 +2,15 @@
 
 from rung.ledger.memory import MemoryLedger
 from rung.ledger.opening import open_ledger
-from rung.ledger.port import Draft, Ledger, Record
+from rung.ledger.port import Draft, Ledger, Record, Transactional
 from rung.ledger.sqlite import SqliteLedger
 
-__all__ = ["Draft", "Ledger", "MemoryLedger", "Record", "SqliteLedger", "open_ledger"]
+__all__ = [
+    "Draft",
+    "Ledger",
+    "MemoryLedger",
+    "Record",
+    "SqliteLedger",
+    "Transactional",
+    "open_ledger",
+]

@@ -3,6 +3,9 @@
 `line` has the format. Heartbeats and dead letters are left out, and so are pools and placements
 in the export of one experiment, since they belong to everybody. Each partition's records keep
 their order, and a fact comes before the decisions it caused.
+
+The seals come last: all of them, or those of the ranges in which the experiment has records. A
+seal lists a digest for each experiment in its range, so it proves these records without others.
 """
 
 from collections.abc import AsyncIterator
@@ -10,18 +13,21 @@ from importlib.metadata import version
 from typing import Final, Protocol
 
 import msgspec
+from blake3 import blake3
 
 from rung.events import topic
 from rung.events.errors import LedgerError
-from rung.ledger.line import DECISIONS, STREAMS, VERSION, Header, line_of
+from rung.ledger.line import DECISIONS, STREAMS, VERSION, End, Header, end_message, line_of
 from rung.ledger.port import Ledger, Record
-from rung.ledger.restore import Imported, import_
+from rung.ledger.restore import Imported, Undone, import_
+from rung.ledger.seals import Heads, SealKey, group_name, read_heads
 
-__all__ = ["Imported", "Sink", "export", "history", "import_"]
+__all__ = ["Imported", "Sink", "Undone", "export", "history", "import_"]
 
 Ends = dict[tuple[str, int], int]
 """Where each partition of each topic ends."""
 _OF_EVERYBODY: Final = (topic.POOLS, topic.PLACEMENTS)
+_NOT_EXPORTED: Final = (*_OF_EVERYBODY, topic.DEADLETTER)
 _BATCH: Final = 1000
 
 
@@ -33,35 +39,104 @@ class Sink(Protocol):
         ...
 
 
-async def export(ledger: Ledger, out: Sink, *, experiment_id: str | None = None) -> int:
+async def export(
+    ledger: Ledger, out: Sink, *, experiment_id: str | None = None, key: SealKey | None = None
+) -> int:
     """Write what the ledger holds at this moment; return how many records that was.
 
     Args:
         ledger: what to read; it may be in use.
         out: a binary file.
         experiment_id: only what concerns this experiment.
+        key: of the installation, by which the export is signed; without it, the export of one
+            experiment does not prove that no range is missing from it.
 
     Raises:
         LedgerError: there is no such experiment.
     """
+    heads = await _heads(ledger)
+    seals = [
+        await ledger.end(topic.SEALS, partition)
+        for partition in range(ledger.partitions(topic.SEALS))
+    ]
     ends = await _ends(ledger)
     records = 0
     async for _ in history(ledger, ends, experiment_id):
         records += 1
     if experiment_id is not None and not records:
         raise LedgerError(f"there is no experiment {experiment_id!r} in this ledger")
-    encoder = msgspec.json.Encoder()
-    header = Header(
-        version=VERSION,
-        ledger=ledger.id,
-        rung=version("rung"),
-        experiment=experiment_id,
-        records=records,
+    lines = _Lines(out)
+    lines.write(
+        Header(
+            version=VERSION,
+            ledger=ledger.id,
+            rung=version("rung"),
+            experiment=experiment_id,
+            records=records,
+            partitions=ledger.partitions(topic.SEALS),
+            keys=sorted({item.key for item in heads}),
+        )
     )
-    out.write(encoder.encode(header) + b"\n")
     async for record in history(ledger, ends, experiment_id):
-        out.write(encoder.encode(line_of(record)) + b"\n")
+        lines.write(line_of(record))
+    async for record in _seals(ledger, seals, experiment_id):
+        lines.write(line_of(record))
+    lines.finish(heads, key)
     return records
+
+
+class _Lines:
+    """The lines of an export, counted and digested on their way."""
+
+    def __init__(self, out: Sink) -> None:
+        self._out = out
+        self._encoder = msgspec.json.Encoder()
+        self._hash = blake3()
+        self._count = 0
+
+    def write(self, line: msgspec.Struct) -> None:
+        data = self._encoder.encode(line) + b"\n"
+        self._hash.update(data)
+        self._count += 1
+        self._out.write(data)
+
+    def finish(self, heads: list[Heads], key: SealKey | None) -> None:
+        """Write the last line, signed if there is a key."""
+        end = End(
+            lines=self._count,
+            digest=self._hash.hexdigest(),
+            heads=heads,
+            key=key.public if key else None,
+        )
+        if key is not None:
+            end = msgspec.structs.replace(end, signature=key.sign(end_message(end)))
+        self._out.write(self._encoder.encode(end) + b"\n")
+
+
+async def _heads(ledger: Ledger) -> list[Heads]:
+    """Return the signed heads of a ledger, as far as they can be read."""
+    found: list[Heads] = []
+    for partition in range(ledger.partitions(topic.SEALS)):
+        try:
+            heads = await read_heads(ledger, partition)
+        except (ValueError, LedgerError):  # verifying the export says that they are missing
+            continue
+        if heads is not None:
+            found.append(heads)
+    return found
+
+
+async def _seals(
+    ledger: Ledger, ends: list[int], experiment_id: str | None
+) -> AsyncIterator[Record]:
+    """Yield all seals, or those of the ranges in which an experiment has records."""
+    name = None if experiment_id is None else group_name(experiment_id).encode()
+    for partition, end in enumerate(ends):
+        async for record in _stream(ledger, topic.SEALS, partition, end):
+            if name is None or (
+                name in record.value and record.key.partition("/")[0] not in _NOT_EXPORTED
+            ):
+                yield record
 
 
 async def history(

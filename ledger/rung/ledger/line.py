@@ -1,10 +1,15 @@
-"""One line of an export: a header first, then one per record.
+"""One line of an export: a header first, then one per record, those of its seals, and the end.
 
-    {"format": "rung-ledger", "version": 1, "ledger": …, "rung": …, "experiment": …, "records": n}
+    {"format": "rung-ledger", "version": 2, "ledger": …, "experiment": …, "records": n, …}
     {"topic": …, "partition": …, "position": …, "key": …, "event": {a CloudEvent}}
+    {"topic": "seals", …}
+    {"format": "rung-ledger-end", "lines": n, "digest": …, "heads": […], "key": …, "signature": …}
 
 A value that is no event of this version (it lies in the dead letters) is kept as it is, in
 base64 under `raw` instead of `event`.
+
+The last line holds the digest of all lines before it, the signed heads of the seals, and, where
+the installation's key was at hand, a signature. Version 1 has neither it nor seals.
 """
 
 import base64
@@ -16,17 +21,22 @@ import msgspec
 from rung.events import Event, decode, decode_from, topic
 from rung.events.errors import LedgerError, UndecodableEvent
 from rung.ledger.port import Record
+from rung.ledger.seals import Heads, signed_by
 
 FORMAT: Final = "rung-ledger"
-VERSION: Final = 1
+VERSION: Final = 2
+VERSION_UNSEALED: Final = 1
+"""Of exports without seals and without a last line of their own."""
+END: Final = "rung-ledger-end"
 DECISIONS: Final = {
     topic.EXPERIMENTS: (topic.SEARCHES, topic.RETIREMENTS),
     topic.POOLS: (topic.PLACEMENTS,),
 }
 """Each topic of facts with the topics of decisions on them."""
-STREAMS: Final = (topic.METRICS, topic.LOGS)
+STREAMS: Final = (topic.METRICS, topic.LOGS, topic.IMPORTS)
 FACTS_OF: Final = {name: facts for facts, names in DECISIONS.items() for name in names}
-_TOPICS: Final = (*DECISIONS, *FACTS_OF, *STREAMS)
+TOPICS: Final = (*DECISIONS, *FACTS_OF, *STREAMS)
+"""Those that an export holds, beside their seals."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +48,32 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     rung: str
     experiment: str | None
     records: int
+    """Without seals."""
+    partitions: int = 0
+    """Of each topic; 0 in version 1."""
+    keys: list[str] = msgspec.field(default_factory=list[str])
+    """The public keys that signed its seals."""
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """An export's last line."""
+
+    format: str = END
+    lines: int
+    """How many come before it."""
+    digest: str
+    """BLAKE3 of them."""
+    heads: list[Heads]
+    """Of the seals of the whole ledger when it was exported."""
+    key: str | None = None
+    signature: str | None = None
+
+    @property
+    def authentic(self) -> bool:
+        """Whether the key signed it."""
+        if self.key is None or self.signature is None:
+            return False
+        return signed_by(self.key, self.signature, end_message(self))
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -63,6 +99,7 @@ class Parsed(msgspec.Struct, frozen=True):
 
 
 _header_decoder: Final = msgspec.json.Decoder(Header)
+_end_decoder: Final = msgspec.json.Decoder(End)
 _line_decoder: Final = msgspec.json.Decoder(Line)
 
 
@@ -71,7 +108,7 @@ def line_of(record: Record) -> Line:
     value = record.value
     try:
         decode_from(record.topic, value)
-        readable = b"\n" not in value
+        readable = b"\n" not in value and value == value.strip()
     except UndecodableEvent:
         readable = False
     return Line(
@@ -96,13 +133,37 @@ def parse_header(line: bytes | str) -> Header:
         raise LedgerError(f"line 1: this is no export of a ledger ({error})") from error
     if header.format != FORMAT:
         raise LedgerError(f"line 1: this is no export of a ledger, but {header.format!r}")
-    if header.version != VERSION:
+    if not VERSION_UNSEALED <= header.version <= VERSION:
         raise LedgerError(
             f"line 1: this export is of format version {header.version}, written by Rung "
-            f"{header.rung}; this Rung reads version {VERSION}. Upgrade Rung, or export again "
-            "with a version that writes it"
+            f"{header.rung}; this Rung reads versions up to {VERSION}. Upgrade Rung, or export "
+            "again with a version that writes it"
         )
     return header
+
+
+def is_end(line: bytes | str) -> bool:
+    """Return whether a line is an export's last one."""
+    if isinstance(line, str):
+        return line.startswith('{"format"')
+    return line.startswith(b'{"format"')
+
+
+def parse_end(line: bytes | str, number: int) -> End:
+    """Return what the last line says.
+
+    Raises:
+        LedgerError: it is damaged.
+    """
+    try:
+        return _end_decoder.decode(line)
+    except msgspec.DecodeError as error:
+        raise LedgerError(f"line {number} is damaged: {error}") from error
+
+
+def end_message(end: End) -> bytes:
+    """Return what the signature of a last line is made for."""
+    return msgspec.json.encode((END, end.lines, end.digest, end.heads, end.key))
 
 
 def parse_line(line: bytes | str, number: int) -> Parsed:
@@ -118,7 +179,7 @@ def parse_line(line: bytes | str, number: int) -> Parsed:
 
 
 def _parse(line: Line) -> Parsed:
-    if line.topic not in _TOPICS:
+    if line.topic not in TOPICS and line.topic != topic.SEALS:
         raise ValueError(f"unknown topic {line.topic!r}")
     event: Event | None = None
     if isinstance(line.event, msgspec.Raw):

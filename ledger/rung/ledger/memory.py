@@ -1,5 +1,6 @@
 """The ledger in memory: for tests, simulations, and audits of exports."""
 
+import contextlib
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
@@ -130,6 +131,28 @@ class MemoryLedger:
         """Replace the snapshot of that name."""
         self._check_open()
         self._snapshots[name, partition] = value
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator["MemoryLedger"]:
+        """Open a transaction on a copy; see `rung.ledger.port.Transactional`."""
+        self._check_open()
+        copy = MemoryLedger(partitions=self._partitions, ledger_id=self._id)
+        ends = {place: stream.end for place, stream in self._streams.items()}
+        for place, stream in self._streams.items():
+            copy._streams[place].first = stream.first
+            copy._streams[place].records = list(stream.records)
+        copy._consumers = dict(self._consumers)
+        copy._snapshots = dict(self._snapshots)
+        yield copy
+        self._check_open()
+        if ends != {place: stream.end for place, stream in self._streams.items()}:
+            raise LedgerError("something else was appended during a transaction")
+        for place, stream in self._streams.items():
+            stream.first = copy._streams[place].first
+            stream.records = copy._streams[place].records
+            stream.channel.grow(stream.end)
+        self._consumers = copy._consumers
+        self._snapshots = copy._snapshots
 
     async def close(self) -> None:
         """Let go of the ledger; followers get LedgerUnavailable."""

@@ -7,7 +7,8 @@ the event loop.
 """
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Final, NamedTuple, Protocol
+from contextlib import AbstractAsyncContextManager
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from rung.events import topic
 
@@ -108,4 +109,27 @@ class Ledger(Protocol):
 
     async def close(self) -> None:
         """Finish pending appends and let go of the ledger."""
+        ...
+
+
+@runtime_checkable
+class Transactional(Protocol):
+    """A ledger in which appends and commits of any size can be made visible all at once."""
+
+    def transaction(self) -> AbstractAsyncContextManager[Ledger]:
+        """Open a transaction.
+
+        What is appended, committed and saved through the ledger that it gives becomes visible to
+        others, and durable, when the body ends; reading through it sees it before. If the body
+        raises or the process is killed, nothing of it ever was. Memory does not grow with it where
+        the ledger lies on a disk. What it gives need not be able to `follow`.
+
+        Nothing else may append meanwhile: in the body, appending through the ledger that the
+        transaction is of waits for ever or is refused.
+
+        Raises:
+            LedgerUnavailable: the disk is full; nothing was changed.
+            LedgerError: something else was appended meanwhile, where that is not kept waiting;
+                nothing was changed.
+        """
         ...

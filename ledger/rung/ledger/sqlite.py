@@ -9,18 +9,16 @@ Write-ahead log with `synchronous=FULL`: what `append` returned has been synced 
 
 import asyncio
 import contextlib
-import functools
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, Self, TypeVar
 
-from rung.events import TOPICS, EventTooLarge, partition_of, topic
-from rung.events.errors import LedgerDamaged, LedgerError, LedgerMissing, LedgerUnavailable
+from rung.events.errors import LedgerDamaged, LedgerMissing, LedgerUnavailable
 from rung.ledger.doorbell import Ringer, sweep
 from rung.ledger.failure import explain
-from rung.ledger.port import Draft, Record
-from rung.ledger.reader import Reader, read_end, read_records, read_start
+from rung.ledger.port import Record
+from rung.ledger.reader import Reader
 from rung.ledger.schema import (
     PARTITIONS_MAX,
     POSITIONS_MAX,
@@ -29,31 +27,22 @@ from rung.ledger.schema import (
     create,
     topic_numbers,
 )
+from rung.ledger.tables import About, SqliteTables, retention_of
+from rung.ledger.transaction import SqliteTransaction
 from rung.ledger.turnstile import Turnstile
 from rung.ledger.watcher import Watcher
 from rung.ledger.wholeness import check_size, check_whole
-from rung.ledger.writer import Outcome, Retention, Row, Statement, Write, Writer
+from rung.ledger.writer import Outcome, Row, Statement, Write, Writer
 
 FILE: Final = "ledger.db"
-RETENTION: Final = {topic.HEARTBEATS: Retention(keep=1000, every=250)}
-"""Topics of which only each partition's newest records are kept."""
-VALUE_BYTES_MAX: Final = 64 << 20
 _BATCH: Final = 1000
 _DOORBELLS: Final = "doorbells"
 _ANNOUNCE: Final = "UPDATE ledger SET value = value + 1 WHERE name = 'doorbells'"
 
-
-class _About(NamedTuple):
-    path: Path
-    id: str
-    partitions: int
-    firsts: dict[str, list[int]]
-    """The first record id of each partition of each topic."""
-    names: dict[int, tuple[str, int]]
-    """The topic and the partition of each first record id."""
+T = TypeVar("T")
 
 
-class SqliteLedger:
+class SqliteLedger(SqliteTables):
     """An open ledger in a folder; implements `rung.ledger.port.Ledger`."""
 
     @classmethod
@@ -78,9 +67,9 @@ class SqliteLedger:
         except (sqlite3.Error, OSError) as error:
             raise explain(error, path) from error
 
-    def __init__(self, about: _About) -> None:
-        self._about = about
-        self._path = path = about.path
+    def __init__(self, about: About) -> None:
+        super().__init__(about)
+        path = about.path
         self._loop = asyncio.get_running_loop()
         self._staged: list[Write] = []
         self._closed = False
@@ -91,53 +80,9 @@ class SqliteLedger:
         self._writer = Writer(
             path,
             ringer=Ringer(doorbells, self._watcher.doorbell),
-            retention={
-                first: retention
-                for name, retention in RETENTION.items()
-                for first in about.firsts[name]
-            },
+            retention=retention_of(about),
             deliver=self._deliver,
         )
-
-    @property
-    def id(self) -> str:
-        """The ledger's own name, drawn when it was created."""
-        return self._about.id
-
-    def partitions(self, topic: str) -> int:
-        """Return how many partitions a topic has."""
-        return len(self._firsts(topic))
-
-    async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        """Append in order, all or none of them, and return their positions."""
-        rows: list[Row] = []
-        size = 0
-        partitions = self._about.partitions
-        for name, key, value in drafts:
-            if len(value) > VALUE_BYTES_MAX:
-                raise EventTooLarge(
-                    f"an event of {len(value)} bytes for {name} (key {key!r}) is larger than "
-                    f"the ledger takes ({VALUE_BYTES_MAX} bytes)"
-                )
-            rows.append((self._firsts(name)[partition_of(key, partitions)], key, value))
-            size += len(value)
-        return await self._write(rows, size, None) if rows else []
-
-    async def read(self, topic: str, partition: int, position: int, limit: int) -> list[Record]:
-        """Return up to `limit` records from `position` on; fewer where they are big."""
-        stream = (topic, partition, self._first(topic, partition))
-        read = functools.partial(read_records, stream=stream, position=position, limit=limit)
-        return await self._reader.run(functools.partial(read, trimmed=topic in RETENTION))
-
-    async def start(self, topic: str, partition: int) -> int:
-        """Return the first position that exists."""
-        first = self._first(topic, partition)
-        return await self._reader.run(functools.partial(read_start, first=first))
-
-    async def end(self, topic: str, partition: int) -> int:
-        """Return the position that the next record will get."""
-        first = self._first(topic, partition)
-        return await self._reader.run(functools.partial(read_end, first=first))
 
     async def follow(
         self, topic: str, partition: int, position: int
@@ -157,30 +102,17 @@ class SqliteLedger:
             position = records[-1].position + 1
             yield records
 
-    async def position(self, consumer: str, topic: str, partition: int) -> int:
-        """Return the position a consumer committed last, 0 if it never did."""
-        found: int | None = await self._one(
-            "SELECT position FROM consumers WHERE consumer = ? AND topic = ? AND partition = ?",
-            (consumer, topic, partition),
-        )
-        return found or 0
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[SqliteTransaction]:
+        """Open one transaction; see `rung.ledger.port.Transactional`.
 
-    async def commit(self, consumer: str, topic: str, partition: int, position: int) -> None:
-        """Remember where a consumer goes on after a restart."""
-        self._first(topic, partition)
-        statement = "REPLACE INTO consumers VALUES (?, ?, ?, ?)"
-        await self._write((), 0, (statement, (consumer, topic, partition, position)))
-
-    async def snapshot(self, name: str, partition: int) -> bytes | None:
-        """Return the newest snapshot saved under the name, None if there is none."""
-        query = "SELECT value FROM snapshots WHERE name = ? AND partition = ?"
-        found: bytes | None = await self._one(query, (name, partition))
-        return found
-
-    async def save_snapshot(self, name: str, partition: int, value: bytes) -> None:
-        """Replace the snapshot of that name."""
-        statement = "REPLACE INTO snapshots VALUES (?, ?, ?)"
-        await self._write((), len(value), (statement, (name, partition, value)))
+        Other writers of the file wait until it ends.
+        """
+        if self._closed:
+            raise self._refusal()
+        opened = SqliteTransaction(self._about, Ringer(self._path.parent / _DOORBELLS, ""))
+        async with opened.running():
+            yield opened
 
     async def close(self) -> None:
         """Finish pending appends and let go of the ledger; followers get LedgerUnavailable."""
@@ -192,27 +124,8 @@ class SqliteLedger:
             self._writer.finish()  # last, so that its connection folds the write-ahead log in
         await asyncio.shield(self._gone)
 
-    def _firsts(self, topic: str) -> list[int]:
-        try:
-            return self._about.firsts[topic]
-        except KeyError:
-            raise LedgerError(
-                f"there is no topic {topic!r}; there are {', '.join(TOPICS)}"
-            ) from None
-
-    def _first(self, topic: str, partition: int) -> int:
-        firsts = self._firsts(topic)
-        if not 0 <= partition < len(firsts):
-            raise LedgerError(
-                f"topic {topic!r} has no partition {partition}; it has 0 to {len(firsts) - 1}"
-            )
-        return firsts[partition]
-
-    async def _one(self, query: str, parameters: tuple[str | int, ...]) -> Any:
-        row: tuple[Any] | None = await self._reader.run(
-            lambda database: database.execute(query, parameters).fetchone()
-        )
-        return row[0] if row else None
+    async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        return await self._reader.run(query)
 
     async def _announce(self) -> None:
         await self._write((), 0, (_ANNOUNCE, ()))
@@ -267,7 +180,7 @@ class SqliteLedger:
             self._watcher.appended(first, appended)
 
 
-def _prepare(path: Path, partitions: int | None) -> _About:
+def _prepare(path: Path, partitions: int | None) -> About:
     """Check the file, after making it if `partitions` are given; blocks."""
     path = path.absolute()
     if partitions is not None:
@@ -295,4 +208,4 @@ def _prepare(path: Path, partitions: int | None) -> _About:
         for name, number in numbers.items()
     }
     names = {first: (name, part) for name, at in firsts.items() for part, first in enumerate(at)}
-    return _About(path, found["id"], count, firsts, names)
+    return About(path, found["id"], count, firsts, names)

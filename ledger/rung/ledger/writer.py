@@ -10,7 +10,7 @@ import asyncio
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -60,6 +60,56 @@ class Retention(NamedTuple):
     every: int
 
 
+class Inserter:
+    """Gives rows their positions and inserts them, within a transaction of one connection."""
+
+    def __init__(self, database: sqlite3.Connection, retention: Mapping[int, Retention]) -> None:
+        """Insert through a connection.
+
+        Args:
+            database: may write.
+            retention: by the first id of the stream, where not all is kept.
+        """
+        self._database = database
+        self._retention = retention
+        self._ends: dict[int, int] = {}
+        self._kept_from: dict[int, int] = {}
+
+    def forget(self) -> None:
+        """Forget where streams end: another connection wrote, or a transaction failed."""
+        self._ends.clear()
+
+    def place(self, rows: Sequence[Row], values: list[int | str | bytes]) -> list[int]:
+        """Give each row its position, and add its id, key and value to the values."""
+        ends = self._ends
+        positions: list[int] = []
+        for first, key, value in rows:
+            end = ends[first] if first in ends else self._last(first)
+            ends[first] = end + 1
+            values += (first + end, key, value)
+            positions.append(end)
+        return positions
+
+    def _last(self, first: int) -> int:
+        found: tuple[int | None] = self._database.execute(
+            _LAST, (first, first + POSITIONS_MAX)
+        ).fetchone()
+        return 0 if found[0] is None else found[0] - first + 1
+
+    def insert(self, values: list[int | str | bytes]) -> None:
+        """Insert rows, given as ids, keys and values; remove what is no longer kept."""
+        offset = 0
+        for rows in _CHUNKS:
+            while len(values) - offset >= 3 * rows:
+                self._database.execute(_INSERTS[rows], values[offset : offset + 3 * rows])
+                offset += 3 * rows
+        for first, (keep, every) in self._retention.items():
+            end = self._ends.get(first, 0)
+            if end - self._kept_from.get(first, 0) > keep + every:
+                self._database.execute(_TRIM, (first, first + end - keep))
+                self._kept_from[first] = end - keep
+
+
 class Writer:
     """Appends to the file; `submit` and `finish` are called from the event loop's thread."""
 
@@ -86,8 +136,7 @@ class Writer:
         self._database = connect(path)
         self._turnstile = Turnstile(path.parent)
         self._mark: int | None = None
-        self._ends: dict[int, int] = {}
-        self._kept_from: dict[int, int] = {}
+        self._inserter = Inserter(self._database, retention)
         self._queue: queue.SimpleQueue[list[Write] | None] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="ledger-writer", daemon=True).start()
 
@@ -147,57 +196,29 @@ class Writer:
         execute("BEGIN IMMEDIATE")
         (mark,) = execute("SELECT data_version FROM pragma_data_version").fetchone()
         if mark != self._mark or self._ringer.unheard:  # another process wrote meanwhile
-            self._ends.clear()
+            self._inserter.forget()
             self._ringer.look()
             self._mark = mark
         values: list[int | str | bytes] = []
-        positions = [self._place(write.rows, values) for write in group]
-        self._insert(values)
+        positions = [self._inserter.place(write.rows, values) for write in group]
+        self._inserter.insert(values)
         for write in group:
             if write.statement:
                 execute(*write.statement)
         execute("COMMIT")
         return positions
 
-    def _place(self, rows: Sequence[Row], values: list[int | str | bytes]) -> list[int]:
-        """Give each row its position, and add its id, key and value to the values."""
-        ends = self._ends
-        positions: list[int] = []
-        for first, key, value in rows:
-            end = ends[first] if first in ends else self._last(first)
-            ends[first] = end + 1
-            values += (first + end, key, value)
-            positions.append(end)
-        return positions
-
-    def _last(self, first: int) -> int:
-        found: tuple[int | None] = self._database.execute(
-            _LAST, (first, first + POSITIONS_MAX)
-        ).fetchone()
-        return 0 if found[0] is None else found[0] - first + 1
-
-    def _insert(self, values: list[int | str | bytes]) -> None:
-        offset = 0
-        for rows in _CHUNKS:
-            while len(values) - offset >= 3 * rows:
-                self._database.execute(_INSERTS[rows], values[offset : offset + 3 * rows])
-                offset += 3 * rows
-        for first, (keep, every) in self._retention.items():
-            end = self._ends.get(first, 0)
-            if end - self._kept_from.get(first, 0) > keep + every:
-                self._database.execute(_TRIM, (first, first + end - keep))
-                self._kept_from[first] = end - keep
-
     def _recover(self) -> None:
         """Undo what a failed transaction left behind, in the file and in memory."""
         self._mark = None
-        self._ends.clear()
+        self._inserter.forget()
         try:
             if self._database.in_transaction:
                 self._database.execute("ROLLBACK")
         except sqlite3.Error:
             self._database.close()
             self._database = connect(self._path)
+            self._inserter = Inserter(self._database, self._retention)
 
 
 def _group_size(waiting: list[Write]) -> int:

@@ -109,6 +109,14 @@ class FolderStore:
             opened.seek(offset)
             return opened.read(-1 if size is None else size)
 
+    def version(self, name: str) -> str:
+        """Return the file's identity, with its size and times."""
+        path = self._path(name)
+        with self._explained("read", name):
+            found = path.stat()
+        file = f"{found.st_dev}-{found.st_ino}-{found.st_size}"
+        return f"{file}-{found.st_mtime_ns}-{found.st_ctime_ns}"
+
     def list(self, prefix: str) -> list[ObjectInfo]:
         """Return the objects whose name begins with the prefix, sorted by name."""
         check_prefix(prefix)

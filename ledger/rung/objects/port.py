@@ -51,6 +51,14 @@ class ObjectStore(Protocol):
         """
         ...
 
+    def version(self, name: str) -> str:
+        """Return what changes whenever the object's bytes do, such as an ETag.
+
+        Raises:
+            ObjectMissing: there is no such object.
+        """
+        ...
+
     def list(self, prefix: str) -> list[ObjectInfo]:
         """Return the objects whose name begins with the prefix, sorted by name."""
         ...

@@ -16,6 +16,7 @@ from rung.agent.spool_file import SpoolRefused
 from rung.agent.spot import Choice
 from rung.events import RungError
 from rung.host import journal
+from rung.host.connection import raise_open_files
 from rung.host.launch import Place, placed
 
 
@@ -65,6 +66,7 @@ def main(  # noqa: PLR0913 - one for each option
     umask = os.umask(0o077)  # what it writes is for its owner; its trials keep the user's
     try:
         journal.log_to(service="agent")
+        raise_open_files()
         settings = Settings(
             folder=folder,
             objects_url=place.objects or "",

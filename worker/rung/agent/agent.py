@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 import os
 import socket
+from pathlib import Path
 from typing import Any, Final, assert_never
 
 import structlog
@@ -46,6 +47,7 @@ from rung.agent.spool import Spool
 from rung.agent.spot import notice_to
 from rung.agent.starter import Starter
 from rung.agent.supply import Supply, hidden_variables
+from rung.agent.suspension import Suspension
 from rung.events.allocation import (
     AgentLost,
     AllocationDropped,
@@ -55,7 +57,8 @@ from rung.events.allocation import (
 )
 from rung.events.trial import RunSpec
 from rung.ledger import Ledger
-from rung.objects import open_store
+from rung.objects import FolderStore, ObjectStore, open_store
+from rung.objects.name import INCOMING
 
 _BACKLOG_S: Final = 30.0
 
@@ -76,7 +79,9 @@ class Agent:
         self._pool_facts = PoolFacts(
             ledger, settings.pool, self._taken_for_lost, self._introductions.hear
         )
-        self._depot = Depot(folder, open_store(settings.objects_url), self._spool)
+        store = open_store(settings.objects_url)
+        self._depot = Depot(folder, store, self._spool)
+        self._suspension = Suspension(_written_to(folder, store), self._spool, self._on_suspension)
         self._supply = Supply(
             settings.cache or folder / "data", settings.cache_bytes, settings.objects_url
         )
@@ -111,7 +116,7 @@ class Agent:
         try:
             await self._open()
             try:
-                with measured(self._spool, self._runs):
+                with measured(self._spool, self._runs, self._suspension):
                     await self._live(stop, gone)
             finally:
                 await self._spool.close()
@@ -121,7 +126,9 @@ class Agent:
 
     async def unready(self) -> str | None:
         """Return why no run can be granted to it now, None if one can."""
-        return self._drain.refused if self._offering is not None else "has not joined its pool"
+        if self._offering is None:
+            return "has not joined its pool"
+        return self._suspension.reason or self._drain.refused
 
     async def _open(self) -> None:
         if left := await asyncio.to_thread(kill_marked, self._folder):
@@ -146,6 +153,7 @@ class Agent:
             path,
             self._slots,
             self._introductions,
+            self._suspension,
         )
 
     async def _live(self, stop: asyncio.Event, gone: asyncio.Event) -> None:
@@ -155,8 +163,9 @@ class Agent:
         beat = asyncio.create_task(self._presence.beat(self._runs))
         facts = asyncio.create_task(self._pool_facts.follow())
         taken = asyncio.create_task(self._taken_away())
+        suspension = asyncio.create_task(self._suspension.run())
         stopped, abandoned = (asyncio.create_task(event.wait()) for event in (stop, gone))
-        always = (drain, starter, work, beat, facts)
+        always = (drain, starter, work, beat, facts, suspension)
         try:
             ends = (*always, stopped, abandoned, taken)
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -174,7 +183,7 @@ class Agent:
                 await asyncio.wait([stopped, abandoned], return_when=asyncio.FIRST_COMPLETED)
         finally:
             await _end(work, beat, facts, stopped, abandoned, taken, *self._tasks.values())
-            await _end(starter)
+            await _end(starter, suspension)
             await self._supply.close()
             await self._depot.close()
             await _end(drain)
@@ -186,8 +195,21 @@ class Agent:
         await self._drain.empty()
         await self._placements.skip_to_the_end()
         await self._pool_facts.following.wait()
-        self._offering = await self._presence.join()
+        await self._join()
         await self._placements.follow()
+
+    async def _join(self) -> None:
+        self._offering = await self._presence.join()
+        if self._suspension.reason is not None:
+            self._presence.suspend(self._suspension.reason)
+
+    def _on_suspension(self, reason: str | None) -> None:
+        if self._offering is None:
+            return
+        if reason is None:
+            self._presence.resume()
+        else:
+            self._presence.suspend(reason)
 
     def _speaker(self, allocation_id: str) -> Conversation | None:
         """Return who hears the processes of a run."""
@@ -240,7 +262,7 @@ class Agent:
             offered, self._offering = self._offering, None
             await self._end_runs()
             if offered is not None:
-                self._offering = await self._presence.join()
+                await self._join()
 
     async def _taken_for_lost(self, lost: AgentLost) -> None:
         """Offer the slots again; what still runs here was given to others."""
@@ -292,6 +314,11 @@ class Agent:
             return
         self._presence.leave()
         await self._drain.close()
+
+
+def _written_to(folder: Path, store: ObjectStore) -> list[Path]:
+    """Return the folders that runs and the agent write to."""
+    return [folder, store.root / INCOMING] if isinstance(store, FolderStore) else [folder]
 
 
 async def _end(*tasks: asyncio.Task[Any]) -> None:

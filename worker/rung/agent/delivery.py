@@ -7,7 +7,6 @@ leaves, or for what will never arrive; what is complete by then is carried on al
 
 import asyncio
 import itertools
-import shutil
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from rung.agent.depot import Depot, Note, Owner, remove_if_empty
 from rung.agent.endpoint import Connection
+from rung.agent.removal import remove_tree
 from rung.core.protocol import Fetch, Fetched, Shipped, StagedPart, Stored
 from rung.events.trial import RunSpec, allocation_id_of
 from rung.objects import ObjectError, ObjectMissing, ObjectUnavailable, sweep_unfinished
@@ -195,5 +195,5 @@ class Delivery:
 
 
 def _remove(folder: Path) -> None:
-    shutil.rmtree(folder / "fetched", ignore_errors=True)
+    remove_tree(folder / "fetched")
     remove_if_empty(folder)

@@ -21,7 +21,6 @@ and is tried again.
 
 import asyncio
 import contextlib
-import shutil
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,6 +28,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import structlog
 
+from rung.agent.removal import remove_tree
 from rung.agent.spool import Spool
 from rung.core.protocol import StagedPart
 from rung.core.staging import ANNOUNCED
@@ -230,15 +230,15 @@ class Depot:
             ]
             trial_id, _, number = run.name.rpartition(".")
             if not whole or not number.isdecimal() or not self.staged:
-                shutil.rmtree(run, ignore_errors=True)
+                remove_tree(run)
                 continue
             for needless in ("fetched", _KEPT):
-                shutil.rmtree(run / needless, ignore_errors=True)
+                remove_tree(run / needless)
             for found in checkpoints:
                 if found in whole and found.name.startswith(f"{run.name}."):
                     yield Owner(found.parent.name, trial_id, int(number)), found.name
                 else:
-                    shutil.rmtree(found, ignore_errors=True)
+                    remove_tree(found)
 
 
 def _touch(path: Path) -> None:
@@ -248,10 +248,10 @@ def _touch(path: Path) -> None:
 
 def remove_if_empty(folder: Path) -> None:
     """Remove a run's folder; of one with a complete checkpoint in it, what the run kept."""
-    shutil.rmtree(folder / _KEPT, ignore_errors=True)
+    remove_tree(folder / _KEPT)
     with contextlib.suppress(OSError):
         if not any(folder.glob(f"checkpoints/*/*/{MANIFEST}")):
-            shutil.rmtree(folder)
+            remove_tree(folder)
 
 
 def _fact_of(owner: Owner, stored: StoredCheckpoint) -> CheckpointStored:

@@ -59,8 +59,15 @@ SIGNS: Final = (
     _sign(
         "disk_full",
         r"No space left on device|StorageFull|Disk quota exceeded"
-        r"|PytorchStreamWriter failed writing file",
+        r"|PytorchStreamWriter failed writing file|the disk is full|the disk quota is used up"
+        r"|database or disk is full",
         "a disk is full: make room on the agent's disk, or write less to it",
+    ),
+    _sign(
+        "disk_failed",
+        r"Input/output error|Read-only file system|Stale file handle|disk I/O error"
+        r"|Transport endpoint is not connected|the file system is read-only",
+        "a disk fails, is read-only or is no longer mounted: see the log of the agent's kernel",
     ),
     _sign(
         "host_memory",

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from rung.agent.spool import Spool
+from rung.agent.suspension import Suspension
 from rung.host import measure
 
 
@@ -18,7 +19,9 @@ class Launchable(Protocol):
 
 
 @contextlib.contextmanager
-def measured(spool: Spool, runs: Mapping[str, Launchable]) -> Iterator[None]:
+def measured(
+    spool: Spool, runs: Mapping[str, Launchable], suspension: Suspension
+) -> Iterator[None]:
     """Let Prometheus read an agent's numbers while the context lasts."""
 
     def by_state() -> dict[tuple[str, ...], float]:
@@ -30,5 +33,6 @@ def measured(spool: Spool, runs: Mapping[str, Launchable]) -> Iterator[None]:
         measure.SPOOL_RECORDS.read_from(lambda: {(): float(spool.backlog)}),
         measure.SPOOL_BYTES.read_from(lambda: {(): float(spool.size_bytes)}),
         measure.SPOOL_OLDEST_SECONDS.read_from(lambda: {(): spool.oldest_s}),
+        measure.AGENT_SUSPENDED.read_from(lambda: {(): float(suspension.reason is not None)}),
     ):
         yield

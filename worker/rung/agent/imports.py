@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+SOURCE_BYTES_MAX: Final = 1024 * 1024
+"""Larger sources are data; to read one as Python takes a hundred times its size of memory."""
+
 _FILES_MAX: Final = 200
 _OWN: Final = frozenset({"rung.core"})
 
@@ -14,11 +17,13 @@ def wants_frameworks(folder: Path) -> bool:
     """Return whether the Python files below a folder import more than the standard library.
 
     What they import of each other and `rung.core` do not count. Where that cannot be told, as
-    for very many files, the answer is yes, which costs some milliseconds; a wrong no, as for an
-    import made by a string, costs the time of the import.
+    for very many files or a very large one, the answer is yes, which costs some milliseconds; a
+    wrong no, as for an import made by a string, costs the time of the import.
     """
     files = sorted(path for path in folder.rglob("*.py") if path.is_file())
     if not files or len(files) > _FILES_MAX:
+        return True
+    if any(path.stat().st_size > SOURCE_BYTES_MAX for path in files):
         return True
     top = _names_in(folder)
     return any(

@@ -14,6 +14,7 @@ from rung.agent.source_folder import SourceFolder
 from rung.agent.spool import Spool
 from rung.agent.starter import Starter
 from rung.agent.supply import Supply
+from rung.agent.suspension import Suspension
 
 
 class Node(NamedTuple):
@@ -30,5 +31,6 @@ class Node(NamedTuple):
     socket: Path
     slots: list[Device]
     introductions: Introductions
+    suspension: Suspension
     clock: Callable[[], float] = time.monotonic
     """By which a run's silence is measured, in seconds from any beginning."""

@@ -37,6 +37,8 @@ class Ending(NamedTuple):
     message: str
     fault: str = ""
     """What kind of fault it was; empty where that cannot be told, or where it was none."""
+    machine: bool = False
+    """Whether a failure is the machine's, and not the script's."""
 
 
 class Conduct(NamedTuple):
@@ -102,6 +104,7 @@ def facts_of(  # noqa: PLR0913 - what is known of an end
         message=ending.message[:MESSAGE_CHARACTERS_MAX],
         fault=ending.fault,
         steps_completed=steps,
+        machine=ending.machine,
     )
     released = AllocationReleased(
         pool=pool,

@@ -44,6 +44,10 @@ class Outside:
             self._over.set()
         return True
 
+    async def over(self) -> None:
+        """Return when the run is to be killed, or the agent goes down."""
+        await self._over.wait()
+
     def leave(self) -> None:
         """Note that the agent goes down."""
         self.leaving = True

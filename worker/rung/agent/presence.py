@@ -15,7 +15,14 @@ from rung.agent.config import Settings
 from rung.agent.slots import Device
 from rung.agent.spool import Spool
 from rung.events import LedgerError, LedgerRefused
-from rung.events.allocation import AgentJoined, AgentLeft, DrainRequested, Slot
+from rung.events.allocation import (
+    AgentJoined,
+    AgentLeft,
+    AgentResumed,
+    AgentSuspended,
+    DrainRequested,
+    Slot,
+)
 from rung.events.metric import AgentBeat
 from rung.host import FactWriter
 from rung.ledger import Ledger
@@ -100,6 +107,27 @@ class Presence:
                 agent_id=self._spool.agent_id,
                 incarnation=self._spool.incarnation,
                 reason=reason,
+            )
+        )
+
+    def suspend(self, reason: str) -> None:
+        """Say that the agent takes nothing new."""
+        self._spool.put(
+            AgentSuspended(
+                pool=self._settings.pool,
+                agent_id=self._spool.agent_id,
+                incarnation=self._spool.incarnation,
+                reason=reason,
+            )
+        )
+
+    def resume(self) -> None:
+        """Say that the agent takes allocations again."""
+        self._spool.put(
+            AgentResumed(
+                pool=self._settings.pool,
+                agent_id=self._spool.agent_id,
+                incarnation=self._spool.incarnation,
             )
         )
 

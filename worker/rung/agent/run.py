@@ -16,6 +16,7 @@ takes a new incarnation), the agent goes down (`AgentLeft`), the agent died.
 """
 
 import asyncio
+import contextlib
 import math
 import secrets
 from functools import partial
@@ -39,6 +40,7 @@ from rung.agent.reports import Reports
 from rung.agent.source_folder import CodeUnusable
 from rung.agent.starter import NotStarted
 from rung.agent.supply import Provision
+from rung.agent.suspension import NO_START
 from rung.agent.watch import Watch
 from rung.agent.wire import Launch
 from rung.core.protocol import Welcome
@@ -46,6 +48,7 @@ from rung.events import RungError
 from rung.events.allocation import AllocationGranted
 from rung.events.trial import TrialStarted, Withdrawal
 from rung.host import trace
+from rung.host.disk import words_of
 
 _ROOM_S: Final = 600.0
 """How long a part of a gang waits for room in its agent's cache: the other parts hold slots, and
@@ -98,10 +101,15 @@ class Run:
     async def carry_out(self) -> None:
         """Live through the run, to its release."""
         try:
-            ending = await self._delivered(await self._live())
-        except (CodeUnusable, InvalidEntrypoint, NotStarted, RungError, OSError) as error:
-            ending = Ending("failed", None, None, f"the run could not start: {error}")
-            self._reports.note("error", ending.message, self._rank)
+            try:
+                ending = await self._delivered(await self._live())
+            except (CodeUnusable, InvalidEntrypoint, NotStarted, RungError, OSError) as error:
+                fault = error.fault if isinstance(error, CodeUnusable) else ""
+                message = f"{NO_START}{words_of(error)}"
+                ending = Ending("failed", None, None, message, fault)
+                self._reports.note("error", ending.message, self._rank)
+            if ending is not None:
+                ending = await self._blamed(ending)
         finally:
             self._departure.close()
             self._data.close()
@@ -187,6 +195,29 @@ class Run:
             return ending
         return Ending("failed", ending.code, ending.signal, problem)
 
+    async def _blamed(self, ending: Ending) -> Ending:
+        """Return how the run ended, with the machine to blame where its disk failed."""
+        suspension = self._node.suspension
+        if ending.outcome in {"finished", "preempted"}:
+            suspension.worked()
+        if ending.outcome != "failed" or self._outside.reason:
+            return ending
+        folder = self._node.sources.folder_of(self.allocation_id)
+        blame = await suspension.blame(ending.message, folder)
+        if blame is None:
+            return ending
+        text = "the machine failed this run, which counts as no restart"
+        self._reports.note("error", f"{text}: {blame.reason}", self._rank)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(blame.wait_s):
+                await self._outside.over()
+        message = (
+            ending.message
+            if blame.reason in ending.message
+            else f"{blame.reason} ({ending.message})"
+        )
+        return ending._replace(machine=True, message=message)
+
     def _warn(self, text: str) -> None:
         self._reports.note("warning", text, self._rank)
 
@@ -195,6 +226,9 @@ class Run:
 
     async def _prepare(self) -> list[Launch]:
         node, spec = self._node, self._spec
+        if node.suspension.reason is not None:
+            self._warn(f"the run waits: {node.suspension.reason}")
+        await node.suspension.over()
         self._delivery.open()
         prepare = partial(node.sources.prepare, self.allocation_id, spec.code_digest)
         source = await node.depot.patiently("the code", self._warn, prepare)

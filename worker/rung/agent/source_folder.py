@@ -4,8 +4,8 @@
     work/<allocation>/      a run's own copy, its working folder, gone after the run
 
 A copy, not links: what a run writes into its files must not reach another run. An archive is
-unpacked only if its bytes have the digest; members that climb out of the folder, links out of
-it, devices, and archives that swell beyond bounds are refused.
+unpacked only if its bytes have the digest, and by the rules by which the gateway took it
+(`rung.expconf.archive`).
 
 Methods block; call them from a thread.
 """
@@ -13,22 +13,33 @@ Methods block; call them from a thread.
 import compileall
 import hashlib
 import shutil
-import tarfile
 import threading
+import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from rung.agent.imports import wants_frameworks
+from rung.agent.imports import SOURCE_BYTES_MAX, wants_frameworks
+from rung.agent.removal import remove_tree
+from rung.events.trial import CODE_REFUSED
+from rung.expconf.archive import InvalidCode, unpack
 from rung.objects import ObjectMissing, ObjectStore
 
-UNPACKED_BYTES_MAX: Final = 4 * 1024**3
-MEMBERS_MAX: Final = 200_000
 _KEPT_MAX: Final = 16
 """How many unpacked archives outlive a restart of the agent."""
+_COMPILING_S_MAX: Final = 20.0
+"""How long to make byte code; what has none by then is compiled by each run that imports it."""
 
 
 class CodeUnusable(Exception):
-    """A code archive that cannot be run; its message is written for a person."""
+    """A code archive that cannot be run; its message is written for a person.
+
+    Attributes:
+        fault: `CODE_REFUSED` where the very same bytes would be refused again, or empty.
+    """
+
+    def __init__(self, message: str, fault: str = "") -> None:
+        super().__init__(message)
+        self.fault = fault
 
 
 class Source(NamedTuple):
@@ -53,14 +64,14 @@ class SourceFolder:
 
     def open(self) -> None:
         """Make the folders; clear what runs of an earlier life left, and code long unused."""
-        shutil.rmtree(self._work, ignore_errors=True)
+        remove_tree(self._work)
         self._work.mkdir(parents=True, exist_ok=True)
         self._code.mkdir(parents=True, exist_ok=True)
         entries = sorted(self._code.iterdir(), key=lambda entry: entry.stat().st_mtime)
         whole = [entry for entry in entries if entry.suffix == ""]
         for entry in entries:
             if entry.suffix or entry in whole[:-_KEPT_MAX]:
-                shutil.rmtree(entry, ignore_errors=True)
+                remove_tree(entry)
 
     def prepare(self, allocation_id: str, digest: str | None) -> Source:
         """Return a new working folder for a run with the code of that digest in it.
@@ -69,7 +80,7 @@ class SourceFolder:
             CodeUnusable: there is no such archive, it is damaged, or a member is refused.
             OSError: the folder cannot be written.
         """
-        target = self._work / allocation_id
+        target = self.folder_of(allocation_id)
         if digest is None:
             target.mkdir()
             return Source(target, frameworks=True)
@@ -78,9 +89,13 @@ class SourceFolder:
             self._frameworks[digest] = wants_frameworks(target)
         return Source(target, self._frameworks[digest])
 
+    def folder_of(self, allocation_id: str) -> Path:
+        """Return a run's working folder."""
+        return self._work / allocation_id
+
     def discard(self, allocation_id: str) -> None:
         """Delete a run's working folder."""
-        shutil.rmtree(self._work / allocation_id, ignore_errors=True)
+        remove_tree(self.folder_of(allocation_id))
 
     def _unpacked(self, digest: str) -> Path:
         target = self._code / digest
@@ -89,13 +104,13 @@ class SourceFolder:
                 target.touch()
                 return target
             draft = self._code / f"{digest}.unpacking"
-            shutil.rmtree(draft, ignore_errors=True)
+            remove_tree(draft)
             draft.mkdir()
             try:
                 self._unpack(digest, draft)
                 draft.rename(target)
             except BaseException:
-                shutil.rmtree(draft, ignore_errors=True)
+                remove_tree(draft)
                 raise
             return target
 
@@ -107,36 +122,24 @@ class SourceFolder:
                 found = hashlib.file_digest(opened, "sha256").hexdigest()
             if found != digest:
                 raise CodeUnusable(f"the code archive {digest} is damaged: its digest is {found}")
-            with tarfile.open(archive, "r:gz") as members:
-                members.extractall(folder, members=_Bounded(members), filter="data")
+            unpack(archive, folder)
         except ObjectMissing as error:
             raise CodeUnusable(f"the code archive {digest} is missing: {error}") from error
-        except (tarfile.TarError, EOFError, ValueError) as error:
-            raise CodeUnusable(f"the code archive {digest} cannot be unpacked: {error}") from error
+        except InvalidCode as error:
+            raise CodeUnusable(
+                f"the code archive {digest} cannot be unpacked: {error}", CODE_REFUSED
+            ) from error
         finally:
             archive.unlink(missing_ok=True)
-        compileall.compile_dir(folder, quiet=2)
+        _compile(folder)
 
 
-class _Bounded:
-    """The members of an archive, up to the bounds."""
-
-    def __init__(self, archive: tarfile.TarFile) -> None:
-        self._archive = archive
-
-    def __iter__(self) -> "_Bounded":
-        self._count = 0
-        self._bytes = 0
-        self._members = iter(self._archive)
-        return self
-
-    def __next__(self) -> tarfile.TarInfo:
-        member = next(self._members)
-        self._count += 1
-        self._bytes += member.size
-        if self._count > MEMBERS_MAX or self._bytes > UNPACKED_BYTES_MAX:
-            raise CodeUnusable(
-                f"the code archive holds more than {MEMBERS_MAX} files "
-                f"or {UNPACKED_BYTES_MAX // 1024**3} GiB"
-            )
-        return member
+def _compile(folder: Path) -> None:
+    """Make byte code of the Python files below a folder, where that is quick and possible."""
+    until = time.monotonic() + _COMPILING_S_MAX
+    for path in folder.rglob("*.py"):
+        if time.monotonic() > until:
+            return
+        # What cannot be compiled fails in the run just the same, if it is imported at all.
+        if not path.is_symlink() and path.is_file() and path.stat().st_size <= SOURCE_BYTES_MAX:
+            compileall.compile_file(path, quiet=2)

@@ -67,7 +67,8 @@ class Spool:
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._closing = False
-        self._full = False
+        self.unwritable: str | None = None
+        """Why the disk does not take what waits, None if it does."""
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._room: list[Callable[[], None]] = []
         self._news = asyncio.Event()
@@ -237,8 +238,8 @@ class Spool:
                     return
                 continue
             self._forgotten_on_disk = forgotten
-            if self._full:
-                self._full = False
+            if self.unwritable:
+                self.unwritable = None
                 _log.info("the spool takes reports again", path=str(self._file.path))
             if batch:
                 self._committed = batch[-1].number
@@ -248,8 +249,8 @@ class Spool:
 
     def _keep(self, batch: list[Spooled], error: sqlite3.Error, *, closing: bool) -> bool:
         """Put a batch back that the disk did not take, and wait; return False to give up."""
-        if not self._full:
-            self._full = True
+        if not self.unwritable:
+            self.unwritable = f"the outbox {self._file.path} cannot be written: {error}"
             _log.error(
                 "the spool cannot be written; reports wait in memory, trials will wait too",
                 path=str(self._file.path),

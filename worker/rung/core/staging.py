@@ -156,6 +156,10 @@ class StagedStore:
                 opened.seek(offset)
                 return opened.read(-1 if size is None else size)
 
+    def version(self, name: str) -> str:
+        """Return what changes whenever a staged object's bytes do."""
+        return self._staged.version(name)
+
     def list(self, prefix: str) -> list[ObjectInfo]:
         """Return the staged objects whose name begins with the prefix."""
         return self._staged.list(prefix)

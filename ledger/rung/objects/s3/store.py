@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from minio.deleteobjects import DeleteObject
 
-from rung.events.errors import ObjectError
+from rung.events.errors import ObjectError, ObjectMissing
 from rung.objects.name import MAX_LENGTH, check_name, check_prefix
 from rung.objects.port import ObjectInfo
 from rung.objects.s3.download import get_file, read_range
@@ -91,6 +91,14 @@ class S3Store:
     def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
         """Return the object's bytes, or some of them; fewer where it ends."""
         return read_range(self._wire, self._doing("read", name), self._key(name), offset, size)
+
+    def version(self, name: str) -> str:
+        """Return the object's ETag."""
+        doing = self._doing("read", name)
+        etag = self._wire.attempt(doing, partial(self._wire.etag, self._key(name)))
+        if not etag:
+            raise ObjectMissing(f"{doing}: there is no such object")
+        return etag
 
     def list(self, prefix: str) -> list[ObjectInfo]:
         """Return the objects whose name begins with the prefix, sorted by name."""

@@ -1,10 +1,12 @@
 """Runs a replica of checkpoint-gc: `python -m rung.checkpoint_gc --ledger FOLDER|kafka://… …`."""
 
+from typing import Any
+
 import click
 
 from rung.archive import ArchiveSettings
-from rung.checkpoint_gc.config import Settings
-from rung.checkpoint_gc.service import NAME, TOPICS, TOPICS_ARCHIVING, serve
+from rung.checkpoint_gc.config import Sealing, Settings
+from rung.checkpoint_gc.service import NAME, run_with, topics_of
 from rung.host.launch import Place, checked, launch, placed
 
 
@@ -18,28 +20,38 @@ from rung.host.launch import Place, checked, launch, placed
     help="Archive the ledger in the object store.  [default: where it is on Kafka]",
 )
 @click.option("--archive-every", default=300.0, help="Seconds between two looks for what is new.")
+@click.option(
+    "--seal-key",
+    envvar="RUNG_SEAL_KEY",
+    show_default=False,
+    help="Seal the ledger with this key: a file, PEM, or a secret of 32 characters or more."
+    "  [default: it is not sealed]",
+)
+@click.option("--seal-every", default=5.0, help="Seconds between two seals of a partition.")
+@click.option("--anchor", envvar="RUNG_ANCHOR", help="File or URL that gets the signed heads.")
 def main(
-    place: Place,
-    retry_max: float,
-    snapshot_every: int,
-    *,
-    archive: bool | None,
-    archive_every: float,
+    place: Place, retry_max: float, snapshot_every: int, archive_every: float, **options: Any
 ) -> None:
-    """Delete the checkpoints that nobody wants any more, and archive the ledger, until SIGTERM.
+    """Delete the checkpoints that nobody wants any more, seal and archive the ledger.
 
     Several replicas of it share the partitions of a ledger on Kafka.
     """
     settings = checked(Settings, retry_max=retry_max, snapshot_every=snapshot_every)
+    archive = options["archive"]
     archiving = place.ledger.startswith("kafka://") if archive is None else archive
     kept = checked(ArchiveSettings, every_s=archive_every) if archiving else None
+    sealing = checked(
+        Sealing,
+        key=options["seal_key"],
+        every_s=options["seal_every"],
+        anchor=options["anchor"],
+        cluster=place.ledger.startswith("kafka://"),
+    )
     launch(
         place,
-        lambda opened: serve(
-            opened.ledger, opened.objects, settings, share=opened.share, archive=kept
-        ),
+        run_with(settings, kept, sealing),
         service=NAME,
-        topics=TOPICS_ARCHIVING if archiving else TOPICS,
+        topics=topics_of(archiving=archiving, sealing=sealing.key is not None),
     )
 
 

@@ -35,3 +35,24 @@ class Settings(Struct, frozen=True, kw_only=True):
                 f"snapshot_every is {self.snapshot_every}: give the number of facts between two "
                 "snapshots, such as 10000"
             )
+
+
+class Sealing(Struct, frozen=True, kw_only=True):
+    """Whether and how the ledger is sealed.
+
+    Raises:
+        ValueError: a value is out of range; the message names it and what would be right.
+    """
+
+    key: str | None
+    """Names the installation's key; None: nothing is sealed."""
+    every_s: float
+    """Seconds between two seals of a partition."""
+    anchor: str | None
+    """A file or an URL that gets the signed heads as well."""
+    cluster: bool
+    """Whether the ledger is shared, so that a missing key is worth an error in the log."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.every_s) and self.every_s > 0):
+            raise ValueError(f"seal_every is {self.every_s}: give seconds, such as 5")

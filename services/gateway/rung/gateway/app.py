@@ -36,7 +36,7 @@ def make_app(  # noqa: PLR0913 - the parts that it is composed of
     series: Series | None = None,
     audit: Audit | None = None,
     settings: Settings | None = None,
-    warnings: Callable[[], Sequence[str]] | None = None,
+    problems: Callable[[], Sequence[str]] | None = None,
 ) -> web.Application:
     """Return the gateway as an application; it folds the ledger when it starts.
 
@@ -47,7 +47,7 @@ def make_app(  # noqa: PLR0913 - the parts that it is composed of
         series: curves and logs; without them those routes answer 503.
         audit: decides an experiment again; without it that route answers 503.
         settings: limits and time-outs; their defaults if not given.
-        warnings: returns what the status warns of.
+        problems: returns what the operator should look at, for the status.
     """
     settings = settings or Settings()
     app = web.Application(
@@ -67,7 +67,7 @@ def make_app(  # noqa: PLR0913 - the parts that it is composed of
         settings=settings,
         series=series,
         audit=audit,
-        warnings=warnings or list,
+        problems=problems or list,
     )
     app[OPENAPI] = msgspec.json.encode(make_openapi())
     for route in ROUTES:

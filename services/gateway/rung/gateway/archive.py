@@ -1,30 +1,29 @@
 """A checkpoint as a tar, made while it is sent.
 
-One file at a time is copied out of the object store to a temporary file and compared with the
-manifest before a byte of it is sent; a difference cuts the connection, and the announced length
-tells the client that the rest is missing.
+Its files are compared with the manifest first; those that are compared while they are sent, as
+`rung.gateway.integrity` says, cut the connection where they differ, and the announced length tells
+the client that the rest is missing.
 """
 
-import asyncio
 import tarfile
-import tempfile
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import structlog
 from aiohttp import web
 
+from rung.gateway.integrity import CheckedFile, Integrity
 from rung.objects import (
     FileEntry,
+    Manifest,
     ObjectDamaged,
     ObjectError,
+    ObjectInfo,
     ObjectStore,
     StoredCheckpoint,
     locate,
 )
-from rung.objects.digest import digest_file
 
-_CHUNK: Final = 1024 * 1024
 _BLOCK: Final = 512
 _END: Final = bytes(2 * _BLOCK)
 _MANIFEST: Final = "manifest.json"
@@ -36,8 +35,7 @@ class Member(NamedTuple):
     """One file of the tar."""
 
     header: bytes
-    object_name: str
-    entry: FileEntry
+    file: CheckedFile
 
 
 class Archive(NamedTuple):
@@ -49,7 +47,7 @@ class Archive(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """The length of the whole tar."""
-        sizes = (len(it.header) + _padded(it.entry.size_bytes) for it in self.members)
+        sizes = (len(it.header) + _padded(it.file.entry.size_bytes) for it in self.members)
         return sum(sizes) + len(_END)
 
 
@@ -61,27 +59,38 @@ def open_archive(store: ObjectStore, stored: StoredCheckpoint) -> Archive:
     """
     manifest = stored.manifest
     places = locate(store, stored)
-    files = dict(manifest.files)
-    for name, entry in files.items():
-        found = places[name].size_bytes if name in places else None
-        if found != entry.size_bytes:
-            what = "is missing" if found is None else f"has {found} bytes, not {entry.size_bytes}"
-            raise ObjectDamaged(f"checkpoint {manifest.checkpoint_id}: {name} {what}")
+    files = [found_file(manifest, name, places) for name in manifest.files]
     if _MANIFEST not in places:
         raise ObjectDamaged(f"checkpoint {manifest.checkpoint_id}: it was deleted meanwhile")
-    size = places[_MANIFEST].size_bytes
-    files[_MANIFEST] = FileEntry(size_bytes=size, sha256=stored.digest)
-    members = [
-        Member(_header(manifest.checkpoint_id, name, entry), places[name].name, entry)
-        for name, entry in files.items()
-    ]
-    return Archive(manifest.checkpoint_id, members)
+    entry = FileEntry(size_bytes=places[_MANIFEST].size_bytes, sha256=stored.digest)
+    files.append(CheckedFile(manifest.checkpoint_id, _MANIFEST, places[_MANIFEST].name, entry))
+    return Archive(manifest.checkpoint_id, [Member(_header(file), file) for file in files])
+
+
+def found_file(manifest: Manifest, name: str, places: Mapping[str, ObjectInfo]) -> CheckedFile:
+    """Return a file of a checkpoint where it was found.
+
+    Raises:
+        ObjectDamaged: it is missing or has another size than the manifest says.
+    """
+    entry = manifest.files[name]
+    found = places[name].size_bytes if name in places else None
+    if found != entry.size_bytes:
+        what = "is missing" if found is None else f"has {found} bytes, not {entry.size_bytes}"
+        raise ObjectDamaged(f"checkpoint {manifest.checkpoint_id}: {name} {what}")
+    return CheckedFile(manifest.checkpoint_id, name, places[name].name, entry)
 
 
 async def send_archive(
-    request: web.Request, store: ObjectStore, archive: Archive
+    request: web.Request, integrity: Integrity, archive: Archive
 ) -> web.StreamResponse:
-    """Answer with the tar."""
+    """Answer with the tar.
+
+    Raises:
+        ObjectDamaged: a file is not what the manifest says; nothing was sent.
+    """
+    for member in archive.members:
+        await integrity.check(member.file, whole=True)
     response = web.StreamResponse(
         headers={
             "Content-Type": "application/x-tar",
@@ -92,9 +101,8 @@ async def send_archive(
     )
     await response.prepare(request)
     try:
-        with tempfile.TemporaryDirectory(prefix="rung-archive-") as folder:
-            for number, member in enumerate(archive.members):
-                await _send(response, store, member, Path(folder) / str(number))
+        for member in archive.members:
+            await _send(response, integrity, member)
         await response.write(_END)
         await response.write_eof()
     except ObjectError as error:
@@ -104,35 +112,18 @@ async def send_archive(
     return response
 
 
-async def _send(
-    response: web.StreamResponse, store: ObjectStore, member: Member, path: Path
-) -> None:
-    await asyncio.to_thread(_fetch, store, member, path)
+async def _send(response: web.StreamResponse, integrity: Integrity, member: Member) -> None:
+    size = member.file.entry.size_bytes
     await response.write(member.header)
-    with path.open("rb") as source:
-        while chunk := await asyncio.to_thread(source.read, _CHUNK):
-            await response.write(chunk)
-    size = member.entry.size_bytes
+    async for data in integrity.read(member.file, 0, size):
+        await response.write(data)
     if size % _BLOCK:
         await response.write(bytes(_padded(size) - size))
-    await asyncio.to_thread(path.unlink)
 
 
-def _fetch(store: ObjectStore, member: Member, path: Path) -> None:
-    """Copy an object to a file.
-
-    Raises:
-        ObjectDamaged: it is not what the manifest says.
-    """
-    store.get(member.object_name, path)
-    _, digest = digest_file(path, member.entry.algorithm)
-    if digest != member.entry.digest:
-        raise ObjectDamaged(f"{member.object_name}: digest {digest[:12]}… differs")
-
-
-def _header(checkpoint_id: str, name: str, entry: FileEntry) -> bytes:
-    info = tarfile.TarInfo(f"{checkpoint_id}/{name}")
-    info.size = entry.size_bytes
+def _header(file: CheckedFile) -> bytes:
+    info = tarfile.TarInfo(f"{file.checkpoint_id}/{file.name}")
+    info.size = file.entry.size_bytes
     info.mode = 0o644
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 

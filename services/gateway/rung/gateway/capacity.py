@@ -1,7 +1,8 @@
 """Whether a pool's agents of now could ever give a trial its slots, and why not.
 
 The rule is the scheduler's: a gang goes to one agent that is large enough, or fills several of
-equal size. Agents that are being drained, have left or are lost give nothing. Whatever is idle or
+equal size. Agents that are being drained, have left or are lost give nothing;
+those that are suspended will again. Whatever is idle or
 not makes no difference here: a trial that only has to wait for its turn lacks nothing. Nor is it
 told of an installation without any agent: it has just been started, and `rung status` says so.
 """
@@ -37,7 +38,11 @@ def shortage(pools: Iterable[Pool], name: str, slots: int) -> str | None:
 
 def _sizes(pool: Pool) -> Counter[int]:
     """Return how many agents there are of each size."""
-    return Counter(len(agent.slots) for agent in pool.agents.values() if agent.state == "joined")
+    return Counter(
+        len(agent.slots)
+        for agent in pool.agents.values()
+        if agent.state in {"joined", "suspended"}
+    )
 
 
 def _holds(sizes: Counter[int], slots: int) -> bool:

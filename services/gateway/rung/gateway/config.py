@@ -4,6 +4,8 @@ import math
 
 from msgspec import Struct
 
+from rung.host.connection import Limits
+
 MIB = 1024 * 1024
 
 
@@ -28,6 +30,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Seconds that an answer waits for the read models to show what was written."""
     snapshot_every: int = 20_000
     """Records between two snapshots of a partition of a read model."""
+    limits: Limits = Limits()
+    """Of connections and of what their clients may take."""
 
     def __post_init__(self) -> None:
         for name in ("heartbeat", "write_timeout", "seen_timeout"):

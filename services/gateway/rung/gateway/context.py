@@ -12,6 +12,7 @@ from aiohttp import web
 from rung import answer
 from rung.gateway.config import Settings
 from rung.gateway.experiment import Checkpoint, Experiment, Trial
+from rung.gateway.integrity import Integrity
 from rung.gateway.problem import Problem, not_found, unavailable
 from rung.gateway.series import Series
 from rung.gateway.views import Ambiguous, Views
@@ -42,12 +43,18 @@ class Context:
     settings: Settings
     series: Series | None
     audit: Audit | None
-    warnings: Callable[[], Sequence[str]]
+    problems: Callable[[], Sequence[str]]
     """Returns what the operator should see to."""
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server goes down, so that streams end."""
+    integrity: Integrity = field(init=False)
+    """Checks the files of checkpoints before they are sent."""
     turns: dict[str, Turn] = field(default_factory=dict[str, Turn])
     """Who waits for whom, by idempotency key, while it is being answered."""
+
+    def __post_init__(self) -> None:
+        """Begin with nothing checked."""
+        self.integrity = Integrity(self.store)
 
     def need_series(self) -> Series:
         """Return the series.

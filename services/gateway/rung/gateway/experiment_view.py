@@ -197,7 +197,7 @@ def _evolve_run(state: Experiment, event: Event, data: _OfRun) -> None:
         case TrialValidated():
             _validate(state, trial, event, data)
         case TrialExited():
-            if data.outcome == "failed":
+            if data.outcome == "failed" and not data.machine:
                 trial.restarts += 1
             trial.over, trial.message = data.run, data.message or data.outcome
         case RunEnded():

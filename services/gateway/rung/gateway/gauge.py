@@ -61,6 +61,7 @@ class Census:
                 if agent.state != "lost" or _unix(agent.since) > since_s
             )
             found[pool.name, "alive"] = float(states["joined"])
+            found[pool.name, "suspended"] = float(states["suspended"])
             found[pool.name, "draining"] = float(states["draining"])
             found[pool.name, "lost"] = float(states["lost"])
         return found

@@ -14,6 +14,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from rung.gateway.problem import Problem
+from rung.host.connection import AUTHENTICATED
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 METRICS: Final = "/metrics"
@@ -68,6 +69,7 @@ def check_token(token: str) -> Middleware:
                     f"{'the token is wrong' if given else 'no token was sent'}: {_HOW}",
                     headers={"WWW-Authenticate": 'Bearer realm="rung"'},
                 )
+            request[AUTHENTICATED] = True
         return await handler(request)
 
     return check

@@ -14,6 +14,7 @@ from aiohttp.typedefs import Handler
 from structlog.contextvars import bound_contextvars
 
 from rung.host import measure, trace
+from rung.host.connection import AUTHENTICATED
 from rung.host.trace import Trace
 
 GONE: Final = 499
@@ -70,6 +71,8 @@ def _note(request: web.Request, status: int, took_s: float) -> None:
     route = route_of(request)
     measure.HTTP_REQUESTS.of(method, route, str(status)).inc()
     measure.HTTP_SECONDS.of(route).observe(took_s)
-    notable = method not in _READING or status >= 500
+    # Without a token a client must not be able to fill the disk with lines.
+    asked = method not in _READING and request.get(AUTHENTICATED, False)
+    notable = asked or status >= 500
     say = _log.info if notable else _log.debug
     say("request", method=method, route=route, status=status, seconds=round(took_s, 4))

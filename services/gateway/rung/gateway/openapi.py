@@ -24,6 +24,7 @@ _MEANINGS: Final = {
     401: "No token, or a wrong one",
     404: "There is no such thing",
     405: "The path takes other methods",
+    408: "The body came too slowly, or not at all",
     409: "The state of things does not allow it, or an id is ambiguous",
     410: "It is deleted",
     413: "Too large",
@@ -209,6 +210,8 @@ def _also(route: Route) -> dict[str, Any]:
 
 def _problems(route: Route) -> dict[str, Any]:
     statuses = {*_ALWAYS, *route.problems, *(() if route.open else (401,))}
+    if route.body is not None:
+        statuses.add(408)
     reference = {"$ref": _REFERENCE.format(name=ProblemDocument.__name__)}
     return {
         str(status): {

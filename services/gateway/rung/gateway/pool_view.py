@@ -14,6 +14,9 @@ from rung.events.allocation import (
     AgentJoined,
     AgentLeft,
     AgentLost,
+    AgentRefused,
+    AgentResumed,
+    AgentSuspended,
     AllocationDropped,
     AllocationGranted,
     AllocationLost,
@@ -35,10 +38,21 @@ class Agent(Struct):
     hostname: str
     incarnation: int
     slots: list[Slot]
-    state: Literal["joined", "draining", "left", "lost"]
+    state: Literal["joined", "suspended", "draining", "left", "lost"]
     since: str
     reason: str | None = None
-    """Why it is draining, or was before it went."""
+    """Why it is suspended or draining, or was before it went."""
+    session: str = ""
+    before: "Agent | None" = None
+    """The agent of that id until this one joined, should its join be refused."""
+
+
+class Refused(Struct):
+    """An agent that uses an id that is another's."""
+
+    agent_id: str
+    reason: str
+    since: str
 
 
 class Waiting(Struct):
@@ -64,6 +78,8 @@ class Pool(Struct):
 
     name: str
     agents: dict[str, Agent] = field(default_factory=dict[str, Agent])
+    refused: dict[str, Refused] = field(default_factory=dict[str, Refused])
+    """By session."""
     waiting: dict[str, Waiting] = field(default_factory=dict[str, Waiting])
     running: dict[str, Running] = field(default_factory=dict[str, Running])
     requests: dict[str, str] = field(default_factory=dict[str, str])
@@ -100,7 +116,15 @@ def wish_of(data: MoveRequested) -> str:
     return f"move {data.trial_id} to {data.to or 'another agent'}"
 
 
-_OfAgent = AgentJoined | DrainRequested | AgentLeft | AgentLost
+_OfAgent = (
+    AgentJoined
+    | AgentSuspended
+    | AgentResumed
+    | DrainRequested
+    | AgentLeft
+    | AgentLost
+    | AgentRefused
+)
 _OfAllocation = (
     AllocationRequested
     | AllocationWithdrawn
@@ -113,25 +137,81 @@ _OfAllocation = (
 
 
 def _evolve_agent(state: Pool, event: Event, data: _OfAgent) -> None:
+    if isinstance(data, AgentRefused):
+        _refuse(state, event, data)
+        return
+    if isinstance(data, AgentLeft) and state.refused.pop(data.session, None) is not None:
+        return
     known = state.agents.get(data.agent_id)
     if known is not None and data.incarnation < known.incarnation:
         return
     match data:
         case AgentJoined():
-            if known is not None and data.incarnation == known.incarnation:
-                return
-            state.agents[data.agent_id] = Agent(
-                data.agent_id, data.hostname, data.incarnation, data.slots, "joined", event.time
-            )
-        case DrainRequested():
-            if known is not None and known.state == "joined":
-                known.state, known.since, known.reason = "draining", event.time, data.reason
+            _join(state, event, data, known)
+        case _ if known is None:
+            pass
+        case AgentSuspended() | AgentResumed() | DrainRequested():
+            _change(known, event, data)
         case AgentLeft() | AgentLost():
-            if known is not None:
-                known.state = "left" if isinstance(data, AgentLeft) else "lost"
-                known.since = event.time
+            known.state = "left" if isinstance(data, AgentLeft) else "lost"
+            known.since = event.time
+            _forget_refused(state, data.agent_id)
         case _:
             assert_never(data)
+
+
+def _join(state: Pool, event: Event, data: AgentJoined, known: Agent | None) -> None:
+    """Take an agent in; a refusal, if there is one, is the next event of the pool."""
+    if known is not None and data.incarnation == known.incarnation:
+        return
+    if known is not None:
+        known.before = None
+    state.agents[data.agent_id] = Agent(
+        data.agent_id,
+        data.hostname,
+        data.incarnation,
+        data.slots,
+        "joined",
+        event.time,
+        session=data.session,
+        before=known,
+    )
+
+
+def _change(
+    known: Agent, event: Event, data: AgentSuspended | AgentResumed | DrainRequested
+) -> None:
+    """Fold whether a living agent takes allocations; one that is drained never does again."""
+    match data:
+        case AgentResumed():
+            if known.state == "suspended":
+                known.state, known.since, known.reason = "joined", event.time, None
+        case AgentSuspended() | DrainRequested():
+            if known.state in {"joined", "suspended"}:
+                known.state = "suspended" if isinstance(data, AgentSuspended) else "draining"
+                known.since, known.reason = event.time, data.reason
+        case _:
+            assert_never(data)
+
+
+def _refuse(state: Pool, event: Event, data: AgentRefused) -> None:
+    known = state.agents.get(data.agent_id)
+    if known is not None and (known.session, known.incarnation) == (
+        data.session,
+        data.incarnation,
+    ):
+        del state.agents[data.agent_id]
+        if known.before is not None:
+            state.agents[data.agent_id] = known.before
+    if data.in_use:
+        state.refused[data.session] = Refused(data.agent_id, data.reason, event.time)
+
+
+def _forget_refused(state: Pool, agent_id: str) -> None:
+    """Forget which agents of an id were refused: they join again, now that it is free."""
+    state.refused = {
+        session: each for session, each in state.refused.items() if each.agent_id != agent_id
+    }
 
 
 def _evolve_allocation(state: Pool, event: Event, data: _OfAllocation) -> None:

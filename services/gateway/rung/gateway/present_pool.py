@@ -72,4 +72,18 @@ def pool_status(pool: Pool) -> answer.PoolStatus:
         slots_used=sum(1 for slot in slots if slot.allocation_id is not None),
         waiting=len(pool.waiting),
         draining=sum(agent.state == "draining" for agent in known),
+        suspended=sum(agent.state == "suspended" for agent in known),
     )
+
+
+def problems(pool: Pool) -> list[str]:
+    """Return which agents of a pool take nothing, though they live, and why."""
+    suspended = [
+        f"agent {agent.id} takes nothing new: {agent.reason}"
+        for agent in agents(pool)
+        if agent.state == "suspended"
+    ]
+    refused = sorted(
+        f"an agent is refused since {each.since}: {each.reason}" for each in pool.refused.values()
+    )
+    return refused + suspended

@@ -14,9 +14,11 @@ import msgspec
 import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler
+from aiohttp.web import RequestPayloadError
 
 from rung.answer import ProblemDocument, ProblemItem
 from rung.events import EventTooLarge, RungError
+from rung.host.connection import BodyTooSlow
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_S: Final = 2
@@ -111,8 +113,8 @@ async def answer_problems(request: web.Request, handler: Handler) -> web.StreamR
     """Answer whatever goes wrong with a problem document."""
     try:
         return await handler(request)
-    except Problem as problem:
-        return problem.response(request)
+    except (Problem, BodyTooSlow, RequestPayloadError) as error:
+        return _of_request(error).response(request)
     except web.HTTPException as error:
         if error.status < 400:
             raise
@@ -128,6 +130,16 @@ async def answer_problems(request: web.Request, handler: Handler) -> web.StreamR
         _log.exception("failed", incident=incident, method=request.method, path=path)
         detail = f"something went wrong here; the server's log has it as incident {incident}"
         return Problem(500, "internal", detail, incident=incident).response(request)
+
+
+def _of_request(error: Problem | BodyTooSlow | RequestPayloadError) -> Problem:
+    match error:
+        case Problem():
+            return error
+        case BodyTooSlow():
+            return Problem(408, "too-slow", str(error))
+        case _:
+            return Problem(400, "malformed", f"the body cannot be read: {error}")
 
 
 def _of_rung(error: RungError) -> Problem:

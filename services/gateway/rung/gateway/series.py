@@ -64,6 +64,7 @@ class Series(Protocol):
         until_ms: int | None,
         after: str | None,
         limit: int,
+        order: str,
     ) -> tuple[Sequence[LogEntry], str | None]:
         """Return printed lines by time, and where the next page begins, None if there is none.
 
@@ -76,7 +77,8 @@ class Series(Protocol):
             since_ms: from this Unix time on.
             until_ms: before this Unix time.
             after: a cursor that came with an earlier page.
-            limit: how many lines at most.
+            limit: how many lines at most; fewer may come where they are long.
+            order: `oldest` first, or `newest` first.
 
         Raises:
             ValueError: `after` is no cursor.

@@ -11,6 +11,7 @@ from rung.gateway.app import make_app
 from rung.gateway.config import Settings
 from rung.gateway.context import CONTEXT, Audit
 from rung.gateway.series import Series
+from rung.host.connection import Connections
 from rung.ledger import Ledger
 from rung.objects import ObjectStore
 
@@ -29,7 +30,7 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
     series: Series | None = None,
     audit: Audit | None = None,
     settings: Settings | None = None,
-    warnings: Callable[[], Sequence[str]] | None = None,
+    problems: Callable[[], Sequence[str]] | None = None,
     started: Callable[[], object] | None = None,
 ) -> None:
     """Serve the API and the page until cancelled.
@@ -43,7 +44,7 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
         series: curves and logs.
         audit: decides an experiment again.
         settings: limits and time-outs.
-        warnings: returns what the status warns of.
+        problems: returns what the operator should look at, for the status.
         started: called once requests are answered.
 
     Raises:
@@ -56,18 +57,22 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
         series=series,
         audit=audit,
         settings=settings,
-        warnings=warnings,
+        problems=problems,
     )
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
+    connections = Connections(app[CONTEXT].settings.limits, port="http")
+    app.middlewares.insert(0, connections.watch)
+    runner = web.AppRunner(
+        app, access_log=None, shutdown_timeout=SHUTDOWN_S, logger=connections.logger
+    )
     await runner.setup()
+    assert runner.server is not None
     try:
-        await web.SockSite(runner, listener).start()
-        if local is not None:
-            await web.SockSite(runner, local).start()
-        address, port = listener.getsockname()[:2]
-        _log.info("gateway serves", address=f"{address}:{port}")
-        if started is not None:
-            started()
-        await app[CONTEXT].views.failed()
+        listeners = [listener] if local is None else [listener, local]
+        with connections.serve(runner.server, listeners):
+            address, port = listener.getsockname()[:2]
+            _log.info("gateway serves", address=f"{address}:{port}")
+            if started is not None:
+                started()
+            await app[CONTEXT].views.failed()
     finally:
         await runner.cleanup()

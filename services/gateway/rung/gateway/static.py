@@ -1,5 +1,11 @@
-"""Serves the page: files of the folder `page/`, which hold no secrets and want no token."""
+"""Serves the page: files of the folder `page/`, which hold no secrets and want no token.
 
+They are kept in memory: requests without a token open no files, whose number is limited.
+"""
+
+import functools
+import hashlib
+import mimetypes
 from pathlib import Path
 from typing import Final
 
@@ -21,11 +27,26 @@ HEADERS: Final = {
 
 
 async def serve_page(request: web.Request) -> web.StreamResponse:
-    """Answer with a file of the page; aiohttp adds its ETag and answers 304."""
+    """Answer with a file of the page, or 304 if the client has it."""
     path = _find(request.match_info.get("path") or "index.html")
     if path is None:
         raise not_found("page", request.path, "the page is at /, the API at /api/v1")
-    return web.FileResponse(path, headers=HEADERS)
+    content, tag = _content(path, path.stat().st_mtime_ns)
+    if any(it.value == tag for it in request.if_none_match or ()):
+        response = web.Response(status=304, headers=HEADERS)
+    else:
+        kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+        charset = "utf-8" if kind.startswith("text/") else None
+        response = web.Response(body=content, headers=HEADERS, content_type=kind, charset=charset)
+    response.etag = tag
+    return response
+
+
+@functools.lru_cache(maxsize=256)
+def _content(path: Path, changed_ns: int) -> tuple[bytes, str]:  # noqa: ARG001 - part of the key
+    """Return a file's bytes and their tag."""
+    content = path.read_bytes()
+    return content, hashlib.sha256(content).hexdigest()[:32]
 
 
 def _find(name: str) -> Path | None:

@@ -17,9 +17,6 @@ class LineKey(NamedTuple):
     origin: str
 
 
-FIRST: Final = LineKey(-(1 << 63), "", 0, -1, "")
-"""Before every line."""
-
 _decoder: Final = msgspec.json.Decoder(LineKey)
 
 

@@ -2,9 +2,12 @@
 
 from typing import Final, NamedTuple
 
+import msgspec
+from msgspec import Struct
+
 from rung.metrics.batch import Batch
-from rung.metrics.cursor import FIRST, LineKey, read_cursor, write_cursor
-from rung.metrics.engine import Tables
+from rung.metrics.cursor import LineKey, read_cursor, write_cursor
+from rung.metrics.engine import Parameter, Tables
 from rung.metrics.native import Column, texts
 from rung.metrics.schema import query
 
@@ -18,10 +21,19 @@ _INT64_MAX: Final = (1 << 63) - 1
 _POINTS_MIN: Final = 5
 """First, last, lowest, highest, and one that is not finite."""
 _POINTS_MAX: Final = 1_000_000
-_LIMIT_MAX: Final = 100_000
+LOG_LIMIT_MAX: Final = 100_000
+_FIRST_ROUND: Final = 1_000
+_PAGE_CHARACTERS: Final = 8 << 20
+"""A page ends at the line that reaches this."""
+_COMPARISONS: Final = {"oldest": ">", "newest": "<"}
+_BEHIND: Final = (
+    "({after_time_ms:Int64}, {after_trial_id:String}, {after_sequence:UInt64}, "
+    "{after_line:Int64}, {after_origin:String})"
+)
+_WILDCARDS: Final = {ord(letter): f"\\{letter}" for letter in "\\%_"}
 
 
-class LogEntry(NamedTuple):
+class LogEntry(Struct, frozen=True, gc=False):
     """One line that a trial printed."""
 
     trial_id: str
@@ -45,6 +57,22 @@ class LogQuery(NamedTuple):
     until_ms: int | None
     after: str | None
     limit: int
+    order: str = "oldest"
+
+
+class TrialLines(NamedTuple):
+    """How much a trial printed."""
+
+    experiment_id: str
+    trial_id: str
+    lines: int
+    size_bytes: int
+    """Of their text."""
+
+
+class _DeletionRow(NamedTuple):
+    trial_id: str
+    before_ms: int
 
 
 class _CurveRow(NamedTuple):
@@ -71,14 +99,7 @@ class _PositionRow(NamedTuple):
     position: int
 
 
-class _LogRow(NamedTuple):
-    trial_id: str
-    run: int
-    rank: int
-    stream: str
-    level: str
-    time_ms: int
-    text: str
+class _LogRow(LogEntry, frozen=True, gc=False, array_like=True):
     sequence: int
     line: int
     origin: str
@@ -148,31 +169,111 @@ def names(tables: Tables, experiment_id: str) -> list[tuple[str, str]]:
 def logs(tables: Tables, asked: LogQuery) -> tuple[list[LogEntry], str | None]:
     """Return a page of lines, and where the next one begins.
 
+    It ends early where its lines have many bytes. Rows are read in the order of the table, so what
+    a page costs does not depend on how many rows there are.
+
     Raises:
-        ValueError: the level, the cursor or the limit is none.
+        ValueError: the level, the order, the cursor or the limit is none.
     """
-    severity = _severity(asked.level)
-    behind = read_cursor(asked.after) if asked.after else FIRST
-    if not 1 <= asked.limit <= _LIMIT_MAX:
-        raise ValueError(f"limit is {asked.limit}: give a number from 1 to {_LIMIT_MAX}")
-    rows = tables.rows(
-        query("logs"),
-        _LogRow,
-        experiment=asked.experiment_id or experiment_of(asked.trial_id or ""),
-        trial=asked.trial_id or "",
-        rank=-1 if asked.rank is None else asked.rank,
-        level=severity,
-        text=asked.text or "",
-        since=max(_INT64_MIN if asked.since_ms is None else asked.since_ms, behind.time_ms),
-        until=_INT64_MAX if asked.until_ms is None else asked.until_ms,
-        after_time=behind.time_ms,
-        after_trial=behind.trial_id,
-        after_sequence=behind.sequence,
-        after_line=behind.line,
-        after_origin=behind.origin,
-        limit=asked.limit + 1,
+    if not 1 <= asked.limit <= LOG_LIMIT_MAX:
+        raise ValueError(f"limit is {asked.limit}: give a number from 1 to {LOG_LIMIT_MAX}")
+    if asked.order not in _COMPARISONS:
+        raise ValueError(f"order is {asked.order!r}: give one of {', '.join(_COMPARISONS)}")
+    _severity(asked.level)
+    behind = read_cursor(asked.after) if asked.after else None
+    found: list[_LogRow] = []
+    size = 0
+    while True:
+        wanted = _round(asked.limit - len(found), len(found), size)
+        rows = _log_rows(tables, asked, behind, wanted + 1)
+        more = len(rows) > wanted
+        last = found[-1] if found else None
+        for row in rows[:wanted]:
+            if row != last:  # else it was delivered twice, and its parts are not merged yet
+                last = row
+                found.append(row)
+                size += len(row.text)
+        if last is not None:
+            behind = LineKey(last.time_ms, last.trial_id, last.sequence, last.line, last.origin)
+        if not more or len(found) >= asked.limit or size >= _PAGE_CHARACTERS:
+            break
+    cursor = write_cursor(behind) if more and behind is not None else None
+    return msgspec.convert(found, list[LogEntry], from_attributes=True), cursor
+
+
+def log_sizes(tables: Tables, experiment_id: str | None, before_ms: int) -> list[TrialLines]:
+    """Return how many lines of each trial were printed before a time.
+
+    Args:
+        tables: of the database.
+        experiment_id: of this experiment only.
+        before_ms: Unix time in milliseconds.
+    """
+    return tables.rows(
+        query("log_sizes"), TrialLines, experiment=experiment_id or "", before=before_ms
     )
-    return [LogEntry(*row[:7]) for row in rows[: asked.limit]], _next_cursor(rows, asked.limit)
+
+
+def deletions(tables: Tables) -> dict[str, int]:
+    """Return, by trial, the time before which its lines were deleted."""
+    rows = tables.rows(query("deletions"), _DeletionRow)
+    return {row.trial_id: row.before_ms for row in rows}
+
+
+def _round(left: int, found: int, size: int) -> int:
+    """Return how many lines to ask for next, so that a page of long ones does not grow large."""
+    if not found:
+        return min(left, _FIRST_ROUND)
+    return max(1, min(left, 4 * found, (_PAGE_CHARACTERS - size) * found // max(size, 1) + 1))
+
+
+def _log_rows(
+    tables: Tables, asked: LogQuery, behind: LineKey | None, limit: int
+) -> list[_LogRow]:
+    """Return the next lines; one that was delivered twice may come twice, one after the other.
+
+    Only the conditions that are asked for are written, so that the engine sees which prefix of
+    the table's key they fix, and what its indexes can tell.
+    """
+    experiment_id = asked.experiment_id or experiment_of(asked.trial_id or "")
+    newest_first = asked.order == "newest"
+    given: dict[str, Parameter] = {"limit": limit}
+    conditions = ["time_ms >= {since:Int64}", "time_ms < {until:Int64}"]
+    since = _INT64_MIN if asked.since_ms is None else asked.since_ms
+    until = _INT64_MAX if asked.until_ms is None else asked.until_ms
+    if experiment_id:
+        conditions.append("experiment_id = {experiment:String}")
+        given["experiment"] = experiment_id
+    if asked.trial_id:
+        conditions.append("trial_id = {trial:String}")
+        given["trial"] = asked.trial_id
+    if asked.rank is not None:
+        conditions.append("rank = {rank:Int64}")
+        given["rank"] = asked.rank
+    if asked.level is not None:
+        conditions.append("level >= {level:Int8}")
+        given["level"] = _severity(asked.level)
+    if asked.text:
+        conditions.append("positionCaseInsensitiveUTF8(text, {text:String}) > 0")
+        given["text"] = asked.text
+        if asked.text.isascii():  # other letters may have several lower cases
+            conditions.append("indexHint(lowerUTF8(text) LIKE {pattern:String})")
+            given["pattern"] = f"%{asked.text.lower().translate(_WILDCARDS)}%"
+    if behind is not None:
+        comparison = _COMPARISONS[asked.order]
+        conditions.append(f"(time_ms, trial_id, sequence, line, origin) {comparison} {_BEHIND}")
+        given |= {f"after_{name}": value for name, value in behind._asdict().items()}
+        if newest_first:
+            until = min(until, behind.time_ms + 1)
+        else:
+            since = max(since, behind.time_ms)
+    columns = ["experiment_id", *LineKey._fields] if experiment_id else list(LineKey._fields)
+    order = ", ".join(f"{name} DESC" if newest_first else name for name in columns)
+    sql = (
+        f"SELECT {', '.join(_LogRow.__struct_fields__)} FROM logs "  # noqa: S608 - parameters hold the input
+        f"WHERE {' AND '.join(conditions)} ORDER BY {order} LIMIT {{limit:UInt32}}"
+    )
+    return tables.rows(sql, _LogRow, since=since, until=until, **given)
 
 
 def experiment_of(trial_id: str) -> str:
@@ -193,12 +294,3 @@ def _thin(curve: list[Point], points: int) -> list[Point]:
     if len(curve) <= points:
         return curve
     return curve[:1] + curve[-(points - 1) :] if points > 1 else curve[-1:]
-
-
-def _next_cursor(rows: list[_LogRow], limit: int) -> str | None:
-    if len(rows) <= limit:
-        return None
-    last = rows[limit - 1]
-    return write_cursor(
-        LineKey(last.time_ms, last.trial_id, last.sequence, last.line, last.origin)
-    )

@@ -269,6 +269,7 @@ class SeriesStore:
         until_ms: int | None,
         after: str | None,
         limit: int,
+        order: str = "oldest",
     ) -> tuple[list[LogEntry], str | None]:
         """Return printed lines by time, and where the next page begins, None if there is none.
 
@@ -281,13 +282,14 @@ class SeriesStore:
             since_ms: printed then or later.
             until_ms: printed before then.
             after: the cursor that came with the page before.
-            limit: at most so many lines.
+            limit: at most so many lines; fewer where they are long.
+            order: `oldest` first, or `newest` first.
 
         Raises:
-            ValueError: the level, the cursor or the limit is none.
+            ValueError: the level, the order, the cursor or the limit is none.
         """
         asked = LogQuery(
-            experiment_id, trial_id, rank, level, text, since_ms, until_ms, after, limit
+            experiment_id, trial_id, rank, level, text, since_ms, until_ms, after, limit, order
         )
         return await self._fresh(lambda tables: query.logs(tables, asked))
 

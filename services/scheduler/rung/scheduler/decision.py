@@ -2,15 +2,38 @@
 
 from rung.events import Payload
 from rung.events.allocation import (
+    AgentJoined,
+    AgentRefused,
     AllocationDropped,
     AllocationGranted,
     AllocationLost,
     AllocationSignaled,
 )
 from rung.events.trial import Withdrawal
+from rung.scheduler.membership import refusal
 from rung.scheduler.pool import State
 from rung.scheduler.priority import Start
 from rung.scheduler.queue import Request
+
+
+def refused(state: State, event: AgentJoined) -> list[AgentRefused]:
+    """Return the answer to a join that was not taken, if there is one to give."""
+    join = state.joins.get(event.agent_id)
+    if not event.session or join == event:
+        return []
+    known = state.incarnations[event.agent_id]
+    there = event.agent_id in state.runs_on
+    return [
+        AgentRefused(
+            pool=state.pool,
+            agent_id=event.agent_id,
+            incarnation=event.incarnation,
+            session=event.session,
+            known=known,
+            in_use=there,
+            reason=refusal(event, known=known, join=join, there=there),
+        )
+    ]
 
 
 def lost(state: State, allocation_id: str, reason: str) -> AllocationLost:

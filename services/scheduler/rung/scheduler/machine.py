@@ -3,9 +3,9 @@
 Theory of operation
 ===================
 
-The state is that of one pool. Facts: agents join, leave and are lost; allocations are requested,
-withdrawn and released; somebody wants a trial moved. Decisions: allocations are granted, signaled,
-lost and dropped.
+The state is that of one pool. Facts: agents join, are suspended and resumed, leave and are lost;
+allocations are requested, withdrawn and released; somebody wants a trial moved. Decisions: joins
+are refused; allocations are granted, signaled, lost and dropped.
 
 An allocation that is in none of these states is unknown, and what is said of it is ignored:
 
@@ -24,8 +24,10 @@ it. A withdrawal ends the claim.
 An agent is known by its incarnation, which grows with every start. What names another incarnation
 than the current one comes from a life that is over and is ignored. An agent's life ends when it
 leaves, is lost, or joins with a higher incarnation; it never begins again: an agent that was
-declared lost and is not comes back under a higher incarnation, with all its slots idle. An
-agent that is drained offers nothing more, and its allocations are asked to yield. When a life
+declared lost and is not comes back under a higher incarnation, with all its slots idle. A join
+that begins no life is refused (`membership.py`), if it names a session: older ones were ignored,
+and still are. An agent that is drained offers nothing more, and its allocations are asked to
+yield. One that is suspended offers nothing until it is resumed; what it runs stays. When a life
 ends, the allocations that had a part on it are lost, once each. Of a gang, the other agents
 kill their parts; those slots stay taken until they are released.
 
@@ -58,6 +60,9 @@ from rung.events.allocation import (
     AgentJoined,
     AgentLeft,
     AgentLost,
+    AgentRefused,
+    AgentResumed,
+    AgentSuspended,
     AllocationDropped,
     AllocationGranted,
     AllocationLost,
@@ -69,22 +74,20 @@ from rung.events.allocation import (
     MoveRequested,
 )
 from rung.scheduler import claim, decision
-from rung.scheduler.pool import Allocation, Claim, State
+from rung.scheduler.membership import admits, ends
+from rung.scheduler.placement import given_back
+from rung.scheduler.pool import Allocation, Claim, State, Suspension
 from rung.scheduler.preemption import choose_yielding
 from rung.scheduler.priority import choose
 from rung.scheduler.queue import Request
 
+AgentFact = AgentJoined | AgentLeft | AgentLost | DrainRequested | AgentSuspended | AgentResumed
 PoolFact = (
-    AgentJoined
-    | AgentLeft
-    | AgentLost
-    | AllocationRequested
-    | AllocationWithdrawn
-    | AllocationReleased
-    | MoveRequested
-    | DrainRequested
+    AgentFact | AllocationRequested | AllocationWithdrawn | AllocationReleased | MoveRequested
 )
-PoolDecision = AllocationGranted | AllocationSignaled | AllocationLost | AllocationDropped
+PoolDecision = (
+    AgentRefused | AllocationGranted | AllocationSignaled | AllocationLost | AllocationDropped
+)
 
 
 class Scheduler:
@@ -116,7 +119,9 @@ class Scheduler:
             for allocation_id, reason in state.stricken.items()
         ]
         decisions += [decision.dropped(state, request) for request in state.leaving.values()]
-        if isinstance(fact, AllocationWithdrawn):
+        if isinstance(fact, AgentJoined):
+            decisions += decision.refused(state, fact)
+        elif isinstance(fact, AllocationWithdrawn):
             decisions += decision.signaled(state, fact.allocation_id, fact.how)
         elif isinstance(fact, AllocationReleased) and fact.failed and _counts(state, fact):
             decisions += decision.signaled(state, fact.allocation_id, "kill", fact.failed)
@@ -134,23 +139,36 @@ class Scheduler:
 
 def _fold_fact(state: State, event: PoolFact) -> None:
     match event:
-        case AgentJoined():
-            _join(state, event)
-        case AgentLeft():
-            _end_life(state, event.agent_id, event.incarnation, "left")
-        case AgentLost():
-            how = f"was silent for {event.silent_ms / 1000:.1f} s"
-            _end_life(state, event.agent_id, event.incarnation, how)
         case AllocationRequested():
             _request(state, event)
         case AllocationWithdrawn():
             _withdraw(state, event.allocation_id)
         case AllocationReleased():
             _release(state, event)
-        case DrainRequested():
-            _drain(state, event)
         case MoveRequested():
             claim.move(state, event)
+        case _:
+            _fold_agent(state, event)
+
+
+def _fold_agent(state: State, event: AgentFact) -> None:
+    match event:
+        case AgentJoined():
+            _join(state, event)
+        case AgentLeft():
+            state.refused.pop(event.session, None)
+            known = state.incarnations.get(event.agent_id, -1)
+            if ends(event, known=known, join=state.joins.get(event.agent_id)):
+                _free(state, event.agent_id, event.incarnation, "left")
+        case AgentLost():
+            how = f"was silent for {event.silent_ms / 1000:.1f} s"
+            _free(state, event.agent_id, event.incarnation, how)
+        case DrainRequested():
+            _drain(state, event)
+        case AgentSuspended():
+            _suspend(state, event)
+        case AgentResumed():
+            _resume(state, event)
         case _:
             assert_never(event)
 
@@ -169,19 +187,35 @@ def _fold_decision(state: State, event: PoolDecision) -> None:
             _close_if_over(state, event.allocation_id)
         case AllocationDropped():
             del state.leaving[event.allocation_id]
+        case AgentRefused():
+            if event.in_use:
+                state.refused[event.session] = event
         case _:
             assert_never(event)
 
 
 def _join(state: State, event: AgentJoined) -> None:
-    if event.incarnation <= state.incarnations.get(event.agent_id, -1):
+    known = state.incarnations.get(event.agent_id, -1)
+    there = event.agent_id in state.runs_on
+    join = state.joins.get(event.agent_id)
+    if not admits(event, known=known, join=join, there=there):
         return
-    if event.agent_id in state.runs_on:
-        known = state.incarnations[event.agent_id]
+    if there:
         _end_life(state, event.agent_id, known, "was started again")
+    if event.session:
+        state.joins[event.agent_id] = event
     state.incarnations[event.agent_id] = event.incarnation
     state.room.join(event.agent_id, event.incarnation, [slot.id for slot in event.slots])
     state.runs_on[event.agent_id] = []
+
+
+def _free(state: State, agent_id: str, incarnation: int, how: str) -> None:
+    """End a life that leaves the agent's id free: those that were refused join again."""
+    if agent_id not in state.runs_on or state.incarnations[agent_id] != incarnation:
+        return
+    _end_life(state, agent_id, incarnation, how)
+    for session in [name for name, each in state.refused.items() if each.agent_id == agent_id]:
+        del state.refused[session]
 
 
 def _end_life(state: State, agent_id: str, incarnation: int, how: str) -> None:
@@ -189,6 +223,8 @@ def _end_life(state: State, agent_id: str, incarnation: int, how: str) -> None:
         return
     if agent_id in state.room.agents:
         state.room.leave(agent_id)
+    state.joins.pop(agent_id, None)
+    state.suspended.pop(agent_id, None)
     for allocation_id in state.runs_on.pop(agent_id):
         allocation = state.allocations[allocation_id]
         state.hold(allocation.experiment_id, -len(allocation.parts.pop(agent_id)))
@@ -200,9 +236,29 @@ def _end_life(state: State, agent_id: str, incarnation: int, how: str) -> None:
 
 def _drain(state: State, event: DrainRequested) -> None:
     """Take an agent's slots out of the room; what runs on it holds them until it is released."""
-    known = state.incarnations.get(event.agent_id)
-    if known == event.incarnation and event.agent_id in state.room.agents:
-        state.room.leave(event.agent_id)
+    if state.incarnations.get(event.agent_id) == event.incarnation:
+        state.suspended.pop(event.agent_id, None)
+        if event.agent_id in state.room.agents:
+            state.room.leave(event.agent_id)
+
+
+def _suspend(state: State, event: AgentSuspended) -> None:
+    """Take an agent's slots out of the room until it is resumed; what runs on it runs on."""
+    if state.incarnations.get(event.agent_id) != event.incarnation:
+        return
+    if event.agent_id in state.suspended:
+        state.suspended[event.agent_id].reason = event.reason
+    elif event.agent_id in state.room.agents:
+        offer = state.room.leave(event.agent_id)
+        state.suspended[event.agent_id] = Suspension(offer=offer, reason=event.reason)
+
+
+def _resume(state: State, event: AgentResumed) -> None:
+    """Put an agent's idle slots back into the room."""
+    if state.incarnations.get(event.agent_id) == event.incarnation:
+        suspension = state.suspended.pop(event.agent_id, None)
+        if suspension is not None:
+            state.room.take_in(event.agent_id, suspension.offer)
 
 
 def _request(state: State, event: AllocationRequested) -> None:
@@ -247,6 +303,9 @@ def _release(state: State, event: AllocationReleased) -> None:
     slots = allocation.parts.pop(event.agent_id)
     if event.agent_id in state.room.agents:
         state.room.give_back(event.agent_id, slots)
+    elif event.agent_id in state.suspended:
+        suspension = state.suspended[event.agent_id]
+        suspension.offer = given_back(suspension.offer, slots)
     state.runs_on[event.agent_id].remove(event.allocation_id)
     state.hold(allocation.experiment_id, -len(slots))
     _close_if_over(state, event.allocation_id)

@@ -37,6 +37,16 @@ class Offer(Struct, frozen=True, kw_only=True):
     """How many allocations of no slots it runs."""
 
 
+def given_back(offer: Offer, slots: list[int]) -> Offer:
+    """Return an offer with more idle slots; no slots stand for an allocation of none."""
+    return Offer(
+        incarnation=offer.incarnation,
+        size=offer.size,
+        idle=sorted(offer.idle + slots),
+        zero_slot=offer.zero_slot - (not slots),
+    )
+
+
 class Room(Struct, kw_only=True):
     """The agents of a pool, indexed by what they have left.
 
@@ -77,16 +87,22 @@ class Room(Struct, kw_only=True):
     def join(self, agent_id: str, incarnation: int, slots: Sequence[int]) -> None:
         """Take an agent in, all of its slots idle."""
         idle = sorted(dict.fromkeys(slots))
-        self.agents[agent_id] = Offer(incarnation=incarnation, size=len(idle), idle=idle)
-        while len(self.sizes) <= len(idle):
+        self.take_in(agent_id, Offer(incarnation=incarnation, size=len(idle), idle=idle))
+
+    def take_in(self, agent_id: str, offer: Offer) -> None:
+        """Take an agent in with what it offers."""
+        self.agents[agent_id] = offer
+        while len(self.sizes) <= offer.size:
             self.sizes.append(0)
-        self.sizes[len(idle)] += 1
+        self.sizes[offer.size] += 1
         self._index(agent_id)
 
-    def leave(self, agent_id: str) -> None:
-        """Forget an agent and its slots."""
+    def leave(self, agent_id: str) -> Offer:
+        """Forget an agent and its slots; return what it offered."""
         self._unindex(agent_id)
-        self.sizes[self.agents.pop(agent_id).size] -= 1
+        offer = self.agents.pop(agent_id)
+        self.sizes[offer.size] -= 1
+        return offer
 
     def take(self, share: Share) -> None:
         """Let an allocation have slots that are idle."""
@@ -97,8 +113,8 @@ class Room(Struct, kw_only=True):
 
     def give_back(self, agent_id: str, slots: list[int]) -> None:
         """Let slots be idle again; no slots stand for an allocation of none."""
-        offer = self.agents[agent_id]
-        self._replace(agent_id, sorted(offer.idle + slots), offer.zero_slot - (not slots))
+        offer = given_back(self.agents[agent_id], slots)
+        self._replace(agent_id, offer.idle, offer.zero_slot)
 
     def fit(self, slots: int) -> list[Share] | None:
         """Return where an allocation of so many slots goes now, None if nowhere."""

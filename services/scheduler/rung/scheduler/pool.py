@@ -2,8 +2,9 @@
 
 from msgspec import Struct, field
 
+from rung.events.allocation import AgentJoined, AgentRefused
 from rung.events.trial import Withdrawal
-from rung.scheduler.placement import Room
+from rung.scheduler.placement import Offer, Room
 from rung.scheduler.queue import Queue, Request
 
 
@@ -42,6 +43,14 @@ class Claim(Struct, kw_only=True):
     """The agent that somebody wanted it on."""
 
 
+class Suspension(Struct, kw_only=True):
+    """An agent that offers nothing for the moment."""
+
+    offer: Offer
+    """What it will offer again: as in the room, but not in its indexes."""
+    reason: str
+
+
 class State(Struct, kw_only=True):
     """One pool."""
 
@@ -50,6 +59,12 @@ class State(Struct, kw_only=True):
     """The agents that are there, and their idle slots."""
     incarnations: dict[str, int] = field(default_factory=dict[str, int])
     """The highest incarnation of every agent that ever joined."""
+    joins: dict[str, AgentJoined] = field(default_factory=dict[str, AgentJoined])
+    """Agent id → the join that its present life began with, where that has a session."""
+    suspended: dict[str, Suspension] = field(default_factory=dict[str, Suspension])
+    """Agent id → what it offered before it was suspended."""
+    refused: dict[str, AgentRefused] = field(default_factory=dict[str, AgentRefused])
+    """Session → agents that live and use another one's id."""
     runs_on: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     """Agent id → the allocations that have a part on it."""
     queue: Queue = field(default_factory=Queue)

@@ -5,6 +5,7 @@ from msgspec import Struct, field
 from rung.events import Payload
 from rung.events.allocation import AgentJoined, AgentLeft, AgentLost
 from rung.events.metric import AgentBeat
+from rung.scheduler.membership import admits, ends
 
 
 class Life(Struct, kw_only=True):
@@ -16,13 +17,16 @@ class Life(Struct, kw_only=True):
     there: bool = True
     """It joined and has neither left nor been lost."""
     silent_s: float = 0.0
+    join: AgentJoined | None = None
+    """That it began with, where that has a session."""
 
 
 class Vigil(Struct, kw_only=True):
     """All agents of all pools.
 
-    The rules are the scheduler's: an incarnation begins once, by joining; what names an earlier
-    one is ignored; and an incarnation that was lost stays lost, so it is reported once.
+    The rules are the scheduler's: an incarnation begins once, by a join that is admitted; what
+    names another one is ignored; and an incarnation that was lost stays lost, so it is reported
+    once.
     """
 
     positions: list[int] = field(default_factory=list[int])
@@ -34,7 +38,11 @@ class Vigil(Struct, kw_only=True):
         match event:
             case AgentJoined():
                 self._begin(event)
-            case AgentLeft() | AgentLost():
+            case AgentLeft():
+                life = self._life(event.pool, event.agent_id)
+                if life and ends(event, known=life.incarnation, join=life.join):
+                    life.there = False
+            case AgentLost():
                 life = self._life(event.pool, event.agent_id)
                 if life and life.incarnation == event.incarnation:
                     life.there = False
@@ -70,9 +78,15 @@ class Vigil(Struct, kw_only=True):
 
     def _begin(self, event: AgentJoined) -> None:
         life = self._life(event.pool, event.agent_id)
-        if life is None or event.incarnation > life.incarnation:
+        known, join, there = -1, None, False
+        if life is not None:
+            known, join, there = life.incarnation, life.join, life.there
+        if admits(event, known=known, join=join, there=there):
             self.lives[f"{event.pool}/{event.agent_id}"] = Life(
-                pool=event.pool, agent_id=event.agent_id, incarnation=event.incarnation
+                pool=event.pool,
+                agent_id=event.agent_id,
+                incarnation=event.incarnation,
+                join=event if event.session else None,
             )
 
     def _life(self, pool: str, agent_id: str) -> Life | None:

@@ -28,6 +28,7 @@ class Restarts:
                 if (
                     isinstance(cause, TrialExited)
                     and cause.outcome == "failed"
+                    and not cause.machine
                     and cause.trial_id == event.data.spec.trial_id
                 ):
                     self._count.inc()

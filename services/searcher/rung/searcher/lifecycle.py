@@ -8,9 +8,11 @@ in which the questions are asked here:
 2. The experiment is being canceled or killed: it is closed as canceled.
 3. The script refused its hyperparameters: closed as errored; the method may replace it.
 4. The run had gone past its length and was withdrawn: it counts as trained.
-5. It was lost, or dropped while waiting, or killed: a new run, which counts as no restart.
+5. It was lost, or dropped while waiting, or killed, or failed for a fault of the machine (a full
+   disk): a new run, which counts as no restart.
 6. It failed: a new run from the newest checkpoint; after more than `max_restarts`, or with one
-   fault at one step three times in a row, errored: what repeats itself so is no bad luck.
+   fault at one step three times in a row, errored: what repeats itself so is no bad luck. At once
+   errored where its code was refused, which is the same bytes for every run.
 7. It acknowledged a preemption: a new run once there may be one. (Had it reached its length, that
    run finds nothing left to do and is over at once.)
 8. It reached its length: trained. The method has the trial rest; at the last rung it is completed.
@@ -25,7 +27,7 @@ import math
 from typing import Final, Literal, NamedTuple
 
 from rung.events.checkpoint import CheckpointDamaged, CheckpointStored
-from rung.events.trial import ExitOutcome, TrialValidated
+from rung.events.trial import CODE_REFUSED, ExitOutcome, TrialValidated
 from rung.searcher.move import Leaving
 from rung.searcher.state import Experiment, Fate, Phase
 from rung.searcher.trial import Trial, cost_of
@@ -43,6 +45,8 @@ class End(NamedTuple):
     message: str
     fault: str = ""
     steps: int | None = None
+    machine: bool = False
+    """Whether a failure is the machine's."""
 
 
 def report(experiment: Experiment, event: TrialValidated) -> None:
@@ -106,6 +110,8 @@ def _go_on(experiment: Experiment, trial: Trial, end: End, *, withdrawn: bool) -
         _trained(experiment, trial)
     elif outcome in {"lost", "dropped", "killed"}:
         experiment.due[trial.index] = f"the run before was {outcome}: {message}"
+    elif outcome == "failed" and end.machine:
+        experiment.due[trial.index] = f"the machine failed the run before: {message}"
     elif outcome == "failed":
         _fail(experiment, trial, end)
     elif outcome == "preempted":
@@ -128,7 +134,9 @@ def _fail(experiment: Experiment, trial: Trial, end: End) -> None:
     message = end.message
     trial.fail(end.fault, end.steps)
     most = experiment.settings.max_restarts
-    if trial.restarts > most:
+    if end.fault == CODE_REFUSED:
+        _leave(experiment, trial, "errored", Fate("errored", f"not tried again: {message}"))
+    elif trial.restarts > most:
         times = "once" if trial.restarts == 1 else f"{trial.restarts} times"
         text = f"failed {times}; max_restarts is {most}: {message}"
         _leave(experiment, trial, "errored", Fate("errored", text))

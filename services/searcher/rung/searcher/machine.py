@@ -42,6 +42,9 @@ from rung.events.allocation import (
     AgentJoined,
     AgentLeft,
     AgentLost,
+    AgentRefused,
+    AgentResumed,
+    AgentSuspended,
     AllocationAddressed,
     AllocationDropped,
     AllocationGranted,
@@ -71,7 +74,9 @@ from rung.events.experiment import (
     ResumeRequested,
     SearchPlanned,
 )
+from rung.events.ledger_import import ImportCompleted, ImportKeysListed, ImportStarted
 from rung.events.metric import AgentBeat, LogsPrinted, MessageRejected, MetricsReported
+from rung.events.seal import PartitionSealed, PartitionTrimmed
 from rung.events.trial import (
     RunEnded,
     RunRequested,
@@ -138,7 +143,9 @@ def _evolve(  # noqa: C901, PLR0912, PLR0915 - one case per event
             lifecycle.report(experiment, event)
         case TrialExited():
             message = event.message or event.outcome
-            end = lifecycle.End(event.outcome, message, event.fault, event.steps_completed)
+            end = lifecycle.End(
+                event.outcome, message, event.fault, event.steps_completed, machine=event.machine
+            )
             lifecycle.end_run(experiment, state.phase, event.trial_id, event.run, end)
         case RunEnded():
             end = lifecycle.End(event.outcome, event.reason)
@@ -191,9 +198,13 @@ def _evolve(  # noqa: C901, PLR0912, PLR0915 - one case per event
             pass  # of other topics
         case AllocationSignaled() | AllocationLost() | AllocationDropped() | AllocationAddressed():
             pass  # of other topics
-        case MessageRejected():
+        case ImportStarted() | ImportKeysListed() | ImportCompleted():
+            pass  # of other topics
+        case MessageRejected() | PartitionSealed() | PartitionTrimmed():
             pass  # of other topics
         case MoveRequested() | DrainRequested():
+            pass  # of other topics
+        case AgentSuspended() | AgentResumed() | AgentRefused():
             pass  # of other topics
         case _:
             assert_never(event)

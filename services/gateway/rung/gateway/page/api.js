@@ -11,11 +11,20 @@ export class ApiError extends Error {
   }
 }
 
+/** Returns a part of an address decoded, or as it is where that is not possible (`%`). */
+export function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
 /** Takes a token out of the address (`#token=…`), so that it is neither kept there nor shared. */
 export function takeTokenFromAddress() {
   const found = /[#&]token=([^&]+)/.exec(location.hash);
   if (!found) return;
-  setToken(decodeURIComponent(found[1]));
+  setToken(decoded(found[1]));
   const rest = location.hash.slice(1).replace(/&?token=[^&]+/, "");
   history.replaceState(null, "", `${location.pathname}#${rest || "/"}`);
 }

@@ -1,6 +1,6 @@
 // Starts the page: sign-in, the bar on top, and which view the address asks for.
 
-import { forgetToken, get, setToken, takeTokenFromAddress, token } from "./api.js";
+import { decoded, forgetToken, get, setToken, takeTokenFromAddress, token } from "./api.js";
 import { h, say } from "./dom.js";
 import { ExperimentPage } from "./experiment.js";
 import { many } from "./format.js";
@@ -21,7 +21,7 @@ export function tellLive(state, text) {
 
 function route() {
   const [path, query] = location.hash.slice(1).split("?");
-  const [, kind, id, tab] = path.split("/").map(decodeURIComponent);
+  const [, kind, id, tab] = path.split("/").map(decoded);
   if (!token()) return signIn();
   if (kind === "x" && id) return open("experiment", id, tab || "search", new URLSearchParams(query));
   return open("list");
@@ -113,13 +113,13 @@ async function pulse() {
       const title = going.map((agent) => `${agent.id}: ${agent.reason}`).join("\n");
       parts.push(h("span", { class: "problem", title }, `${many(draining, "agent")} draining`));
     }
+    if (status.problems.length) {
+      const title = status.problems.join("\n");
+      parts.push(h("span", { class: "problem", title }, many(status.problems.length, "problem")));
+    }
     if (status.dead_letters) {
       const title = "Messages that a service could not take in; `rung status` names them";
       parts.push(h("span", { class: "problem", title }, many(status.dead_letters, "dead letter")));
-    }
-    if (status.warnings?.length) {
-      const title = status.warnings.join("\n");
-      parts.push(h("span", { class: "problem", title }, many(status.warnings.length, "warning")));
     }
     installation.replaceChildren(...parts);
     installation.title = `Rung ${status.version}`;

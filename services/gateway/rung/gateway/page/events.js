@@ -61,7 +61,8 @@ const toLength = (spec) => (spec.length === null ? "" : `, to ${short(spec.lengt
 /** Returns the group and the sentence of an event. */
 export function entryOf(event) {
   const name = event.type.replace(/^rung\./, "").replace(/\.v\d+$/, "");
-  const [group, tell] = ENTRIES[name] ?? ["search", () => `${name} ${plain(event.data)}`];
+  const unknown = ["search", () => `${name} ${plain(event.data)}`];
+  const [group, tell] = Object.hasOwn(ENTRIES, name) ? ENTRIES[name] : unknown;
   return { name, group, text: tell(event.data, event) };
 }
 

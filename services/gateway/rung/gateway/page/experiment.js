@@ -46,7 +46,7 @@ export class ExperimentPage {
 
   /** Shows a tab; `query` is what the address says behind `?`. */
   turnTo(name, query) {
-    this.name = TABS[name] ? name : "search";
+    this.name = Object.hasOwn(TABS, name) ? name : "search";
     for (const link of this.links) {
       if (link.dataset.tab === this.name) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");

@@ -6,7 +6,6 @@ import { clock, moment } from "./format.js";
 
 const LINES_MAX = 4000;
 const TEXT_MAX = 4000;
-const SPANS_MS = [60e3, 600e3, 3600e3, 24 * 3600e3];
 const LEVELS = ["debug", "info", "warning", "error", "critical"];
 const COLOURS = /\u001b\[[0-9;?]*[A-Za-z]/g;
 
@@ -95,8 +94,7 @@ export class LogsTab {
     });
     say(this.note, "loading…");
     try {
-      const { ended_at: ended } = this.experiment;
-      const found = await this.#before(ended ? Date.parse(ended) + 60e3 : Date.now() + 60e3, own);
+      const found = await this.#before(own);
       this.lines.replaceChildren(...found.map(lineOf));
       const seen = new Set(found.slice(-1000).map(keyOf));
       for (const batch of waiting) this.#add(batch, seen);
@@ -119,31 +117,18 @@ export class LogsTab {
     return { rank: this.rank.value, level: this.level.value, text: this.text.value.trim() };
   }
 
-  /** Returns the newest lines before a time: a short while first, then longer ones. */
-  async #before(untilMs, signal) {
-    this.reached = null;
-    for (const span of [...SPANS_MS, Infinity]) {
-      const since = span === Infinity ? null : Math.round(untilMs - span);
-      const query = { ...this.#query(), since, until: Math.round(untilMs), limit: 1000 };
-      let { items, next_cursor: after } = await get(this.#path(), query, signal);
-      while (after) {
-        const page = await get(this.#path(), { ...query, after }, signal);
-        items = [...items, ...page.items].slice(-LINES_MAX / 2);
-        after = page.next_cursor;
-      }
-      if (items.length >= 200 || since === null) {
-        this.whole = since === null && items.length < LINES_MAX / 2;
-        this.reached = items[0]?.time_ms ?? null;
-        return items;
-      }
-    }
-    return [];
+  /** Returns the newest lines, or those before the ones that are shown. */
+  async #before(signal, after = null) {
+    const query = { ...this.#query(), order: "newest", limit: LINES_MAX / 2, after };
+    const { items, next_cursor: cursor } = await get(this.#path(), query, signal);
+    this.cursor = cursor;
+    return items.reverse();
   }
 
   async #earlier() {
-    if (this.reached === null || !this.round) return;
+    if (!this.cursor || !this.round) return;
     const height = this.lines.scrollHeight;
-    const found = await this.#before(this.reached, this.round.signal);
+    const found = await this.#before(this.round.signal, this.cursor);
     this.lines.prepend(...found.map(lineOf));
     this.lines.scrollTop += this.lines.scrollHeight - height;
     this.#tell();
@@ -167,7 +152,7 @@ export class LogsTab {
   }
 
   #tell() {
-    this.earlier.hidden = this.whole || this.reached === null;
+    this.earlier.hidden = !this.cursor;
     say(this.note, this.lines.childElementCount ? "" : "No line is like that.");
   }
 }

@@ -160,7 +160,7 @@ export class SearchTab {
   #append({ trial_id: id, rows }) {
     const { kind, name } = this.metric ?? {};
     for (const row of rows) {
-      if (row.kind !== kind || !(name in row.values)) continue;
+      if (row.kind !== kind || !Object.hasOwn(row.values, name)) continue;
       if (!this.data.has(id)) this.data.set(id, []);
       insert(this.data.get(id), [row.step, number(row.values[name])]);
     }

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct, structs
 
 from rung import answer
 from rung.gateway import present
-from rung.gateway.archive import open_archive, send_archive
+from rung.gateway.archive import found_file, open_archive, send_archive
 from rung.gateway.context import (
     Context,
     checkpoint_of,
@@ -18,7 +18,7 @@ from rung.gateway.context import (
     trial_of,
 )
 from rung.gateway.experiment import Checkpoint, Experiment
-from rung.gateway.object_answer import Object, redirect_to, send
+from rung.gateway.object_answer import redirect_to, send
 from rung.gateway.problem import Problem, not_found
 from rung.gateway.query import NoQuery, PageQuery, page, read_query
 from rung.gateway.route import Route
@@ -100,12 +100,11 @@ async def fetch_checkpoint(request: web.Request) -> web.StreamResponse:
     try:
         stored = await _manifest(context, experiment, checkpoint)
         archive = await asyncio.to_thread(open_archive, context.store, stored)
+        return await send_archive(request, context.integrity, archive)
     except ObjectMissing:
         raise _gone(checkpoint) from None
     except ObjectDamaged as error:
-        detail = f"{error}; choose another checkpoint of trial {checkpoint.trial_id}"
-        raise Problem(409, "damaged", detail) from None
-    return await send_archive(request, context.store, archive)
+        raise _damaged(checkpoint, error) from None
 
 
 async def fetch_checkpoint_file(request: web.Request) -> web.StreamResponse:
@@ -117,27 +116,42 @@ async def fetch_checkpoint_file(request: web.Request) -> web.StreamResponse:
         raise _gone(checkpoint)
     try:
         stored = await _manifest(context, experiment, checkpoint)
+        entry = stored.manifest.files.get(query.name)
+        if entry is None:
+            what = f"file of checkpoint {checkpoint.id}"
+            raise not_found(what, query.name, "GET /checkpoints/ID lists its files")
+        places = await asyncio.to_thread(locate, context.store, stored)
+        found = found_file(stored.manifest, query.name, places)
+        if query.redirect and (redirection := await redirect_to(context.store, found)):
+            return redirection
+        return await send(request, context.integrity, found)
     except ObjectMissing:
         raise _gone(checkpoint) from None
     except ObjectDamaged as error:
-        raise Problem(409, "damaged", str(error)) from None
-    entry = stored.manifest.files.get(query.name)
-    if entry is None:
-        what = f"file of checkpoint {checkpoint.id}"
-        raise not_found(what, query.name, "GET /checkpoints/ID lists its files")
-    places = await asyncio.to_thread(locate, context.store, stored)
-    if query.name not in places:
-        raise Problem(409, "damaged", f"checkpoint {checkpoint.id}: {query.name} is missing")
-    found = Object(places[query.name].name, query.name, entry.size_bytes, entry.digest)
-    if query.redirect and (redirection := await redirect_to(context.store, found)):
-        return redirection
-    return await send(request, context.store, found)
+        raise _damaged(checkpoint, error) from None
 
 
 async def _manifest(
     context: Context, experiment: Experiment, checkpoint: Checkpoint
 ) -> StoredCheckpoint:
-    return await asyncio.to_thread(read_manifest, context.store, experiment.id, checkpoint.id)
+    """Return the manifest that is on record.
+
+    Raises:
+        ObjectMissing: there is none.
+        ObjectDamaged: it is another one, or none at all.
+    """
+    stored = await asyncio.to_thread(read_manifest, context.store, experiment.id, checkpoint.id)
+    if checkpoint.digest and stored.digest != checkpoint.digest:
+        raise ObjectDamaged(
+            f"checkpoint {checkpoint.id}: manifest.json is not the one on record (its digest is "
+            f"{stored.digest[:12]}…, not {checkpoint.digest[:12]}…)"
+        )
+    return stored
+
+
+def _damaged(checkpoint: Checkpoint, error: ObjectDamaged) -> Problem:
+    detail = f"{error}; choose another checkpoint of trial {checkpoint.trial_id}"
+    return Problem(409, "damaged", detail)
 
 
 def _gone(checkpoint: Checkpoint) -> Problem:

@@ -11,6 +11,7 @@ from rung.gateway import present, present_pool
 from rung.gateway.context import context_of, reply
 from rung.gateway.query import NoQuery, PageQuery, page, read_query
 from rung.gateway.route import Route
+from rung.host.vital import VITALS
 
 
 async def list_agents(request: web.Request) -> web.Response:
@@ -61,7 +62,11 @@ async def show_status(request: web.Request) -> web.Response:
             experiments=counts,
             pools=[present_pool.pool_status(pool) for pool in context.views.pools()],
             dead_letters=context.views.letter_count(),
-            warnings=list(context.warnings()),
+            problems=[
+                *context.problems(),
+                *await VITALS.problems(),
+                *(each for pool in context.views.pools() for each in present_pool.problems(pool)),
+            ],
         )
     )
 

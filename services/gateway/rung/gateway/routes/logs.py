@@ -2,16 +2,21 @@
 
 from typing import Annotated, Final, Literal
 
+import msgspec
 from aiohttp import web
 from msgspec import Meta, Struct
 
 from rung import answer
 from rung.gateway.context import context_of, experiment_of, reply, trial_of
 from rung.gateway.problem import bad_parameter
-from rung.gateway.query import LIMIT_MAX, read_query, time_ms_of
+from rung.gateway.query import read_query, time_ms_of
 from rung.gateway.route import Route
 
 Level = Literal["debug", "info", "warning", "error", "critical"]
+
+Order = Literal["oldest", "newest"]
+
+LIMIT_MAX: Final = 20_000
 
 _When = Annotated[str, Meta(max_length=60)]
 
@@ -27,7 +32,13 @@ class LogQuery(Struct, forbid_unknown_fields=True):
     since: Annotated[_When, Meta(description="RFC 3339, or Unix time in ms")] | None = None
     until: Annotated[_When, Meta(description="RFC 3339, or Unix time in ms")] | None = None
     after: Annotated[str, Meta(max_length=2_000, description="`next_cursor`")] | None = None
-    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX, description="lines at most")] = 200
+    order: Annotated[
+        Order, Meta(description="from the beginning on, or from the end back; `after` too")
+    ] = "oldest"
+    limit: Annotated[
+        int,
+        Meta(ge=1, le=LIMIT_MAX, description="lines at most; a page of long ones has fewer"),
+    ] = 200
 
 
 async def show_experiment_logs(request: web.Request) -> web.Response:
@@ -59,21 +70,11 @@ async def _show(
             until_ms=until_ms,
             after=query.after,
             limit=query.limit,
+            order=query.order,
         )
     except ValueError as error:
         raise bad_parameter("after", str(error)) from error
-    items = [
-        answer.LogLine(
-            trial_id=line.trial_id,
-            run=line.run,
-            rank=line.rank,
-            stream=line.stream,
-            level=line.level,
-            time_ms=line.time_ms,
-            text=line.text,
-        )
-        for line in lines
-    ]
+    items = msgspec.convert(lines, list[answer.LogLine], from_attributes=True)
     return reply(answer.LogPage(items=items, next_cursor=cursor))
 
 

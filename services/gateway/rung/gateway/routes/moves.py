@@ -107,6 +107,9 @@ def _check_agent(agent_id: str, pool: Pool, held: _Held, context: Context) -> No
     if agent.state == "draining":
         detail = f"agent {agent_id} is being drained: {agent.reason}; name one that stays"
         raise Problem(409, "agent-gone", detail)
+    if agent.state == "suspended":
+        detail = f"agent {agent_id} takes nothing new: {agent.reason}; name another one"
+        raise Problem(409, "agent-suspended", detail)
     if agent.state != "joined":
         how = "has left" if agent.state == "left" else "is lost"
         raise Problem(409, "agent-gone", f"agent {agent_id} {how}; name one that is there")

@@ -1,0 +1,152 @@
+"""Health of file systems: whether the folders that a process writes to take what it writes.
+
+A folder is in trouble when it is gone, when its mount is (the folder lies on another device than
+before), when its file system has hardly any space or inodes left, when a small file cannot be
+written to it, or when it does not answer. All of these pass by themselves once somebody makes
+room or mounts it again, so a process waits; none of them is the fault of a script that ran then.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import re
+import secrets
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+ANSWERS_WITHIN_S: Final = 20.0
+RESERVE_BYTES_MAX: Final = 256 * 1024**2
+"""Less free space than this is no room, on a large file system."""
+RESERVE_SHARE: Final = 0.01
+"""Less free space than this share of a file system is no room, on a small one."""
+_INODES_MIN: Final = 64
+_PROBE: Final = b"\0" * 4096
+
+FAULTS: Final = frozenset(
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EIO,
+        errno.EROFS,
+        errno.ESTALE,
+        errno.ENODEV,
+        errno.ENXIO,
+        errno.ENOTCONN,
+        errno.EREMOTEIO,
+    }
+)
+"""Errors of a file system that are its own fault, and not the caller's."""
+
+_WORDS: Final = re.compile(
+    "|".join(
+        (
+            *(re.escape(f"[Errno {number}]") for number in sorted(FAULTS)),
+            *(re.escape(os.strerror(number)) for number in sorted(FAULTS)),
+            "the disk is full",
+            "the disk quota is used up",
+            "the file system is read-only",
+            "disk I/O error",
+            "database or disk is full",
+            "StorageFull",
+            "PytorchStreamWriter failed writing file",
+        )
+    )
+)
+
+
+def words_of(error: BaseException) -> str:
+    """Return what an error says, with what the one says that it follows from if a disk failed."""
+    text, current = str(error), error.__cause__ or error.__context__
+    while current is not None and not tells_of_fault(text):
+        if tells_of_fault(str(current)):
+            text = f"{text} ({current})"
+        current = current.__cause__ or current.__context__
+    return text
+
+
+def tells_of_fault(text: str) -> bool:
+    """Return whether words, such as a traceback's last line, say that a file system failed."""
+    return _WORDS.search(text) is not None
+
+
+class Disk:
+    """The file systems below some folders."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        """Look at folders, which need not exist yet.
+
+        Args:
+            folders: that must take what is written to them.
+        """
+        self._folders = [folder.absolute() for folder in folders]
+        self._devices: dict[Path, int] = {}
+        """Where each folder was when it was seen first."""
+        self._threads = ThreadPoolExecutor(1, "disk")
+        self._looking: asyncio.Future[str | None] | None = None
+
+    async def look(self) -> str | None:
+        """Return what is wrong with the first folder in trouble; None if all is well."""
+        if self._looking is None or self._looking.done():
+            loop = asyncio.get_running_loop()
+            self._looking = loop.run_in_executor(self._threads, self.look_now)
+        try:
+            async with asyncio.timeout(ANSWERS_WITHIN_S):
+                return await asyncio.shield(self._looking)
+        except TimeoutError:
+            names = ", ".join(map(str, self._folders))
+            return f"a file system does not answer within {ANSWERS_WITHIN_S:g} s: {names}"
+
+    def look_now(self) -> str | None:
+        """As `look`, but blocking."""
+        for folder in self._folders:
+            try:
+                if trouble := self._trouble_of(folder):
+                    return trouble
+            except OSError as error:
+                return f"{folder} cannot be used: {error.strerror or error}"
+        return None
+
+    def close(self) -> None:
+        """Let go of the thread; one that hangs in the kernel is not waited for."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _trouble_of(self, folder: Path) -> str | None:
+        known = self._devices.get(folder)
+        if known is None and not folder.is_dir():
+            return None  # not made yet
+        device = folder.stat().st_dev
+        if self._devices.setdefault(folder, device) != device:
+            return f"the mount of {folder} is gone: the folder is on another device than before"
+        usage = os.statvfs(folder)
+        size, free = usage.f_blocks * usage.f_frsize, usage.f_bavail * usage.f_frsize
+        if free < reserve_of(size):
+            return f"the disk of {folder} is full: {_bytes(free)} of {_bytes(size)} are free"
+        if usage.f_files and usage.f_favail < _INODES_MIN:
+            return f"the disk of {folder} is full: it has {usage.f_favail} inodes left"
+        _write_to(folder)
+        return None
+
+
+def reserve_of(size: int) -> int:
+    """Return how many bytes must be free on a file system of so many for it to have room."""
+    return min(RESERVE_BYTES_MAX, int(size * RESERVE_SHARE))
+
+
+def _write_to(folder: Path) -> None:
+    path = folder / f".rung-probe-{secrets.token_hex(8)}"
+    try:
+        path.write_bytes(_PROBE)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+
+
+def _bytes(count: int) -> str:
+    size, units = float(count), ["KiB", "MiB", "GiB", "TiB"]
+    while size >= 1024**2 and len(units) > 1:
+        size /= 1024
+        del units[0]
+    return f"{size / 1024:.1f} {units[0]}"
