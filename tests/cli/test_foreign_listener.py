@@ -32,7 +32,14 @@ sys.stdin.read()
 """
 """Holds a data folder as `rung up` does, and is killed."""
 
-LOCAL = {"ledger archive", "ledger export", "ledger import", "ledger show", "ledger tail"}
+LOCAL = {
+    "verify",
+    "ledger archive",
+    "ledger export",
+    "ledger import",
+    "ledger show",
+    "ledger tail",
+}
 """Commands that read the data folder itself."""
 SERVED = {"preview", "service gateway"}
 """Commands that start or need no server."""

@@ -32,7 +32,7 @@ async def test_an_agent_that_cannot_be_started_is_tried_again(
     monkeypatch.setattr(one_machine, "_AGENT_RETRY_S", 0.01)
     monkeypatch.setattr(asyncio, "create_subprocess_exec", short_of_memory)
     with contextlib.closing(DataFolder.open(tmp_path / "data")) as folder:
-        async with one_machine._agent(folder, slots=1, ended=asyncio.Event()):
+        async with _agent(folder):
             process = await started
             assert process.returncode is None
     assert process.returncode is not None
@@ -54,5 +54,43 @@ async def test_an_agent_that_is_refused_for_good_ends_everything(
         DataFolderError, match=r"^the spool is damaged; .*/agent\.log has more"
     )
     with contextlib.closing(DataFolder.open(tmp_path / "data")) as folder, refusal:
-        async with one_machine._agent(folder, slots=1, ended=ended):
+        async with _agent(folder, ended):
             await ended.wait()
+
+
+async def test_an_agent_that_never_joins_ends_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After some failures, with its last words; one that had joined is started for ever."""
+    execute = asyncio.create_subprocess_exec
+    starts: asyncio.Queue[None] = asyncio.Queue()
+
+    async def failing(*_: object, **how: Any) -> asyncio.subprocess.Process:
+        starts.put_nowait(None)
+        return await execute("sh", "-c", "echo 'Error: no disk' >&2; exit 1", **how)
+
+    monkeypatch.setattr(one_machine, "_AGENT_RETRY_S", 0.01)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", failing)
+    ended, joined = asyncio.Event(), asyncio.Event()
+    joined.set()
+    with contextlib.closing(DataFolder.open(tmp_path / "data")) as folder:
+        async with _agent(folder, ended, joined):
+            for _ in range(2 * one_machine._DEATHS_MAX):
+                await starts.get()
+            assert not ended.is_set()
+        ended.clear()
+        with pytest.raises(DataFolderError, match=r"^no disk; .*/agent\.log has more"):
+            async with _agent(folder, ended):
+                await ended.wait()
+
+
+def _agent(
+    folder: DataFolder, ended: asyncio.Event | None = None, joined: asyncio.Event | None = None
+) -> contextlib.AbstractAsyncContextManager[None]:
+    return one_machine._agent(
+        folder,
+        slots=1,
+        ended=ended or asyncio.Event(),
+        joined=joined or asyncio.Event(),
+        umask=0o022,
+    )

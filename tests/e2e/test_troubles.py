@@ -1,6 +1,9 @@
 """What goes wrong on people's machines: each has a message that a person understands."""
 
+import contextlib
+import shutil
 import socket
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ import pytest
 
 from e2e.installation import Installation
 from e2e.user import config, wait_for
+from rung.cli.data_folder import is_running
 
 SINGLE = {"name": "single", "max_length": {"batches": 2}}
 
@@ -173,21 +177,86 @@ def test_a_truncated_ledger_is_refused(installation: Installation) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(120)
-def test_a_damaged_spool_ends_it_with_what_to_do(installation: Installation) -> None:
-    """No `rung up` stays there without an agent; with the file away, all is as before."""
-    installation.down()
-    spool = installation.folder / "agent" / "spool.db"
-    spool.parent.mkdir(exist_ok=True)
-    spool.write_bytes(b"what is no database" * 1000)
-    refused = installation.rung("up", "--port", "0", "--slots", "2", check=False)
+@pytest.mark.timeout(180)
+def test_what_can_be_rebuilt_never_keeps_it_from_training(installation: Installation) -> None:
+    """A damaged spool, damaged series and then a ledger that is gone: set aside, said, rebuilt.
 
-    assert refused.returncode == 6
-    assert f"Error: the agent's spool {spool} cannot be opened" in refused.stderr
-    assert "move it away" in refused.stderr
-    assert "agent.log" in refused.stderr
-    assert "Traceback" not in refused.stderr
-    spool.rename(spool.with_suffix(".away"))
-    installation.up()
+    A detached `rung up` returns once all of it is mended; curves are there as before.
+    """
     calm = installation.submit(_constant("calm"))
     assert installation.ended(calm, 60)["state"] == "completed"
+    path = f"/experiments/{calm}/metrics?kind=validation&name=loss"
+    before = wait_for(lambda: _curves(installation, path), "the curves are there")
+    installation.down()
+    folder = installation.folder
+    (folder / "agent" / "spool.db").write_bytes(b"what is no database" * 1000)
+    for file in (folder / "series").rglob("*.sql"):
+        file.write_bytes(b"what is no table")
+    up = installation.rung("up", "--detach", "--port", "0", "--slots", "2")
+
+    for aside in ("series.damaged-", "agent/spool.db.damaged-"):
+        assert f"Warning: {folder}/{aside}" in up.stderr
+        assert f"Warning: {folder}/{aside}" in installation.rung("status").stdout
+    wait_for(lambda: _curves(installation, path) == before, "the curves are rebuilt")
+    again = installation.submit(_constant("again"))
+    assert installation.ended(again, 60)["state"] == "completed"
+    installation.down()
+    shutil.rmtree(folder / "ledger")
+    up = installation.rung("up", "--detach", "--port", "0", "--slots", "2")
+    assert up.stderr.count("series.damaged-") == 2
+    other = installation.submit(_constant("other"))
+    assert installation.ended(other, 60)["state"] == "completed"
+
+
+def _curves(installation: Installation, path: str) -> Any:
+    found = installation.get_or_none(path)
+    return found and found["curves"]
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(120)
+def test_a_detached_one_says_why_it_cannot_stay(installation: Installation) -> None:
+    """An agent that is refused: no success is reported before that is known."""
+    installation.down()
+    with contextlib.closing(sqlite3.connect(installation.folder / "agent" / "spool.db")) as db, db:
+        db.execute("UPDATE mark SET value = '99' WHERE name = 'layout'")
+    refused = installation.rung("up", "--detach", "--port", "0", "--slots", "2", check=False)
+
+    assert refused.returncode == 6
+    assert refused.stdout == ""
+    assert "was written by a newer Rung" in refused.stderr
+    assert "agent.log" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert not is_running(installation.folder)
+
+
+PRIVATE = """
+import os
+from rung import core
+open(MARK, "w").close()
+with core.init() as context:
+    with context.checkpoint.store_path(steps_completed=1) as (path, _):
+        (path / "weights").write_text("x")
+    context.train.report_validation_metrics(steps_completed=1, metrics={"loss": 1.0})
+"""
+
+
+@pytest.mark.e2e
+def test_what_it_writes_is_its_owners_alone(installation: Installation) -> None:
+    """All that lies in the data folder; what a script writes elsewhere is as its user wants it."""
+    mark = installation.folder.parent / "mark"
+    done = _script(installation, "private", PRIVATE.replace("MARK", repr(str(mark))))
+    assert done["state"] == "completed"
+    assert mark.stat().st_mode & 0o777 == 0o644
+    folder = installation.folder
+    checkpoints = folder / "objects" / "checkpoints"
+    users = (checkpoints, folder / "agent" / "code")  # modes as the user has them, behind Rung's
+    (folder / "private.yaml").unlink()  # by this test
+    open_to_others = [
+        path
+        for path in folder.rglob("*")
+        if not (any(map(path.is_relative_to, users)) or path.is_symlink())
+        and path.stat().st_mode & 0o077
+    ]
+    assert open_to_others == []
+    assert list(checkpoints.rglob("weights"))

@@ -94,9 +94,9 @@ def locked(path: Path) -> Iterator[None]:
         DataFolderError: the folder cannot be written, or another process holds the lock.
     """
     path = path.expanduser().absolute()
-    with made(path):
+    with made(path), private():
         lock = _take_lock(path)
-    with lock:
+    with lock, private():
         _check_version(path)
         yield
 
@@ -260,7 +260,7 @@ def _check_version(path: Path) -> None:
         return
     if not (text.isascii() and text.isdigit()):
         raise DataFolderError(
-            f"{file} says {text!r}, which is no version: is {path} a data folder?"
+            f'{file} says "{text}", which is no version: is {path} a data folder?'
         )
     if int(text) > LAYOUT_VERSION:
         raise DataFolderError(

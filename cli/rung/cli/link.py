@@ -46,6 +46,8 @@ PATIENCE_S: Final = 3.0
 """How long a command goes on trying while nobody answers."""
 PATIENCE_FOLLOWING_S: Final = 60.0
 """How long one that follows does; a restart of the server is no reason to leave."""
+TIMEOUT_S: Final = 120.0
+"""How long a command waits for one answer; audits take long."""
 
 
 class Link(NamedTuple):
@@ -57,11 +59,18 @@ class Link(NamedTuple):
     json: bool
     """Whether to print JSON."""
 
-    def client(self, patience_s: float = PATIENCE_S) -> "AsyncClient":
-        """Return a client of it."""
+    def client(
+        self, patience_s: float = PATIENCE_S, timeout_s: float = TIMEOUT_S
+    ) -> "AsyncClient":
+        """Return a client of it.
+
+        Args:
+            patience_s: how long it retries while there is no answer.
+            timeout_s: how long it waits for one answer.
+        """
         from rung.client import AsyncClient  # noqa: PLC0415 - a quarter of a second
 
-        return AsyncClient(locate=self._locate, patience_s=patience_s)
+        return AsyncClient(locate=self._locate, patience_s=patience_s, timeout_s=timeout_s)
 
     def _locate(self) -> "Location":
         """Find the server: by its address, or by what the data folder says at this moment."""

@@ -34,6 +34,7 @@ from rung.ledger.seals import FILE as KEY_FILE
 from rung.ledger.seals import SealKey
 from rung.metrics.embedded import SET_ASIDE as SERIES_SET_ASIDE
 from rung.metrics.recovery import Recovery
+from rung.metrics.service import NAME as METRICS
 from rung.metrics.store import SeriesStore
 from rung.objects import FolderStore
 from rung.objects.name import INCOMING
@@ -184,8 +185,14 @@ class _Joins:
 
 
 async def _caught_up() -> None:
-    """Return once every service has folded what the ledger held when it started."""
-    while await VITALS.readiness():  # noqa: ASYNC110 - it looks at many loops
+    """Return once every service has folded what the ledger held when it started.
+
+    Curves and logs may come later: they are rebuilt while trials train.
+    """
+    while True:
+        behind = await VITALS.behind()
+        if all(line.startswith(f"{METRICS}/") for line in behind):
+            return
         await asyncio.sleep(_LOOK_S)
 
 
@@ -286,6 +293,10 @@ async def _start_agent(
 def _refusal(log: Path) -> DataFolderError:
     """Return what an agent said at its end, as an error."""
     said = log.read_text(errors="replace").strip().rpartition("\n")[2].removeprefix("Error: ")
+    if not said:
+        return DataFolderError(
+            f"the agent ended and could not write why to {log}: is the disk full?"
+        )
     return DataFolderError(f"{said}; {log} has more")
 
 

@@ -10,6 +10,8 @@ from rung.cli.output import local_time, print_facts, print_json, print_table, pr
 if TYPE_CHECKING:
     from rung.client import Agent, DeadLetter, QueueItem, Status
 
+_ANSWER_S: Final = 10.0
+"""How long to wait for an answer; a server that is stopped gives none."""
 _HERE: Final = frozenset({"joined", "suspended", "draining"})
 """States of agents that live."""
 _LETTERS: Final = 5
@@ -25,7 +27,7 @@ async def status(link: Link) -> None:
     With --json: the API's status, with `agents`, `queue` and the newest dead letters (`letters`)
     besides. Exit code 3: it does not run.
     """
-    async with link.client(patience_s=0.5) as client:
+    async with link.client(patience_s=0.5, timeout_s=_ANSWER_S) as client:
         found = await client.status()
         agents = (await client.agents()).items
         queue = await client.queue()

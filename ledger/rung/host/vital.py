@@ -114,7 +114,12 @@ class Vitals:
         if not self._ran:
             found.append("no loop runs yet")
         found += await self.problems()
-        return found + [line for pulse in self._all for line in pulse.unready()]
+        return found + await self.behind()
+
+    async def behind(self) -> list[str]:
+        """Return which loops have not folded yet what the ledger held when they began."""
+        await self.look()
+        return [line for pulse in self._all for line in pulse.unready()]
 
     async def problems(self) -> list[str]:
         """Return what the checks of this process find wrong, nothing if all is well."""

@@ -139,7 +139,7 @@ class SpoolFile:
     def _set_aside(self, why: str) -> None:
         """Rename the file and what belongs to it; may be killed at any moment."""
         self._mark.touch()
-        at = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+        at = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
         aside = self.path.with_name(f"{self.path.name}.{SET_ASIDE}-{at}")
         for suffix in _SUFFIXES:
             with contextlib.suppress(FileNotFoundError):

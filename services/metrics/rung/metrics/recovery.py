@@ -15,6 +15,7 @@ from typing import Final
 
 import structlog
 
+from rung.events import LedgerError
 from rung.ledger import Ledger
 from rung.metrics.config import Settings
 from rung.metrics.errors import SeriesDamaged, SeriesError, SeriesLocked
@@ -88,8 +89,13 @@ class Recovery:
             if damaged.done():
                 return damaged.result()
             await serving
+        except LedgerError:
+            raise
         except SeriesError as error:
             return error
+        except Exception as error:  # noqa: BLE001 - whatever it is, the rest of the process goes on
+            _log.exception("the series failed in an unknown way")
+            return SeriesError(f"{type(error).__name__}: {error}")
         finally:
             for task in tasks:
                 task.cancel()
@@ -110,7 +116,7 @@ class Recovery:
             return False
         self._renamed.append(now)
         try:
-            aside = await self._store.set_aside(f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
+            aside = await self._store.set_aside(f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}")
         except SeriesDamaged:
             return False
         _log.error(
