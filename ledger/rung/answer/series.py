@@ -45,7 +45,13 @@ class LogLine(Struct, kw_only=True):
     trial_id: str
     run: int
     rank: int
-    stream: str
+    stream: Annotated[
+        str,
+        Meta(
+            description="stdout, stderr; platform: said by Rung; dropped: says how many lines are "
+            "missing at this place"
+        ),
+    ]
     level: str
     time_ms: int
     text: str

@@ -44,7 +44,14 @@ from rung.events.experiment import (
     ResumeRequested,
     SearchPlanned,
 )
-from rung.events.metric import AgentBeat, LogsPrinted, MessageRejected, MetricsReported
+from rung.events.metric import (
+    AgentBeat,
+    LogsDeleted,
+    LogsDropped,
+    LogsPrinted,
+    MessageRejected,
+    MetricsReported,
+)
 from rung.events.topic import TOPICS
 from rung.events.trial import (
     RunEnded,
@@ -103,6 +110,8 @@ Payload = (
     | AllocationDropped
     | MetricsReported
     | LogsPrinted
+    | LogsDropped
+    | LogsDeleted
     | AgentBeat
     | MessageRejected
 )

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from rung.events import topic
+from rung.events.errors import LedgerError
 
 FLEETING: Final = frozenset({topic.HEARTBEATS})
 """Topics of which nobody misses what was removed: reading them below their start begins at it."""
@@ -82,6 +83,17 @@ class Ledger(Protocol):
         """Return the position that the next record will get."""
         ...
 
+    async def trim(self, topic: str, partition: int, position: int) -> None:
+        """Remove the records before a position for good; `start` returns it then.
+
+        Nothing happens where they are removed already. Others append and read meanwhile.
+
+        Raises:
+            LedgerError: the position lies beyond the end, or the ledger cannot remove records;
+                nothing was removed.
+        """
+        ...
+
     def follow(self, topic: str, partition: int, position: int) -> AsyncIterator[Sequence[Record]]:
         """Yield batches of records from `position` on, for ever, as they are appended.
 
@@ -109,3 +121,15 @@ class Ledger(Protocol):
     async def close(self) -> None:
         """Finish pending appends and let go of the ledger."""
         ...
+
+
+def check_trim(topic: str, partition: int, position: int, end: int) -> None:
+    """Refuse to remove what is not there yet.
+
+    Raises:
+        LedgerError: the position lies beyond the end.
+    """
+    if position > end:
+        raise LedgerError(
+            f"{topic}/{partition} ends at {end}: it cannot be trimmed to position {position}"
+        )

@@ -19,8 +19,8 @@ from rung.events import TOPICS, EventTooLarge, partition_of, topic
 from rung.events.errors import LedgerDamaged, LedgerError, LedgerMissing, LedgerUnavailable
 from rung.ledger.doorbell import Ringer, sweep
 from rung.ledger.failure import explain
-from rung.ledger.port import Draft, Record
-from rung.ledger.reader import Reader, read_end, read_records, read_start
+from rung.ledger.port import Draft, Record, check_trim
+from rung.ledger.reader import Reader, read_end, read_records, read_start, read_trimmed
 from rung.ledger.schema import (
     PARTITIONS_MAX,
     POSITIONS_MAX,
@@ -41,6 +41,15 @@ VALUE_BYTES_MAX: Final = 64 << 20
 _BATCH: Final = 1000
 _DOORBELLS: Final = "doorbells"
 _ANNOUNCE: Final = "UPDATE ledger SET value = value + 1 WHERE name = 'doorbells'"
+
+
+_TRIM: Final = """
+INSERT INTO ledger VALUES (?, ?) ON CONFLICT (name) DO UPDATE
+SET value = max(CAST(value AS INTEGER), CAST(excluded.value AS INTEGER))
+"""
+_TRIM_RECORDS: Final = 64
+_DELETE: Final = "DELETE FROM records WHERE id >= ? AND id < ?"
+_OLDEST: Final = "SELECT min(id) FROM records WHERE id >= ? AND id < ?"
 
 
 class _About(NamedTuple):
@@ -138,6 +147,22 @@ class SqliteLedger:
         """Return the position that the next record will get."""
         first = self._first(topic, partition)
         return await self._reader.run(functools.partial(read_end, first=first))
+
+    async def trim(self, topic: str, partition: int, position: int) -> None:
+        """Remove the records before a position; their space is used again.
+
+        That they are removed is on disk first; then they are deleted in transactions of
+        some milliseconds each, between which others write. What a crash leaves of them the next
+        trim deletes.
+        """
+        first = self._first(topic, partition)
+        check_trim(topic, partition, position, await self.end(topic, partition))
+        await self._write((), 0, (_TRIM, (f"trimmed/{first}", str(position))))
+        oldest, end = await self._reader.run(functools.partial(_removed, first=first))
+        while oldest < end:
+            until = min(oldest + _TRIM_RECORDS, end)
+            await self._write((), 0, (_DELETE, (first + oldest, first + until)))
+            oldest = until
 
     async def follow(
         self, topic: str, partition: int, position: int
@@ -296,3 +321,10 @@ def _prepare(path: Path, partitions: int | None) -> _About:
     }
     names = {first: (name, part) for name, at in firsts.items() for part, first in enumerate(at)}
     return _About(path, found["id"], count, firsts, names)
+
+
+def _removed(database: sqlite3.Connection, first: int) -> tuple[int, int]:
+    """Return the positions from which and up to which a stream's records are to be deleted."""
+    end = read_trimmed(database, first)
+    found: tuple[int | None] = database.execute(_OLDEST, (first, first + end)).fetchone()
+    return end if found[0] is None else found[0] - first, end

@@ -129,8 +129,9 @@ async def _keep(
 
 async def _retain(store: SeriesStore, settings: Settings) -> None:
     """Have old rows dropped, by ClickHouse itself where it can, else now and then."""
-    kept = {"metrics": settings.metrics_days, "logs": settings.logs_days}
-    days = {table: number for table, number in kept.items() if number is not None}
+    days: dict[str, int | None] = {"logs": settings.logs_days}
+    if settings.metrics_days is not None:
+        days["metrics"] = settings.metrics_days
     while days:
         for table, number in list(days.items()):
             now_ms = int(time.time() * 1_000)
