@@ -12,6 +12,7 @@ import pytest
 from rung.agent.config import EXIT_REFUSED
 from rung.cli import one_machine
 from rung.cli.data_folder import DataFolder, DataFolderError
+from rung.cli.log_limits import LogLimits
 
 
 async def test_an_agent_that_cannot_be_started_is_tried_again(
@@ -32,7 +33,7 @@ async def test_an_agent_that_cannot_be_started_is_tried_again(
     monkeypatch.setattr(one_machine, "_AGENT_RETRY_S", 0.01)
     monkeypatch.setattr(asyncio, "create_subprocess_exec", short_of_memory)
     with contextlib.closing(DataFolder.open(tmp_path / "data")) as folder:
-        async with one_machine._agent(folder, slots=1, ended=asyncio.Event()):
+        async with one_machine._agent(folder, slots=1, limits=LogLimits(), ended=asyncio.Event()):
             process = await started
             assert process.returncode is None
     assert process.returncode is not None
@@ -54,5 +55,5 @@ async def test_an_agent_that_is_refused_for_good_ends_everything(
         DataFolderError, match=r"^the spool is damaged; .*/agent\.log has more"
     )
     with contextlib.closing(DataFolder.open(tmp_path / "data")) as folder, refusal:
-        async with one_machine._agent(folder, slots=1, ended=ended):
+        async with one_machine._agent(folder, slots=1, limits=LogLimits(), ended=ended):
             await ended.wait()

@@ -4,11 +4,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ledger.conformance import TrimmingConformance, draft
+from ledger.conformance import CutConformance, TrimmingConformance, draft
 from rung.ledger import Ledger, MemoryLedger
 
 
-class TestMemoryLedger(TrimmingConformance):
+class TestMemoryLedger(TrimmingConformance, CutConformance):
     """Holds the ledger in memory to what all adapters do."""
 
     @pytest.fixture

@@ -8,13 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from ledger.conformance import DurableConformance, Opener, TrimmingConformance
+from ledger.conformance import (
+    DurableConformance,
+    DurableCutConformance,
+    Opener,
+    TrimmingConformance,
+)
 from rung.events import TOPICS, partition_of, topic
 from rung.ledger import Draft, Ledger, SqliteLedger
 
 
 @pytest.mark.ledger
-class TestSqliteLedger(DurableConformance, TrimmingConformance):
+class TestSqliteLedger(DurableConformance, TrimmingConformance, DurableCutConformance):
     """Holds the SQLite adapter to what all adapters do."""
 
     @pytest.fixture

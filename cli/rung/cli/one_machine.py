@@ -17,12 +17,14 @@ from rung.agent.config import EXIT_REFUSED
 from rung.checkpoint_gc.service import serve as serve_checkpoint_gc
 from rung.cli.data_folder import DataFolder, DataFolderError
 from rung.cli.deciders import audit_all
+from rung.cli.log_limits import LogLimits
 from rung.gateway.service import serve as serve_gateway
 from rung.host.journal import bind
 from rung.host.observed_ledger import ObservedLedger
 from rung.host.observed_store import ObservedStore
 from rung.host.vital import VITALS
 from rung.ledger import SqliteLedger
+from rung.metrics.config import Settings as MetricsSettings
 from rung.metrics.service import serve as serve_metrics
 from rung.metrics.store import SeriesStore
 from rung.objects import FolderStore
@@ -56,7 +58,11 @@ def listen(port: int) -> socket.socket:
 
 
 async def run(
-    folder: DataFolder, listener: socket.socket, slots: int | None, started: Callable[[], None]
+    folder: DataFolder,
+    listener: socket.socket,
+    slots: int | None,
+    started: Callable[[], None],
+    limits: LogLimits = LogLimits(),  # noqa: B008 - never changed
 ) -> None:
     """Run every service and the agent until SIGTERM or SIGINT, then go down in good order.
 
@@ -65,6 +71,7 @@ async def run(
         listener: where the gateway answers.
         slots: how many the agent offers; as many as the machine has, if not given.
         started: called once the gateway answers.
+        limits: how much of what trials print is kept.
 
     Raises:
         RungError: the folder's ledger or series cannot be opened, a service failed, or the agent
@@ -86,7 +93,7 @@ async def run(
                     serve_searcher(ledger),
                     serve_scheduler(ledger),
                     serve_checkpoint_gc(ledger, store),
-                    serve_metrics(ledger, series),
+                    serve_metrics(ledger, series, MetricsSettings(logs_days=limits.keep_days)),
                     serve_gateway(
                         ledger,
                         store,
@@ -98,7 +105,7 @@ async def run(
                     ),
                 )
             ]
-            async with _agent(folder, slots, ended=stop):
+            async with _agent(folder, slots, limits, ended=stop):
                 await stop.wait()
                 VITALS.stopping = True
             for service in services:
@@ -110,7 +117,7 @@ async def run(
 
 @contextlib.asynccontextmanager
 async def _agent(
-    folder: DataFolder, slots: int | None, *, ended: asyncio.Event
+    folder: DataFolder, slots: int | None, limits: LogLimits, *, ended: asyncio.Event
 ) -> AsyncIterator[None]:
     """Keep one agent running: started again when it dies, stopped at the end.
 
@@ -121,7 +128,7 @@ async def _agent(
         reading, writing = os.pipe()
         pipe.callback(os.close, reading)
         pipe.callback(os.close, writing)
-        keeper = asyncio.create_task(_keep_agent(folder, slots, reading))
+        keeper = asyncio.create_task(_keep_agent(folder, slots, limits, reading))
         keeper.add_done_callback(lambda _: ended.set())
         try:
             yield
@@ -131,10 +138,12 @@ async def _agent(
                 await keeper
 
 
-async def _keep_agent(folder: DataFolder, slots: int | None, parent_pipe: int) -> None:
+async def _keep_agent(
+    folder: DataFolder, slots: int | None, limits: LogLimits, parent_pipe: int
+) -> None:
     while True:
         try:
-            process = await _start_agent(folder, slots, parent_pipe)
+            process = await _start_agent(folder, slots, limits, parent_pipe)
         except OSError as error:  # no memory, no space for its log
             _log.error("agent not started", error=str(error), starting_again_in_s=_AGENT_RETRY_S)
             await asyncio.sleep(_AGENT_RETRY_S)
@@ -150,13 +159,15 @@ async def _keep_agent(folder: DataFolder, slots: int | None, parent_pipe: int) -
 
 
 async def _start_agent(
-    folder: DataFolder, slots: int | None, parent_pipe: int
+    folder: DataFolder, slots: int | None, limits: LogLimits, parent_pipe: int
 ) -> asyncio.subprocess.Process:
     """Start the agent; it notices by the pipe's end of file when this process is gone."""
     arguments = ["--ledger", str(folder.ledger), "--objects", folder.objects.as_uri()]
     arguments += ["--folder", str(folder.agent), "--parent-pipe", str(parent_pipe)]
     if slots is not None:
         arguments += ["--slots", str(slots)]
+    if limits.max_bytes is not None:
+        arguments += ["--logs-max-bytes", str(limits.max_bytes)]
     with (folder.log / "agent.log").open("ab") as log:
         return await asyncio.create_subprocess_exec(
             sys.executable,

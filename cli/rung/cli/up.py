@@ -11,7 +11,9 @@ from typing import IO, Final
 
 import click
 
+from rung.agent.size import Size
 from rung.cli.data_folder import DataFolder, Server, default_path, made, read_server
+from rung.cli.log_limits import LogLimits
 from rung.cli.output import print_json_line
 from rung.events import RungError
 
@@ -34,15 +36,37 @@ _SAY_S: Final = 15.0
     type=click.IntRange(1, 1024),
     help="Slots of the CPU to offer, and no GPU. [a slot a GPU, or else a slot a core]",
 )
+@click.option(
+    "--logs-max-bytes",
+    type=Size(),
+    envvar="RUNG_LOGS_MAX_BYTES",
+    help="How much of a run's log is stored, whatever an experiment asks for. [64MiB]",
+)
+@click.option(
+    "--logs-keep-days",
+    type=click.IntRange(0, 36_500),
+    envvar="RUNG_LOGS_KEEP_DAYS",
+    help="Days after which printed lines are deleted; 0: never. [as it was set before]",
+)
 @click.option("--detach", is_flag=True, help="Return once it runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print address, data folder and process.")
-def up(data: Path | None, port: int, slots: int | None, *, detach: bool, as_json: bool) -> None:
+def up(  # noqa: PLR0913 - one for each option
+    data: Path | None,
+    port: int,
+    slots: int | None,
+    logs_max_bytes: int | None,
+    logs_keep_days: int | None,
+    *,
+    detach: bool,
+    as_json: bool,
+) -> None:
     """Start Rung on this machine: services, ledger, agent and page."""
     path = (data or default_path()).expanduser().absolute()
+    limits = LogLimits(logs_max_bytes, logs_keep_days)
     if detach:
-        _say(path, _detach(path, port, slots), as_json=as_json)
+        _say(path, _detach(path, port, slots, limits), as_json=as_json)
     else:
-        _serve(path, port, slots, as_json=as_json)
+        _serve(path, port, slots, limits, as_json=as_json)
 
 
 def _say(path: Path, server: Server, *, as_json: bool) -> None:
@@ -53,7 +77,7 @@ def _say(path: Path, server: Server, *, as_json: bool) -> None:
         click.echo(f"Rung runs on {path}; the page: {server.url}/#token={server.token}")
 
 
-def _serve(path: Path, port: int, slots: int | None, *, as_json: bool) -> None:
+def _serve(path: Path, port: int, slots: int | None, limits: LogLimits, *, as_json: bool) -> None:
     # Imported here, so that `rung --help` does not pay for the services.
     from rung.cli.one_machine import listen, run  # noqa: PLC0415 - see above
     from rung.host.journal import log_to  # noqa: PLC0415 - see above
@@ -72,7 +96,7 @@ def _serve(path: Path, port: int, slots: int | None, *, as_json: bool) -> None:
                 click.echo("Ctrl-C, or `rung down`, stops it; nothing is lost.")
 
         with VITALS.measured("rung"):
-            asyncio.run(run(folder, listener, slots, started))
+            asyncio.run(run(folder, listener, slots, started, limits))
     except BaseExceptionGroup as group:
         # A task group collects what its services raised; people want the first reason.
         refused = group.subgroup(RungError)
@@ -95,7 +119,7 @@ def _for_its_owner(file: Path) -> IO[bytes]:
     return os.fdopen(handle, "wb")
 
 
-def _detach(path: Path, port: int, slots: int | None) -> Server:
+def _detach(path: Path, port: int, slots: int | None, limits: LogLimits) -> Server:
     """Start `rung up` in a session of its own and wait until it answers, however long it takes.
 
     Killed while it folds a large ledger, it would begin anew the next time.
@@ -105,6 +129,10 @@ def _detach(path: Path, port: int, slots: int | None) -> Server:
     """
     command = [sys.executable, "-m", "rung.cli", "up", "--data", str(path), "--port", str(port)]
     command += ["--slots", str(slots)] if slots else []
+    if limits.max_bytes is not None:
+        command += ["--logs-max-bytes", str(limits.max_bytes)]
+    if limits.keep_days is not None:
+        command += ["--logs-keep-days", str(limits.keep_days)]
     said = path / "up.out"
     with made(path):
         output = _for_its_owner(said)

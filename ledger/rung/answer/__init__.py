@@ -46,6 +46,8 @@ from rung.answer.series import (
     ExperimentCurves,
     LogLine,
     LogPage,
+    LogsCollected,
+    LogsOf,
     MetricName,
     TrialCurve,
 )
@@ -77,6 +79,8 @@ __all__ = [
     "Health",
     "LogLine",
     "LogPage",
+    "LogsCollected",
+    "LogsOf",
     "MetricName",
     "MoveAsked",
     "Plan",
