@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from rung.events.allocation import (
     AllocationLost,
     AllocationReleased,
 )
-from rung.events.metric import AgentBeat, LogsPrinted
+from rung.events.metric import AgentBeat, LogsDropped, LogsPrinted
 from rung.events.trial import TrialExited, TrialStarted
 from rung.ledger import SqliteLedger
 from servers.process import wait_until_stopped
@@ -256,6 +257,7 @@ async def test_killed_agent(node: Rig) -> None:
         pid = await _pid_of(node, allocation)
         process.kill()
         process.wait()
+        died_s = time.time()
         await eventually(lambda: not alive(pid))
     with _process(node) as process:
         joined = await node.until(AgentJoined, count=2)
@@ -266,6 +268,12 @@ async def test_killed_agent(node: Rig) -> None:
         assert await asyncio.to_thread(process.wait) == 0
     assert (await node.ended_run(allocation)).rows == [("validation", 1, {"loss": 1.0})]
     assert len(await node.until(AgentLeft)) == 1
+    marks = [event.data for event in await node.events() if isinstance(event.data, LogsDropped)]
+    trial_id, run = allocation.rpartition(".")[::2]
+    assert [(mark.trial_id, mark.run, mark.reason) for mark in marks] == [
+        (trial_id, int(run), "killed")
+    ], "of the run that was killed, and of that one alone"
+    assert abs(marks[0].time_ms / 1000 - died_s) < 60
 
 
 async def test_leftovers_of_a_killed_tree(node: Rig) -> None:

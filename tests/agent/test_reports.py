@@ -1,5 +1,6 @@
 """What a run says, in batches that every ledger takes."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from rung.agent.reports import Reports
 from rung.core.protocol import REPORT_BYTES_MAX, Reported, encoder
 from rung.events import Payload
-from rung.events.metric import LogsPrinted, MetricsReported
+from rung.events.metric import LogsDropped, LogsPrinted, MetricsReported
 from rung.events.trial import MetricValue, RunSpec
 
 KAFKAS_OWN = 1 << 20
@@ -31,10 +32,9 @@ def kept() -> Kept:
     return Kept()
 
 
-@pytest.fixture
-def reports(kept: Any) -> Reports:
-    """Give the reports of a run."""
-    spec = RunSpec(
+def spec_of(config: dict[str, Any]) -> RunSpec:
+    """Return a run of an experiment."""
+    return RunSpec(
         experiment_id="e",
         trial_id="e.0",
         trial_index=0,
@@ -45,9 +45,14 @@ def reports(kept: Any) -> Reports:
         time_metric="batches",
         restore=[],
         code_digest=None,
-        config={},
+        config=config,
     )
-    return Reports(kept, spec)
+
+
+@pytest.fixture
+def reports(kept: Any) -> Reports:
+    """Give the reports of a run."""
+    return Reports(kept, spec_of({}))
 
 
 async def test_large_metrics_go_in_several_batches(reports: Reports, kept: Kept) -> None:
@@ -82,3 +87,37 @@ async def test_the_largest_report_fits(reports: Reports, kept: Kept) -> None:
     reports.close()
     assert len(kept.payloads) == 2
     assert max(len(encoder.encode(batch)) for batch in kept.payloads) < KAFKAS_OWN - 1000
+
+
+async def test_a_log_has_its_beginning_a_mark_and_its_end(kept: Any) -> None:
+    """A run that prints without end stores what it may, says so at once, and how it ended."""
+    reports = Reports(kept, spec_of({"logs": {"keep_days": 7}}), 100_000)
+    for number in range(50):
+        reports.printed_out([f"{number} {line}" for line in range(1000)], rank=0)
+    reports.flush()
+    live = [it.lines[-1] for it in kept.payloads if isinstance(it, LogsPrinted)][-1]
+    assert (live.stream, live.level) == ("platform", "warning")
+    assert "has reached its limit of 100,000 bytes (logs.max_bytes)" in live.text
+    reports.printed_err(["Traceback (most recent call last):", "ValueError: no"], rank=0)
+    reports.close()
+    assert sum(len(encoder.encode(it)) for it in kept.payloads) < 110_000
+    assert kept.payloads[0].lines[0].text == "0 0"
+    assert kept.payloads[-1].lines[-1].text == "ValueError: no"
+    (mark,) = (it for it in kept.payloads if isinstance(it, LogsDropped))
+    stored = sum(len(it.lines) for it in kept.payloads if isinstance(it, LogsPrinted))
+    assert (mark.reason, mark.lines) == ("quota", 50_000 + 3 - stored)
+    assert kept.payloads.index(mark) not in {0, len(kept.payloads) - 1}
+    assert {it.keep_days for it in kept.payloads} == {7}
+
+
+async def test_lines_that_came_too_fast_follow_by_themselves(kept: Any) -> None:
+    """Nobody has to print more for that."""
+    reports = Reports(kept, spec_of({}), 1 << 30)
+    for number in range(300):
+        reports.printed_out([f"{number} {'x' * 60_000}"], rank=0)
+    async with asyncio.timeout(10):
+        while not any(isinstance(it, LogsDropped) for it in kept.payloads):  # noqa: ASYNC110 - a timer
+            await asyncio.sleep(0.05)
+        while kept.payloads[-1].lines[-1].text[:3] != "299":  # noqa: ASYNC110 - a timer
+            await asyncio.sleep(0.05)
+    reports.close()

@@ -12,6 +12,7 @@ import pytest
 from rung.agent.config import EXIT_REFUSED
 from rung.cli import one_machine
 from rung.cli.data_folder import DataFolder, DataFolderError
+from rung.cli.up_options import UpOptions
 
 
 async def test_an_agent_that_cannot_be_started_is_tried_again(
@@ -89,7 +90,7 @@ def _agent(
 ) -> contextlib.AbstractAsyncContextManager[None]:
     return one_machine._agent(
         folder,
-        slots=1,
+        UpOptions(port=0, slots=1),
         ended=ended or asyncio.Event(),
         joined=joined or asyncio.Event(),
         umask=0o022,

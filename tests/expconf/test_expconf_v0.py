@@ -63,7 +63,7 @@ MODELS: Final[dict[str, type[Section]]] = {
 
 OUR_FIELDS: Final = {
     # What Determined has a launcher's command line for, and what it has nothing for.
-    "experiment": {"distributed", "hang_timeout"},
+    "experiment": {"distributed", "hang_timeout", "logs"},
     # Bit for bit on GPUs, too.
     "reproducibility": {"deterministic"},
     # How long a trial trains is said in one way by every method.

@@ -10,8 +10,8 @@ import pytest
 from gateway.client import Client
 from gateway.conftest import World
 from gateway.scenario import EXPERIMENT, play
-from rung.events import RungError
-from rung.events.metric import LogLine, LogsPrinted, MetricRow, MetricsReported
+from rung.events import Event, RungError, decode
+from rung.events.metric import LogLine, LogsDeleted, LogsPrinted, MetricRow, MetricsReported
 from rung.gateway.series import Point, Series
 from rung.metrics import SeriesStore, open_series
 from rung.metrics.address import PASSWORD
@@ -31,6 +31,16 @@ class Line:
     level: str
     time_ms: int
     text: str
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much a trial printed."""
+
+    experiment_id: str
+    trial_id: str
+    lines: int
+    size_bytes: int
 
 
 class Kept:
@@ -86,6 +96,11 @@ class Kept:
         if after == "bad":
             raise ValueError("after is 'bad': give the cursor that came with the page before")
         return [Line(TRIAL, 1, 0, "stdout", "info", 10, "hello")], "next"
+
+    async def log_sizes(self, experiment_id: str | None, before_ms: int) -> Sequence[Sizes]:
+        """Return what two trials printed."""
+        self.asked = {"experiment_id": experiment_id, "before_ms": before_ms}
+        return [Sizes(EXPERIMENT, TRIAL, 3, 30), Sizes(EXPERIMENT, f"{EXPERIMENT}.1", 1, 5)]
 
 
 def test_store_of_the_metrics_service_fits(tmp_path: Path) -> None:
@@ -153,6 +168,35 @@ async def test_lines(kept: Kept, client: Client) -> None:
     await client.get(f"/experiments/{EXPERIMENT}/logs")
     assert (kept.asked["trial_id"], kept.asked["limit"]) == (None, 200)
     assert kept.asked["order"] == "oldest"
+
+
+async def test_lines_are_deleted_by_a_fact(kept: Kept, world: World, client: Client) -> None:
+    """A dry run writes nothing; a deletion is one fact for each trial, with who asked for it."""
+
+    async def facts() -> list[Event]:
+        found = []
+        for partition in range(world.ledger.partitions("logs")):
+            records = await world.ledger.read("logs", partition, 0, 100)
+            found += [decode(record.value) for record in records]
+        return [event for event in found if isinstance(event.data, LogsDeleted)]
+
+    path = f"/logs/collect?experiment={EXPERIMENT}&before=5000"
+    said = (await client.call("POST", f"{path}&dry_run=true")).json
+    assert await facts() == []
+    item = {"experiment_id": EXPERIMENT, "trials": 2, "lines": 4, "size_bytes": 35}
+    whole = {"before_ms": 5000, "items": [item], "lines": 4, "size_bytes": 35}
+    assert said == whole | {"dry_run": True}
+    said = (await client.call("POST", path)).json
+    assert said == whole | {"dry_run": False}
+    assert kept.asked == {"experiment_id": EXPERIMENT, "before_ms": 5000}
+    written = {event.data.trial_id: event for event in await facts()}  # type: ignore[union-attr]
+    assert written[TRIAL].data == LogsDeleted(
+        experiment_id=EXPERIMENT, trial_id=TRIAL, before_ms=5000, lines=3, size_bytes=30
+    )
+    assert {event.actor for event in written.values()} == {"token"}
+    assert len(written) == 2
+    refused = await client.call("POST", "/logs/collect")
+    assert (refused.status, refused.json["errors"][0]["path"]) == (400, "before")
 
 
 @pytest.mark.parametrize(

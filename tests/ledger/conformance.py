@@ -10,6 +10,7 @@ import pytest
 from rung.events import (
     LedgerDamaged,
     LedgerError,
+    LedgerTrimmed,
     LedgerUnavailable,
     partition_of,
     topic,
@@ -451,3 +452,64 @@ class DurableConformance(LedgerConformance):
         assert values == [b"%d" % number for number in range(30)]
         await one.close()
         await two.close()
+
+
+class CutConformance:
+    """Holds for a ledger from which the oldest records can be removed."""
+
+    async def test_trimmed_records_are_gone(self, ledger: Ledger) -> None:
+        """Those before a position are removed; positions go on, others are as they were."""
+        at = partition_of("k", 4)
+        await ledger.append([draft("k", b"%d" % n, topic.LOGS) for n in range(300)])
+        await ledger.append([draft("k", b"other")])
+        await ledger.trim(topic.LOGS, at, 200)
+        await ledger.trim(topic.LOGS, at, 150)
+        assert await ledger.start(topic.LOGS, at) == 200
+        assert await ledger.end(topic.LOGS, at) == 300
+        kept = await ledger.read(topic.LOGS, at, 200, 1000)
+        assert [record.value for record in kept] == [b"%d" % n for n in range(200, 300)]
+        for position in (0, 199):
+            with pytest.raises(LedgerTrimmed) as trimmed:
+                await ledger.read(topic.LOGS, at, position, 10)
+            assert trimmed.value.first == 200
+            with pytest.raises(LedgerTrimmed):
+                await anext(ledger.follow(topic.LOGS, at, position))
+        assert await read_all(ledger, topic.EXPERIMENTS, at) == [
+            Record(topic.EXPERIMENTS, at, 0, "k", b"other")
+        ]
+
+    async def test_a_partition_trimmed_to_its_end_goes_on(self, ledger: Ledger) -> None:
+        """Its next record gets the next position; what is not there yet cannot be removed."""
+        at = partition_of("k", 4)
+        await ledger.append([draft("k", name=topic.LOGS)] * 3)
+        with pytest.raises(LedgerError, match="ends at 3: it cannot be trimmed to position 4"):
+            await ledger.trim(topic.LOGS, at, 4)
+        await ledger.trim(topic.LOGS, at, 3)
+        assert await ledger.start(topic.LOGS, at) == await ledger.end(topic.LOGS, at) == 3
+        assert await ledger.read(topic.LOGS, at, 3, 10) == []
+        assert await ledger.append([draft("k", b"next", topic.LOGS)]) == [3]
+        assert await ledger.read(topic.LOGS, at, 3, 10) == [
+            Record(topic.LOGS, at, 3, "k", b"next")
+        ]
+
+
+class DurableCutConformance(CutConformance):
+    """Holds for one that several may open."""
+
+    async def test_trimmed_for_all_who_open_it(self, opener: Opener) -> None:
+        """One that was open before goes on behind what another one trimmed to its end."""
+        one, two = await opener(), await opener()
+        at = partition_of("k", 4)
+        await one.append([draft("k", name=topic.LOGS)] * 3)
+        await two.trim(topic.LOGS, at, 3)
+        await two.close()
+        with pytest.raises(LedgerTrimmed):
+            await one.read(topic.LOGS, at, 2, 10)
+        assert await one.append([draft("k", name=topic.LOGS)]) == [3]
+        await one.trim(topic.LOGS, at, 4)
+        await one.close()
+        again = await opener()
+        assert await again.start(topic.LOGS, at) == await again.end(topic.LOGS, at) == 4
+        assert await again.append([draft("k", b"next", topic.LOGS)]) == [4]
+        assert [item.value for item in await again.read(topic.LOGS, at, 4, 10)] == [b"next"]
+        await again.close()

@@ -1,12 +1,14 @@
 """The ledger on a Kafka cluster."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from ledger.brokers import Ground
-from ledger.conformance import DurableConformance, Opener
+from ledger.conformance import DurableConformance, DurableCutConformance, Opener
 from rung.ledger import Ledger
+from servers.kafka import KafkaBroker
 
 pytestmark = pytest.mark.ledger
 
@@ -25,3 +27,24 @@ class TestKafkaLedger(DurableConformance):
     def opener(self, ground: Ground) -> Opener:
         """Open the ledger of this test once more."""
         return ground.open
+
+
+class TestApacheKafkaIsCut(DurableCutConformance):
+    """Apache Kafka removes records on demand; Tansu closes the connection instead."""
+
+    @pytest.fixture
+    def place(self, shared_kafka: KafkaBroker, tmp_path: Path) -> Ground:
+        """Give a new ledger."""
+        return Ground(shared_kafka.url, tmp_path / "objects")
+
+    @pytest.fixture
+    async def ledger(self, place: Ground) -> AsyncIterator[Ledger]:
+        """Give an empty ledger with four partitions."""
+        ledger = await place.open()
+        yield ledger
+        await ledger.close()
+
+    @pytest.fixture
+    def opener(self, place: Ground) -> Opener:
+        """Open the ledger of this test once more."""
+        return place.open

@@ -4,11 +4,16 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ledger.conformance import TransactionalConformance, TrimmingConformance, draft
+from ledger.conformance import (
+    CutConformance,
+    TransactionalConformance,
+    TrimmingConformance,
+    draft,
+)
 from rung.ledger import Ledger, MemoryLedger
 
 
-class TestMemoryLedger(TrimmingConformance, TransactionalConformance):
+class TestMemoryLedger(TrimmingConformance, TransactionalConformance, CutConformance):
     """Holds the ledger in memory to what all adapters do."""
 
     @pytest.fixture

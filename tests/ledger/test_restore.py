@@ -81,6 +81,10 @@ class FailingLedger:
         """Return some records."""
         return await self.inner.read(topic, partition, position, limit)
 
+    async def trim(self, topic: str, partition: int, position: int) -> None:
+        """Remove what lies before a position."""
+        await self.inner.trim(topic, partition, position)
+
     async def start(self, topic: str, partition: int) -> int:
         """Return the first position."""
         return await self.inner.start(topic, partition)

@@ -1,5 +1,6 @@
 """The ledger in one SQLite file."""
 
+import asyncio
 import contextlib
 import sqlite3
 from collections.abc import AsyncIterator
@@ -9,16 +10,19 @@ import pytest
 
 from ledger.conformance import (
     DurableConformance,
+    DurableCutConformance,
     Opener,
     TransactionalConformance,
     TrimmingConformance,
 )
-from rung.events import TOPICS, partition_of
+from rung.events import TOPICS, partition_of, topic
 from rung.ledger import Draft, Ledger, SqliteLedger
 
 
 @pytest.mark.ledger
-class TestSqliteLedger(DurableConformance, TrimmingConformance, TransactionalConformance):
+class TestSqliteLedger(
+    DurableConformance, TrimmingConformance, TransactionalConformance, DurableCutConformance
+):
     """Holds the SQLite adapter to what all adapters do."""
 
     @pytest.fixture
@@ -71,3 +75,28 @@ async def test_an_older_file_gets_new_topics(tmp_path: Path) -> None:
     assert await ledger.append([Draft("logs", "k", b"")]) == [0]
     assert await ledger.append([Draft("metrics", "k", b"")]) == [0]
     await ledger.close()
+
+
+async def test_the_space_of_trimmed_records_is_used_again(tmp_path: Path) -> None:
+    """A file whose oldest records are trimmed does not grow; others write meanwhile."""
+    ledger = await SqliteLedger.open(tmp_path, partitions=1)
+    lines = [Draft(topic.LOGS, "k", b"x" * 50_000)] * 400
+
+    async def append_meanwhile(trimming: asyncio.Task[None]) -> int:
+        count = 0
+        while not trimming.done():
+            await ledger.append([Draft(topic.EXPERIMENTS, "k", b"{}")])
+            count += 1
+        return count
+
+    await ledger.append(lines)
+    sizes = []
+    for _ in range(3):
+        end = (await ledger.append(lines))[-1] + 1
+        trimming = asyncio.create_task(ledger.trim(topic.LOGS, 0, end - 400))
+        assert await append_meanwhile(trimming) >= 3
+        await trimming
+        with contextlib.closing(sqlite3.connect(tmp_path / "ledger.db")) as database:
+            sizes.append(database.execute("PRAGMA page_count").fetchone()[0])
+    await ledger.close()
+    assert sizes[-1] < 1.2 * sizes[0]

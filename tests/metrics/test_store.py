@@ -1,5 +1,6 @@
 """Curves, best values and lines, from a real chDB folder."""
 
+import asyncio
 import math
 import time
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from metrics.report import EXPERIMENT, line, logs, metrics, record, row
-from rung.events.metric import MetricRow
+from rung.events.metric import LogsDeleted, LogsDropped, MetricRow
 from rung.metrics import LogEntry, SeriesStore
 from rung.metrics.cursor import LineKey, write_cursor
 from rung.metrics.embedded import Embedded
@@ -220,6 +221,79 @@ async def test_text_is_no_pattern(store: SeriesStore) -> None:
     assert await found("c:\\t") == ["C:\\Temp"]
     assert await found("ärg") == ["ÄRGER"]
     assert await found("X") == ["100 of aXb", "x"]
+
+
+async def test_a_mark_stands_where_lines_are_missing(store: SeriesStore) -> None:
+    """It is a line of its own kind, behind the line before it though both have one time."""
+    missing = LogsDropped(
+        experiment_id=EXPERIMENT,
+        trial_id=TRIAL,
+        run=1,
+        rank=0,
+        reason="quota",
+        time_ms=7,
+        lines=1_204,
+        size_bytes=98_765,
+    )
+    store.absorb(
+        [
+            record(logs([line("before", 7)]), 0),
+            record(missing, 1),
+            record(logs([line("after", 7)]), 2),
+        ]
+    )
+    found, _ = await _lines(store)
+    assert [(entry.stream, entry.text) for entry in found] == [
+        ("stdout", "before"),
+        (
+            "dropped",
+            (
+                "1,204 lines (98,765 bytes) dropped here: the run's log has reached its limit, "
+                "logs.max_bytes"
+            ),
+        ),
+        ("stdout", "after"),
+    ]
+
+
+async def test_deleted_lines_stay_deleted(store: SeriesStore) -> None:
+    """Those of a trial before a time; delivered again in their order, they are deleted again."""
+
+    def deleted(trial: int, before_ms: int) -> LogsDeleted:
+        return LogsDeleted(
+            experiment_id=EXPERIMENT,
+            trial_id=f"{EXPERIMENT}.{trial}",
+            before_ms=before_ms,
+            lines=1,
+            size_bytes=3,
+        )
+
+    records = [
+        record(logs([line("old", 5), line("new", 20)]), 0),
+        record(logs([line("other", 5)], trial=1), 1),
+        record(deleted(0, 10), 2),
+        record(logs([line("newer", 30)]), 3),
+    ]
+
+    async def texts() -> list[str]:
+        async with asyncio.timeout(30):
+            while True:  # a server before 23.8 deletes in the background
+                found = [entry.text for entry in (await _lines(store))[0]]
+                if "old" not in found:
+                    return found
+                await asyncio.sleep(0.05)
+
+    store.absorb(records)
+    assert await texts() == ["other", "new", "newer"]
+    assert await store.deletions() == {TRIAL: 10}
+    store.absorb(records)
+    await store.flush()
+    assert await texts() == ["other", "new", "newer"]
+    sizes = await store.log_sizes(EXPERIMENT, 25)
+    assert [(each.trial_id, each.lines, each.size_bytes) for each in sizes] == [
+        (TRIAL, 1, 3),
+        (f"{EXPERIMENT}.1", 1, 5),
+    ]
 
 
 async def test_a_page_of_long_lines_ends_early(store: SeriesStore) -> None:

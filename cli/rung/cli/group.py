@@ -16,6 +16,7 @@ COMMANDS: Final = {
     "show": Entry("rung.cli.experiments:show", "Show an experiment or a trial."),
     "wait": Entry("rung.cli.wait:wait", "Wait until an experiment ended."),
     "logs": Entry("rung.cli.logs:logs", "Print what trials printed."),
+    "gc": Entry("rung.cli.gc:gc", "Delete printed lines that are needed no longer."),
     "pause": Entry("rung.cli.control:pause", "Have an experiment give its slots back and wait."),
     "resume": Entry("rung.cli.control:resume", "Have a paused experiment go on."),
     "cancel": Entry("rung.cli.control:cancel", "End an experiment, checkpointing first."),

@@ -18,6 +18,7 @@ from rung.agent.spool_file import SET_ASIDE as SPOOL_SET_ASIDE
 from rung.checkpoint_gc.service import serve as serve_checkpoint_gc
 from rung.cli.data_folder import DataFolder, DataFolderError
 from rung.cli.deciders import audit_all
+from rung.cli.up_options import UpOptions
 from rung.events import UndecodableEvent, decode, partition_of, topic
 from rung.events.allocation import AgentJoined
 from rung.gateway.service import serve as serve_gateway
@@ -32,6 +33,7 @@ from rung.ledger import Ledger, SqliteLedger
 from rung.ledger.import_record import check_imported
 from rung.ledger.seals import FILE as KEY_FILE
 from rung.ledger.seals import SealKey
+from rung.metrics.config import Settings as MetricsSettings
 from rung.metrics.embedded import SET_ASIDE as SERIES_SET_ASIDE
 from rung.metrics.recovery import Recovery
 from rung.metrics.service import NAME as METRICS
@@ -74,24 +76,22 @@ def listen(port: int) -> socket.socket:
 async def run(  # noqa: PLR0913 - what it is started with
     folder: DataFolder,
     listener: socket.socket,
-    slots: int | None,
+    options: UpOptions,
     started: Callable[[], None],
     *,
     ready: Callable[[list[str]], None],
     umask: int,
-    anchor: str | None = None,
 ) -> None:
     """Run every service and the agent until SIGTERM or SIGINT, then go down in good order.
 
     Args:
         folder: held by this process.
         listener: where the gateway answers, besides the folder's Unix socket.
-        slots: how many the agent offers; as many as the machine has, if not given.
+        options: how it is started.
         started: called once the gateway answers.
         ready: called once all services have caught up, the series are open or known not to be, and
             the agent has joined; with what there is to warn of.
         umask: of trial processes, as the user has it.
-        anchor: a file or an URL that gets the signed heads of the seals.
 
     Raises:
         RungError: the folder's ledger cannot be opened, a service failed, or the agent is refused
@@ -103,10 +103,10 @@ async def run(  # noqa: PLR0913 - what it is started with
     local = folder.listen()
     key = SealKey.load_or_create(folder.path / KEY_FILE)
     ledger = ObservedLedger(await SqliteLedger.open(folder.ledger))
-    sealer = Sealer(ledger, key, anchor=Anchor(anchor) if anchor else None)
+    sealer = Sealer(ledger, key, anchor=Anchor(options.anchor) if options.anchor else None)
     store = ObservedStore(FolderStore(folder.objects))
     series = SeriesStore(folder.series, ledger_id=ledger.id)
-    recovery = Recovery(ledger, series)
+    recovery = Recovery(ledger, series, MetricsSettings(logs_days=options.logs_keep_days))
     bind(ledger=ledger.id)
     disk = Disk([folder.ledger, folder.objects / INCOMING])
     checks = contextlib.ExitStack()
@@ -148,7 +148,7 @@ async def run(  # noqa: PLR0913 - what it is started with
                     tell(),
                 )
             ]
-            async with _agent(folder, slots, ended=stop, joined=joins.joined, umask=umask):
+            async with _agent(folder, options, ended=stop, joined=joins.joined, umask=umask):
                 await stop.wait()
                 VITALS.stopping = True
             for service in services:
@@ -216,7 +216,7 @@ def _set_aside(folder: DataFolder) -> list[str]:
 @contextlib.asynccontextmanager
 async def _agent(
     folder: DataFolder,
-    slots: int | None,
+    options: UpOptions,
     *,
     ended: asyncio.Event,
     joined: asyncio.Event,
@@ -232,7 +232,7 @@ async def _agent(
         reading, writing = os.pipe()
         pipe.callback(os.close, reading)
         pipe.callback(os.close, writing)
-        start = partial(_start_agent, folder, slots, reading, umask)
+        start = partial(_start_agent, folder, options, reading, umask)
         keeper = asyncio.create_task(_keep_agent(folder, start, joined))
         keeper.add_done_callback(lambda _: ended.set())
         try:
@@ -268,13 +268,12 @@ async def _keep_agent(
 
 
 async def _start_agent(
-    folder: DataFolder, slots: int | None, parent_pipe: int, umask: int
+    folder: DataFolder, options: UpOptions, parent_pipe: int, umask: int
 ) -> asyncio.subprocess.Process:
     """Start the agent; it notices by the pipe's end of file when this process is gone."""
     arguments = ["--ledger", str(folder.ledger), "--objects", folder.objects.as_uri()]
     arguments += ["--folder", str(folder.agent), "--parent-pipe", str(parent_pipe)]
-    if slots is not None:
-        arguments += ["--slots", str(slots)]
+    arguments += options.agent_arguments()
     with (folder.log / "agent.log").open("ab") as log:
         return await asyncio.create_subprocess_exec(
             sys.executable,

@@ -7,10 +7,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import IO, Final, NamedTuple
+from typing import IO, Any, Final
 
 import click
 
+from rung.agent.size import Size
 from rung.cli.data_folder import (
     DataFolder,
     Server,
@@ -21,6 +22,7 @@ from rung.cli.data_folder import (
     read_server,
 )
 from rung.cli.output import print_json_line
+from rung.cli.up_options import UpOptions
 from rung.events import RungError
 
 DEFAULT_PORT: Final = 8080
@@ -53,17 +55,22 @@ _SAY_S: Final = 15.0
     envvar="RUNG_ANCHOR",
     help="Keep the signed heads of the seals there as well: lines appended to a file, or POST.",
 )
+@click.option(
+    "--logs-max-bytes",
+    type=Size(),
+    envvar="RUNG_LOGS_MAX_BYTES",
+    help="How much of a run's log is stored, whatever an experiment asks for. [64MiB]",
+)
+@click.option(
+    "--logs-keep-days",
+    type=click.IntRange(0, 36_500),
+    envvar="RUNG_LOGS_KEEP_DAYS",
+    help="Days after which printed lines are deleted; 0: never. [as it was set before]",
+)
 @click.option("--detach", is_flag=True, help="Return once everything runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print address, data folder and process.")
-def up(  # noqa: PLR0913 - one for each option
-    data: Path | None,
-    port: int,
-    slots: int | None,
-    anchor: str | None,
-    *,
-    keep_token: bool,
-    detach: bool,
-    as_json: bool,
+def up(
+    data: Path | None, anchor: str | None, *, detach: bool, as_json: bool, **options: Any
 ) -> None:
     """Start Rung on this machine: services, ledger, agent and page.
 
@@ -72,27 +79,11 @@ def up(  # noqa: PLR0913 - one for each option
     path = (data or default_path()).expanduser().absolute()
     if anchor and "://" not in anchor:
         anchor = str(Path(anchor).expanduser().absolute())
-    options = Options(port, slots, keep_token, anchor)
+    chosen = UpOptions(anchor=anchor, **options)
     if detach:
-        _say(path, _detach(path, options), as_json=as_json)
+        _say(path, _detach(path, chosen), as_json=as_json)
     else:
-        _serve(path, options, as_json=as_json)
-
-
-class Options(NamedTuple):
-    """How it is started."""
-
-    port: int
-    slots: int | None
-    keep_token: bool
-    anchor: str | None
-
-    def arguments(self) -> list[str]:
-        """Return them as they are written on a command line."""
-        slots = ["--slots", str(self.slots)] if self.slots else []
-        anchor = ["--anchor", self.anchor] if self.anchor else []
-        token = ["--keep-token"] if self.keep_token else []
-        return ["--port", str(self.port), *slots, *anchor, *token]
+        _serve(path, chosen, as_json=as_json)
 
 
 def _say(path: Path, server: Server, *, as_json: bool) -> None:
@@ -105,7 +96,7 @@ def _say(path: Path, server: Server, *, as_json: bool) -> None:
         click.echo(f"Rung runs on {path}; the page: {server.url}/#token={server.token}")
 
 
-def _serve(path: Path, options: Options, *, as_json: bool) -> None:
+def _serve(path: Path, options: UpOptions, *, as_json: bool) -> None:
     # Imported here, so that `rung --help` does not pay for the services.
     from rung.cli.one_machine import listen, run  # noqa: PLC0415 - see above
     from rung.host.connection import raise_open_files  # noqa: PLC0415 - see above
@@ -133,17 +124,7 @@ def _serve(path: Path, options: Options, *, as_json: bool) -> None:
                     click.echo("Ctrl-C, or `rung down`, stops it; nothing is lost.")
 
             with VITALS.measured("rung"):
-                asyncio.run(
-                    run(
-                        folder,
-                        listener,
-                        options.slots,
-                        started,
-                        ready=ready,
-                        umask=umask,
-                        anchor=options.anchor,
-                    )
-                )
+                asyncio.run(run(folder, listener, options, started, ready=ready, umask=umask))
     except BaseExceptionGroup as group:
         # A task group collects what its services raised; people want the first reason.
         refused = group.subgroup(RungError) or group.subgroup(OSError)
@@ -166,7 +147,7 @@ def _for_its_owner(file: Path) -> IO[bytes]:
     return os.fdopen(handle, "wb")
 
 
-def _detach(path: Path, options: Options) -> Server:
+def _detach(path: Path, options: UpOptions) -> Server:
     """Start `rung up` in a session of its own and wait until it runs, however long it takes.
 
     Killed while it folds a large ledger, it would begin anew the next time.

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import aiohttp
 import msgspec
@@ -241,6 +241,27 @@ class AsyncClient:
             "limit": limit,
         }
         return await self._get(f"{_owner(owner_id)}/logs", answer.LogPage, query)
+
+    async def collect_logs(
+        self,
+        experiment_id: str | None = None,
+        *,
+        before: str | None = None,
+        dry_run: bool = False,
+        key: str | None = None,
+    ) -> answer.LogsCollected:
+        """Delete printed lines; give an experiment, a time, or both.
+
+        Args:
+            experiment_id: of this experiment only.
+            before: printed before this time (RFC 3339, or Unix time in milliseconds).
+            dry_run: only return what would be deleted.
+            key: names this request, so that a second one with it is the same; drawn if absent.
+        """
+        given = {"experiment": experiment_id, "before": before}
+        query = {name: value for name, value in given.items() if value is not None}
+        path = f"/logs/collect?{urlencode(query | {'dry_run': str(dry_run).lower()})}"
+        return _read(await self._transport.post(path, key=key), answer.LogsCollected)
 
     def follow_logs(
         self, owner_id: str, query: Query | None = None, *, after: str | None = None

@@ -158,6 +158,19 @@ class Client:
             )
         )
 
+    def collect_logs(
+        self,
+        experiment_id: str | None = None,
+        *,
+        before: str | None = None,
+        dry_run: bool = False,
+        key: str | None = None,
+    ) -> answer.LogsCollected:
+        """Delete printed lines; give an experiment, a time, or both."""
+        return self._run(
+            self._client.collect_logs(experiment_id, before=before, dry_run=dry_run, key=key)
+        )
+
     def follow_logs(
         self, owner_id: str, query: Query | None = None, *, after: str | None = None
     ) -> Iterator[ServerEvent]:

@@ -47,6 +47,8 @@ from rung.answer.series import (
     ExperimentCurves,
     LogLine,
     LogPage,
+    LogsCollected,
+    LogsOf,
     MetricName,
     TrialCurve,
 )
@@ -78,6 +80,8 @@ __all__ = [
     "Health",
     "LogLine",
     "LogPage",
+    "LogsCollected",
+    "LogsOf",
     "MetricName",
     "MoveAsked",
     "Plan",

@@ -45,7 +45,13 @@ class LogLine(Struct, kw_only=True):
     trial_id: str
     run: int
     rank: int
-    stream: str
+    stream: Annotated[
+        str,
+        Meta(
+            description="stdout, stderr; platform: said by Rung; dropped: says how many lines are "
+            "missing at this place"
+        ),
+    ]
     level: str
     time_ms: int
     text: str
@@ -56,3 +62,22 @@ class LogPage(Struct, kw_only=True):
 
     items: list[LogLine]
     next_cursor: Annotated[str | None, Meta(description="give it as `after`")]
+
+
+class LogsOf(Struct, kw_only=True):
+    """How much of an experiment's logs is deleted."""
+
+    experiment_id: str
+    trials: int
+    lines: int
+    size_bytes: Annotated[int, Meta(description="of their text")]
+
+
+class LogsCollected(Struct, kw_only=True):
+    """What was deleted of logs, or would be."""
+
+    before_ms: Annotated[int, Meta(description="lines printed before this Unix time")]
+    dry_run: Annotated[bool, Meta(description="nothing was deleted")]
+    items: list[LogsOf]
+    lines: int
+    size_bytes: int

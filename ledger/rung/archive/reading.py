@@ -122,6 +122,10 @@ class ArchiveLedger:
         at = bisect.bisect_left(records, position, key=_position)
         return records[at : at + limit]
 
+    async def trim(self, topic: str, partition: int, position: int) -> None:
+        """Refuse."""
+        raise self._refusal(f"{topic}/{partition} cannot be trimmed to {position}")
+
     async def start(self, topic: str, partition: int) -> int:
         """Return the first position that is there."""
         return self._of(topic, partition).start

@@ -48,7 +48,14 @@ from rung.events.experiment import (
     SearchPlanned,
 )
 from rung.events.ledger_import import ImportCompleted, ImportKeysListed, ImportStarted
-from rung.events.metric import AgentBeat, LogsPrinted, MessageRejected, MetricsReported
+from rung.events.metric import (
+    AgentBeat,
+    LogsDeleted,
+    LogsDropped,
+    LogsPrinted,
+    MessageRejected,
+    MetricsReported,
+)
 from rung.events.seal import PartitionSealed, PartitionTrimmed
 from rung.events.topic import TOPICS
 from rung.events.trial import (
@@ -111,6 +118,8 @@ Payload = (
     | AllocationDropped
     | MetricsReported
     | LogsPrinted
+    | LogsDropped
+    | LogsDeleted
     | AgentBeat
     | MessageRejected
     | ImportStarted

@@ -51,6 +51,8 @@ from rung.events.ledger_import import (
 from rung.events.metric import (
     AgentBeat,
     LogLine,
+    LogsDeleted,
+    LogsDropped,
     LogsPrinted,
     MessageRejected,
     MetricRow,
@@ -302,6 +304,23 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
                 text="epoch 1 done",
             )
         ],
+    ),
+    LogsDropped(
+        experiment_id=_E,
+        trial_id=_T,
+        run=2,
+        rank=0,
+        reason="quota",
+        time_ms=1767225600000,
+        lines=1204,
+        size_bytes=118_522,
+    ),
+    LogsDeleted(
+        experiment_id=_E,
+        trial_id=_T,
+        before_ms=1767225600000,
+        lines=1204,
+        size_bytes=61_204,
     ),
     AgentBeat(pool="default", agent_id="node-a", incarnation=4, allocations=[_A]),
     MessageRejected(

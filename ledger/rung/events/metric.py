@@ -56,6 +56,65 @@ class LogsPrinted(Struct, frozen=True, kw_only=True):
     trial_id: str
     run: int
     lines: list[LogLine]
+    keep_days: int = 0
+    """The experiment's `logs.keep_days`; 0: as long as the installation keeps lines."""
+
+
+class LogsDropped(Struct, frozen=True, kw_only=True):
+    """Lines of a run are missing at this place of its log."""
+
+    TYPE: ClassVar[str] = "rung.logs.dropped.v1"
+    TOPIC: ClassVar[str] = topic.LOGS
+    WRITER: ClassVar[str] = "agent"
+    READERS: ClassVar[tuple[str, ...]] = ("metrics", "gateway")
+
+    experiment_id: str
+    trial_id: str
+    run: int
+    rank: int
+    reason: Literal["quota", "rate", "killed"]
+    """quota: the log reached `logs.max_bytes`; rate: more was printed at once than is stored;
+    killed: the agent was, and what it had not stored yet is gone."""
+    time_ms: int
+    """When the first of them was printed, Unix time in milliseconds."""
+    lines: int
+    """How many; 0 where that is not known."""
+    size_bytes: int
+    """Of them as they would have been stored."""
+    keep_days: int = 0
+
+
+class LogsDeleted(Struct, frozen=True, kw_only=True):
+    """A user had the older lines of a trial deleted; whoever builds its log again leaves them out.
+
+    It lies behind the lines that it is about, in their partition.
+    """
+
+    TYPE: ClassVar[str] = "rung.logs.deleted.v1"
+    TOPIC: ClassVar[str] = topic.LOGS
+    WRITER: ClassVar[str] = "gateway"
+    READERS: ClassVar[tuple[str, ...]] = ("metrics",)
+
+    experiment_id: str
+    trial_id: str
+    before_ms: int
+    """Lines that were printed before this Unix time, in milliseconds, are deleted."""
+    lines: int
+    """How many there were."""
+    size_bytes: int
+    """Of their text."""
+
+
+def missing_text(event: LogsDropped) -> str:
+    """Return the line that stands in a log where lines are missing."""
+    count = f"{event.lines:,} line{'' if event.lines == 1 else 's'} ({event.size_bytes:,} bytes)"
+    match event.reason:
+        case "quota":
+            return f"{count} dropped here: the run's log has reached its limit, logs.max_bytes"
+        case "rate":
+            return f"{count} dropped here: the run printed faster than lines are stored"
+        case "killed":
+            return "lines may be missing here: the agent was killed"
 
 
 class AgentBeat(Struct, frozen=True, kw_only=True):

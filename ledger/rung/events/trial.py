@@ -40,6 +40,14 @@ def allocation_id_of(trial_id: str, run: int) -> str:
     return f"{trial_id}.{run}"
 
 
+def run_of(allocation_id: str) -> tuple[str, int] | None:
+    """Return the trial and the run of an allocation, None if it is no allocation's id."""
+    trial_id, _, run = allocation_id.rpartition(".")
+    if "." not in trial_id or not (run.isascii() and run.isdigit()):
+        return None
+    return trial_id, int(run)
+
+
 class RunSpec(Struct, frozen=True, kw_only=True):
     """All that an agent must know to start a run, without asking anybody."""
 

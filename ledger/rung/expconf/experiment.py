@@ -23,6 +23,7 @@ from rung.expconf.foreign import (
 )
 from rung.expconf.hyperparameter import Group
 from rung.expconf.length import Length, Unit
+from rung.expconf.logs import Logs
 from rung.expconf.resources import Resources
 from rung.expconf.searcher import Searcher
 from rung.expconf.section import AS_WHOLE, Flag, Natural, Positive, Section, Text, Whole
@@ -130,6 +131,8 @@ class Experiment(Section):
     """What a trial's processes find around them."""
     profiling: Profiling = Field(default_factory=Profiling)
     """When to measure the machine."""
+    logs: Logs = Field(default_factory=Logs)
+    """How much of what trials print is kept, and for how long."""
     log_policies: list[LogPolicy] = Field(default_factory=list)
     """What to do when a line of a trial's log matches."""
     retention_policy: RetentionPolicy | None = None

@@ -69,6 +69,11 @@ class ObservedLedger:
         with self._calling(f"end of {topic}/{partition}"):
             return await self._ledger.end(topic, partition)
 
+    async def trim(self, topic: str, partition: int, position: int) -> None:
+        """Remove the records before a position."""
+        with self._calling(f"trim of {topic}/{partition}"):
+            await self._ledger.trim(topic, partition, position)
+
     async def follow(
         self, topic: str, partition: int, position: int
     ) -> AsyncIterator[Sequence[Record]]:

@@ -6,9 +6,14 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from rung.events import TOPICS, partition_of, topic
-from rung.events.errors import LedgerDamaged, LedgerError, LedgerUnavailable
+from rung.events.errors import (
+    LedgerDamaged,
+    LedgerError,
+    LedgerTrimmed,
+    LedgerUnavailable,
+)
 from rung.ledger.channel import Channel
-from rung.ledger.port import Draft, Record
+from rung.ledger.port import FLEETING, Draft, Record, check_trim
 
 _KEPT: Final = {topic.HEARTBEATS: 1000}
 _BATCH: Final = 1000
@@ -26,9 +31,13 @@ class _Stream:
     def end(self) -> int:
         return self.first + len(self.records)
 
-    def read(self, position: int, limit: int) -> list[Record]:
+    def read(self, position: int, limit: int, *, fleeting: bool = False) -> list[Record]:
         if position > self.end:
             raise LedgerDamaged(f"a partition ends at {self.end}, before position {position}")
+        if position < self.first and not fleeting:
+            raise LedgerTrimmed(
+                f"position {position} was removed: the first one is {self.first}", first=self.first
+            )
         start = max(position - self.first, 0)
         return self.records[start : start + limit]
 
@@ -36,6 +45,11 @@ class _Stream:
         if len(self.records) > keep + keep // 4:
             self.first += len(self.records) - keep
             del self.records[:-keep]
+
+    def drop(self, position: int) -> None:
+        if position > self.first:
+            del self.records[: position - self.first]
+            self.first = position
 
 
 class MemoryLedger:
@@ -85,7 +99,8 @@ class MemoryLedger:
     async def read(self, topic: str, partition: int, position: int, limit: int) -> list[Record]:
         """Return up to `limit` records from `position` on."""
         self._check_open()
-        return self._stream(topic, partition).read(position, limit)
+        stream = self._stream(topic, partition)
+        return stream.read(position, limit, fleeting=topic in FLEETING)
 
     async def start(self, topic: str, partition: int) -> int:
         """Return the first position that exists."""
@@ -97,16 +112,24 @@ class MemoryLedger:
         self._check_open()
         return self._stream(topic, partition).end
 
+    async def trim(self, topic: str, partition: int, position: int) -> None:
+        """Remove the records before a position."""
+        self._check_open()
+        stream = self._stream(topic, partition)
+        check_trim(topic, partition, position, stream.end)
+        stream.drop(position)
+
     async def follow(
         self, topic: str, partition: int, position: int
     ) -> AsyncIterator[Sequence[Record]]:
         """Yield batches of records from `position` on, for ever, as they are appended."""
         self._check_open()
         stream = self._stream(topic, partition)
-        stream.read(position, 1)
+        fleeting = topic in FLEETING
+        stream.read(position, 1, fleeting=fleeting)
         while True:
             await stream.channel.wait(position)
-            records = stream.read(position, _BATCH)
+            records = stream.read(position, _BATCH, fleeting=fleeting)
             position = records[-1].position + 1
             yield records
 

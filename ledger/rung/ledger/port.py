@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from rung.events import topic
+from rung.events.errors import LedgerError
 
 FLEETING: Final = frozenset({topic.HEARTBEATS})
 """Topics of which nobody misses what was removed: reading them below their start begins at it."""
@@ -83,6 +84,17 @@ class Ledger(Protocol):
         """Return the position that the next record will get."""
         ...
 
+    async def trim(self, topic: str, partition: int, position: int) -> None:
+        """Remove the records before a position for good; `start` returns it then.
+
+        Nothing happens where they are removed already. Others append and read meanwhile.
+
+        Raises:
+            LedgerError: the position lies beyond the end, or the ledger cannot remove records;
+                nothing was removed.
+        """
+        ...
+
     def follow(self, topic: str, partition: int, position: int) -> AsyncIterator[Sequence[Record]]:
         """Yield batches of records from `position` on, for ever, as they are appended.
 
@@ -133,3 +145,15 @@ class Transactional(Protocol):
                 nothing was changed.
         """
         ...
+
+
+def check_trim(topic: str, partition: int, position: int, end: int) -> None:
+    """Refuse to remove what is not there yet.
+
+    Raises:
+        LedgerError: the position lies beyond the end.
+    """
+    if position > end:
+        raise LedgerError(
+            f"{topic}/{partition} ends at {end}: it cannot be trimmed to position {position}"
+        )

@@ -16,10 +16,10 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from rung.events.errors import LedgerDamaged, LedgerUnavailable
+from rung.events.errors import LedgerDamaged, LedgerTrimmed, LedgerUnavailable
 from rung.ledger.failure import explain
 from rung.ledger.port import Record
-from rung.ledger.schema import POSITIONS_MAX, connect
+from rung.ledger.schema import POSITIONS_MAX, TRIMMED, connect
 
 _THREADS: Final = 3
 _CACHE_KIB: Final = 8192
@@ -91,13 +91,23 @@ class Reader:
 def read_end(database: sqlite3.Connection, first: int) -> int:
     """Return the position that the stream's next record will get."""
     found: tuple[int | None] = database.execute(_LAST, (first, first + POSITIONS_MAX)).fetchone()
-    return 0 if found[0] is None else found[0] - first + 1
+    return read_trimmed(database, first) if found[0] is None else found[0] - first + 1
 
 
 def read_start(database: sqlite3.Connection, first: int) -> int:
     """Return the first position of the stream that exists."""
+    trimmed = read_trimmed(database, first)
     found: tuple[int | None] = database.execute(_FIRST, (first, first + POSITIONS_MAX)).fetchone()
-    return 0 if found[0] is None else found[0] - first
+    return trimmed if found[0] is None else max(trimmed, found[0] - first)
+
+
+def read_trimmed(database: sqlite3.Connection, first: int) -> int:
+    """Return the position up to which the stream was trimmed, 0 if it never was.
+
+    The records before it are being deleted, or are deleted.
+    """
+    found: tuple[bytes | str] | None = database.execute(TRIMMED, (f"{first}",)).fetchone()
+    return 0 if found is None else int(found[0])
 
 
 def read_ends(database: sqlite3.Connection, firsts: Iterable[int]) -> list[int]:
@@ -123,12 +133,19 @@ def read_records(
         trimmed: whether old records are removed; reading then begins at the oldest that is left.
 
     Raises:
+        LedgerTrimmed: the position was removed.
         LedgerDamaged: records are missing, or the position lies beyond the end.
     """
     topic, partition, first = stream
     while True:
         extent = database.execute(_EXTENT, (first + position, first + POSITIONS_MAX, limit))
         count, oldest, newest, size = extent.fetchone()
+        gone = oldest != first + position and not trimmed
+        if gone and position < (start := read_trimmed(database, first)):
+            raise LedgerTrimmed(
+                f"position {position} of {topic}/{partition} was removed: {start} is the first",
+                first=start,
+            )
         if not count:
             if position > (end := read_end(database, first)):
                 raise LedgerDamaged(
@@ -137,7 +154,7 @@ def read_records(
                     "day. Restore the newest one, and what else was taken with it"
                 )
             return []
-        if newest - oldest != count - 1 or (oldest != first + position and not trimmed):
+        if newest - oldest != count - 1 or gone:
             raise LedgerDamaged(
                 f"records are missing from {topic}/{partition} after position "
                 f"{position - 1}: the ledger is damaged. Restore it from a backup"

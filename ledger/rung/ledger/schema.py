@@ -1,6 +1,7 @@
 """The SQLite file of a ledger: its tables, its versions, and what can be wrong with it.
 
-    ledger     name → value: the ledger's id, its number of partitions, who wrote it last
+    ledger     name → value: the ledger's id, its number of partitions, who wrote it last; under
+               `trimmed/<first id of a stream>` the position before which its records were removed
     topics     number → name
     records    id → key, value; the id is topic number << 50 | partition << 40 | position
     consumers  consumer, topic, partition → the position committed last
@@ -30,6 +31,8 @@ APPLICATION: Final = 0x52756E67  # "Rung"
 VERSION: Final = 1
 PARTITIONS_MAX: Final = 1024
 POSITIONS_MAX: Final = 1 << 40
+TRIMMED: Final = "SELECT value FROM ledger WHERE name = 'trimmed/' || ?"
+"""The position before which a stream's records were removed, by the stream's first id."""
 _WAL_PAGES: Final = 4000
 """The write-ahead log is folded into the file when it has grown to this (16 MB)."""
 

@@ -8,13 +8,21 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from rung.events import TOPICS, EventTooLarge, partition_of, topic
 from rung.events.errors import LedgerError
-from rung.ledger.port import Draft, Record
-from rung.ledger.reader import read_end, read_records, read_start
+from rung.ledger.port import Draft, Record, check_trim
+from rung.ledger.reader import read_end, read_records, read_start, read_trimmed
 from rung.ledger.writer import Retention, Row, Statement
 
 RETENTION: Final = {topic.HEARTBEATS: Retention(keep=1000, every=250)}
 """Topics of which only each partition's newest records are kept."""
 VALUE_BYTES_MAX: Final = 64 << 20
+
+_TRIM: Final = """
+INSERT INTO ledger VALUES (?, ?) ON CONFLICT (name) DO UPDATE
+SET value = max(CAST(value AS INTEGER), CAST(excluded.value AS INTEGER))
+"""
+_TRIM_RECORDS: Final = 64
+_DELETE: Final = "DELETE FROM records WHERE id >= ? AND id < ?"
+_OLDEST: Final = "SELECT min(id) FROM records WHERE id >= ? AND id < ?"
 
 T = TypeVar("T")
 
@@ -79,6 +87,22 @@ class SqliteTables:
         first = self._first(topic, partition)
         return await self._read(functools.partial(read_end, first=first))
 
+    async def trim(self, topic: str, partition: int, position: int) -> None:
+        """Remove the records before a position; their space is used again.
+
+        That they are removed is on disk first; then they are deleted in transactions of
+        some milliseconds each, between which others write. What a crash leaves of them the next
+        trim deletes.
+        """
+        first = self._first(topic, partition)
+        check_trim(topic, partition, position, await self.end(topic, partition))
+        await self._write((), 0, (_TRIM, (f"trimmed/{first}", str(position))))
+        oldest, end = await self._read(functools.partial(_removed, first=first))
+        while oldest < end:
+            until = min(oldest + _TRIM_RECORDS, end)
+            await self._write((), 0, (_DELETE, (first + oldest, first + until)))
+            oldest = until
+
     async def position(self, consumer: str, topic: str, partition: int) -> int:
         """Return the position a consumer committed last, 0 if it never did."""
         found: int | None = await self._one(
@@ -142,3 +166,10 @@ def retention_of(about: About) -> dict[int, Retention]:
     return {
         first: retention for name, retention in RETENTION.items() for first in about.firsts[name]
     }
+
+
+def _removed(database: sqlite3.Connection, first: int) -> tuple[int, int]:
+    """Return the positions from which and up to which a stream's records are to be deleted."""
+    end = read_trimmed(database, first)
+    found: tuple[int | None] = database.execute(_OLDEST, (first, first + end)).fetchone()
+    return end if found[0] is None else found[0] - first, end

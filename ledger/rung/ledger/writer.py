@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from rung.events.errors import LedgerError
 from rung.ledger.doorbell import Ringer
 from rung.ledger.failure import explain
-from rung.ledger.schema import POSITIONS_MAX, connect
+from rung.ledger.schema import POSITIONS_MAX, TRIMMED, connect
 from rung.ledger.turnstile import Turnstile
 
 _GROUP_RECORDS: Final = 10_000
@@ -94,7 +94,10 @@ class Inserter:
         found: tuple[int | None] = self._database.execute(
             _LAST, (first, first + POSITIONS_MAX)
         ).fetchone()
-        return 0 if found[0] is None else found[0] - first + 1
+        if found[0] is not None:
+            return found[0] - first + 1
+        trimmed = self._database.execute(TRIMMED, (f"{first}",)).fetchone()
+        return 0 if trimmed is None else int(trimmed[0])
 
     def insert(self, values: list[int | str | bytes]) -> None:
         """Insert rows, given as ids, keys and values; remove what is no longer kept."""

@@ -11,6 +11,7 @@ import click
 from rung.agent.child import become_subreaper
 from rung.agent.config import EXIT_REFUSED, Settings
 from rung.agent.life import live
+from rung.agent.log_quota import MAX_BYTES
 from rung.agent.size import Size
 from rung.agent.spool_file import SpoolRefused
 from rung.agent.spot import Choice
@@ -41,6 +42,12 @@ from rung.host.launch import Place, placed
 @click.option(
     "--cache-bytes", type=Size(), help="Its size, such as 500GB. [default: half the disk]"
 )
+@click.option(
+    "--logs-max-bytes",
+    type=Size(),
+    default=MAX_BYTES,
+    help="How much of a run's log is stored, such as 64MiB, whatever an experiment asks for.",
+)
 @click.option("--parent-pipe", type=int, help="Descriptor; when it closes, the agent stops.")
 @click.option("--cold", is_flag=True, help="Do not import frameworks ahead of the trials.")
 def main(  # noqa: PLR0913 - one for each option
@@ -58,6 +65,7 @@ def main(  # noqa: PLR0913 - one for each option
     metadata_url: str | None,
     cache: Path | None,
     cache_bytes: int | None,
+    logs_max_bytes: int,
     parent_pipe: int | None,
     cold: bool,
 ) -> None:
@@ -81,6 +89,7 @@ def main(  # noqa: PLR0913 - one for each option
             metadata_url=metadata_url,
             cache=cache,
             cache_bytes=cache_bytes,
+            logs_max_bytes=logs_max_bytes,
             cold=cold,
             trial_umask=umask,
         )

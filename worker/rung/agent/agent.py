@@ -61,7 +61,8 @@ from rung.events.allocation import (
     AllocationSignaled,
     JoinRefused,
 )
-from rung.events.trial import RunSpec
+from rung.events.metric import LogsDropped
+from rung.events.trial import RunSpec, run_of
 from rung.ledger import Ledger
 from rung.objects import FolderStore, ObjectStore, open_store
 from rung.objects.name import INCOMING
@@ -144,8 +145,11 @@ class Agent:
     async def _open(self) -> None:
         if left := await asyncio.to_thread(kill_marked, self._folder):
             _log.warning("killed what an earlier agent left behind", processes=left)
+        died_ms = self._spool.written_ms()
         self._spool.open(self._settings.agent_id, socket.gethostname())
         try:
+            for allocation_id in await asyncio.to_thread(self._sources.left):
+                self._mark_missing(allocation_id, died_ms)
             await asyncio.to_thread(self._sources.open)
             path = self._socket.open()
         except OSError as error:
@@ -165,6 +169,24 @@ class Agent:
             self._slots,
             self._introductions,
             self._suspension,
+        )
+
+    def _mark_missing(self, allocation_id: str, died_ms: int) -> None:
+        """Put on record that lines may be missing at the end of a run that the agent left."""
+        if (found := run_of(allocation_id)) is None:
+            return
+        trial_id, run = found
+        self._spool.put(
+            LogsDropped(
+                experiment_id=trial_id.rpartition(".")[0],
+                trial_id=trial_id,
+                run=run,
+                rank=0,
+                reason="killed",
+                time_ms=died_ms,
+                lines=0,
+                size_bytes=0,
+            )
         )
 
     async def _live(self, stop: asyncio.Event, gone: asyncio.Event) -> None:

@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from rung.agent.log_quota import MAX_BYTES, MIN_BYTES
 from rung.agent.spot import EVERY_S, Choice
 
 EXIT_REFUSED: Final = 78
@@ -51,6 +52,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Seconds between two readings of what a run takes of the machine; 0: none are taken."""
     trial_umask: int | None = None
     """Which permissions files of trials are created without; None: as the agent's."""
+    logs_max_bytes: int = MAX_BYTES
+    """How much of a run's log is stored, whatever an experiment asks for."""
     cold: bool = False
     """Whether the warm parent imports no frameworks: for tests, and scripts that need none."""
 
@@ -63,6 +66,11 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ValueError(f"agent_id is {self.agent_id!r}: give a name without `/`")
         if self.cache_bytes is not None and self.cache_bytes < 1:
             raise ValueError(f"cache_bytes is {self.cache_bytes}: give bytes, such as 500GB")
+        if self.logs_max_bytes < MIN_BYTES:
+            raise ValueError(
+                f"logs_max_bytes is {self.logs_max_bytes}: give at least {MIN_BYTES} bytes for "
+                "the log of a run, such as 64MiB"
+            )
         if not self.beat_s > 0:
             raise ValueError(f"beat_s is {self.beat_s}: give the seconds between two beats")
         if self.vitals_s < 0:

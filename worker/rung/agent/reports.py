@@ -7,13 +7,17 @@ between the two, the run starts from the checkpoint and will not report them aga
 import asyncio
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
+from msgspec import structs
+
 from rung.agent.lines import Level, Severity
+from rung.agent.log_quota import MAX_BYTES, LogQuota, Missing
 from rung.agent.spool import Spool
 from rung.core.protocol import REPORT_BYTES_MAX, Reported, encoder
 from rung.events import Payload
-from rung.events.metric import LogLine, LogsPrinted, MetricRow, MetricsReported
+from rung.events.metric import LogLine, LogsDropped, LogsPrinted, MetricRow, MetricsReported
 from rung.events.trial import RunSpec
 
 _DELAY_S: Final = 0.2
@@ -27,9 +31,20 @@ _LAST_LINES: Final = 60
 class Reports:
     """Collects the reports of one run."""
 
-    def __init__(self, spool: Spool, spec: RunSpec) -> None:
+    def __init__(self, spool: Spool, spec: RunSpec, log_bytes: int = MAX_BYTES) -> None:
+        """Begin the reports of a run.
+
+        Args:
+            spool: where they go.
+            spec: of the run.
+            log_bytes: how much of what it prints is stored.
+        """
         self._spool = spool
         self._spec = spec
+        self._log_bytes = log_bytes
+        self._quota = LogQuota(log_bytes)
+        self._told_full = False
+        self._keep_days: int = (spec.config.get("logs") or {}).get("keep_days") or 0
         self._rows: list[MetricRow] = []
         self._rows_bytes = 0
         self._lines: list[LogLine] = []
@@ -93,18 +108,55 @@ class Reports:
         self._line(LogLine(rank=rank, stream="platform", level=level, time_ms=now, text=text))
 
     def flush(self) -> None:
-        """Put everything into the spool."""
+        """Put everything into the spool, but for lines that the log has no room for now."""
         self._timer = None
+        self._store(self._quota.due(time.monotonic()))
         self._flush_metrics()
         self._flush_lines()
+        if self._quota.holding:
+            self._flush_soon()
 
     def close(self) -> None:
-        """Put everything into the spool, for good."""
+        """Put everything into the spool, for good, also the end of a log that is full."""
+        self._store(self._quota.end())
+        self.flush()
         if self._timer is not None:
             self._timer.cancel()
-        self.flush()
 
     def _line(self, line: LogLine) -> None:
+        size = len(encoder.encode(line)) + 1
+        self._store(self._quota.take(line, size, time.monotonic()))
+        if self._quota.full and not self._told_full:
+            self._told_full = True
+            self._stored(self._full(line))
+
+    def _store(self, parts: Sequence[LogLine | Missing]) -> None:
+        for part in parts:
+            if isinstance(part, LogLine):
+                self._stored(part)
+                continue
+            self._flush_lines()
+            spec = self._spec
+            self._spool.put(
+                LogsDropped(
+                    experiment_id=spec.experiment_id,
+                    trial_id=spec.trial_id,
+                    run=spec.run,
+                    keep_days=self._keep_days,
+                    **part._asdict(),
+                )
+            )
+
+    def _full(self, line: LogLine) -> LogLine:
+        """Return the line that says that a log is full, for those who follow it."""
+        text = (
+            f"the log of this run has reached its limit of {self._log_bytes:,} bytes "
+            f"(logs.max_bytes): of what follows, the last {self._quota.tail_bytes:,} bytes are "
+            "added when the run ends"
+        )
+        return structs.replace(line, stream="platform", level="warning", text=text)
+
+    def _stored(self, line: LogLine) -> None:
         size = len(encoder.encode(line))
         if len(self._lines) >= _LINES_MAX or self._lines_bytes + size > _BYTES_MAX:
             self._flush_lines()
@@ -139,5 +191,6 @@ class Reports:
                     trial_id=spec.trial_id,
                     run=spec.run,
                     lines=lines,
+                    keep_days=self._keep_days,
                 )
             )

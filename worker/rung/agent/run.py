@@ -31,6 +31,7 @@ from rung.agent.departure import Departure, Respite, grace_of
 from rung.agent.launcher import places, wanted
 from rung.agent.launching import Identity, launch_of, network_of
 from rung.agent.lines import Level
+from rung.agent.log_quota import MIN_BYTES
 from rung.agent.member import members_of
 from rung.agent.node import Node
 from rung.agent.outcome import Ending, facts_of
@@ -72,7 +73,8 @@ class Run:
         self._rank = self._places[0].rank
         self._incarnation = incarnation
         self._trace = trace.current()
-        self._reports = Reports(node.spool, granted.spec)
+        log_bytes = log_bytes_of(granted, node.settings.logs_max_bytes)
+        self._reports = Reports(node.spool, granted.spec, log_bytes)
         self._preparation: asyncio.Task[list[Launch]] | None = None
         self._frameworks = True
         self._launched = False
@@ -325,3 +327,14 @@ class Run:
             steps=steps,
         )
         node.spool.put(*(facts if self._chief or broken else facts[1:]))
+
+
+def log_bytes_of(granted: AllocationGranted, most: int) -> int:
+    """Return how much of a run's log one of its agents stores: an equal part of what all may.
+
+    Args:
+        granted: the run's allocation.
+        most: what the installation stores of a run.
+    """
+    asked = (granted.spec.config.get("logs") or {}).get("max_bytes") or most
+    return max(MIN_BYTES, min(asked, most) // len(granted.shares))

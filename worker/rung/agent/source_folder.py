@@ -62,6 +62,13 @@ class SourceFolder:
         self._frameworks: dict[str, bool] = {}
         """Of each digest, whether its code may want the frameworks."""
 
+    def left(self) -> list[str]:
+        """Return the allocations whose runs an earlier life did not see to their ends, sorted."""
+        try:
+            return sorted(entry.name for entry in self._work.iterdir())
+        except FileNotFoundError:
+            return []
+
     def open(self) -> None:
         """Make the folders; clear what runs of an earlier life left, and code long unused."""
         remove_tree(self._work)

@@ -138,6 +138,10 @@ class Spool:
         """For how long the oldest of them has been held, by this life of the agent."""
         return self._clock() - self._ages[0][1] if self.backlog and self._ages else 0.0
 
+    def written_ms(self) -> int:
+        """Return when the file was written last, Unix time in milliseconds; 0: never."""
+        return self._file.written_ms()
+
     @property
     def size_bytes(self) -> int:
         """How much disk it takes."""

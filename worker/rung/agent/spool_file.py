@@ -91,6 +91,14 @@ class SpoolFile:
                 size += path.stat().st_size
         return size
 
+    def written_ms(self) -> int:
+        """Return when it was written last, Unix time in milliseconds; 0: never."""
+        times = [0]
+        for path in (self.path, self.path.with_name(self.path.name + "-wal")):
+            with contextlib.suppress(OSError):
+                times.append(path.stat().st_mtime_ns // 1_000_000)
+        return max(times)
+
     def open(self, agent_id: str | None, default_agent_id: str) -> Marks:
         """Open the file, or create it for an agent, and return its marks.
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from aiokafka import errors
+from kafka import TopicPartition
 from kafka import errors as theirs
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
@@ -91,6 +92,35 @@ async def described(
         return await _asked(cluster, ask)
 
     return await cluster.persist(attempt, "reading the topics' settings")
+
+
+async def remove(cluster: Cluster, topic: str, partition: int, position: int) -> None:
+    """Remove the records of a partition before a position.
+
+    Args:
+        cluster: where.
+        topic: its name on the cluster.
+        partition: of it.
+        position: the first one that stays.
+
+    Raises:
+        LedgerUnavailable: the cluster does not answer.
+        LedgerError: it refuses, or cannot remove records.
+    """
+
+    def ask(client: Any) -> None:
+        try:
+            client.delete_records({TopicPartition(topic, partition): position})
+        except theirs.IncompatibleBrokerVersion as error:
+            raise LedgerError(
+                f"{cluster.address}: its brokers cannot remove records on demand; set the "
+                f"retention of the topic {topic} instead"
+            ) from error
+
+    async def attempt() -> None:
+        await _asked(cluster, ask)
+
+    await cluster.persist(attempt, f"trimming {topic}/{partition}")
 
 
 def _without_right(client: Any, silent: Sequence[str]) -> dict[str, Mapping[str, str] | None]:

@@ -26,7 +26,7 @@ from rung.ledger.kafka.limits import limits
 from rung.ledger.kafka.reader import Reader
 from rung.ledger.kafka.settings import KafkaSettings, parse_address
 from rung.ledger.kafka.writer import Writer
-from rung.ledger.port import Draft, Record
+from rung.ledger.port import Draft, Record, check_trim
 from rung.objects import ObjectStore
 
 _INIT: Final = "run `rung cluster init --ledger {url}` once"
@@ -129,6 +129,16 @@ class KafkaLedger:
         """Return the first position that exists: 0 but for what retention took away."""
         self._check(topic, partition)
         return await self._reader.start(topic, partition)
+
+    async def trim(self, topic: str, partition: int, position: int) -> None:
+        """Have the brokers remove the records before a position."""
+        self._check(topic, partition)
+        check_trim(topic, partition, position, await self._reader.end(topic, partition))
+        if position <= await self._reader.start(topic, partition):
+            return
+        from rung.ledger.kafka.admin import remove  # noqa: PLC0415 - takes a third of a second
+
+        await remove(self._cluster, self._cluster.address.topic(topic), partition, position)
 
     async def follow(
         self, topic: str, partition: int, position: int

@@ -32,6 +32,22 @@ class LogEntry(Protocol):
     def text(self) -> str: ...  # noqa: D102 - as the wire names it
 
 
+class TrialLines(Protocol):
+    """How much a trial printed."""
+
+    @property
+    def experiment_id(self) -> str: ...  # noqa: D102 - as the wire names it
+
+    @property
+    def trial_id(self) -> str: ...  # noqa: D102 - as the wire names it
+
+    @property
+    def lines(self) -> int: ...  # noqa: D102 - as the wire names it
+
+    @property
+    def size_bytes(self) -> int: ...  # noqa: D102 - as the wire names it
+
+
 class Series(Protocol):
     """Curves and printed lines of trials.
 
@@ -82,5 +98,14 @@ class Series(Protocol):
 
         Raises:
             ValueError: `after` is no cursor.
+        """
+        ...
+
+    async def log_sizes(self, experiment_id: str | None, before_ms: int) -> Sequence[TrialLines]:
+        """Return how many lines each trial printed before a time; marks are no lines.
+
+        Args:
+            experiment_id: of this experiment only.
+            before_ms: Unix time in milliseconds.
         """
         ...

@@ -22,7 +22,13 @@ from rung.metrics.service import NAME, TOPICS, serve
 @click.option("--flush-seconds", default=1.0, help="Longest wait of a record.")
 @click.option("--flush-bytes", default=8 << 20, help="Size of a batch.")
 @click.option("--metrics-days", type=int, help="Drop older reports, 0: none.  [default: as it is]")
-@click.option("--logs-days", type=int, help="Drop older lines, 0: none.  [default: as it is]")
+@click.option(
+    "--logs-keep-days",
+    "--logs-days",
+    "logs_days",
+    type=int,
+    help="Drop older lines, also from the ledger; 0: none.  [default: as it is]",
+)
 @click.option("--migrate/--no-migrate", default=True, help="Bring the tables to this version.")
 def main(*, place: Place, series: str, migrate: bool, **settings: Any) -> None:
     """Keep the metrics and logs of a ledger in ClickHouse until SIGTERM.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rung.events import UndecodableEvent, decode
-from rung.events.metric import LogsPrinted, MetricsReported
+from rung.events.metric import LogsDeleted, LogsDropped, LogsPrinted, MetricsReported
 from rung.host import Rejected
 from rung.ledger import Record
 from rung.metrics.columns import LogColumns, MetricColumns, Unfit, version_of
@@ -19,6 +19,8 @@ class Batch:
     rejected: list[Rejected] = field(default_factory=list[Rejected])
     metrics: MetricColumns = field(default_factory=MetricColumns)
     logs: LogColumns = field(default_factory=LogColumns)
+    deleted: list[LogsDeleted] = field(default_factory=list[LogsDeleted])
+    """What users had deleted: of lines in this batch as well."""
     size: int = 0
     """Bytes of the records."""
 
@@ -46,6 +48,11 @@ class Batch:
                 case LogsPrinted() as data:
                     version_of(data.run, sequence)
                     self.logs.take(data, event.origin or "", sequence)
+                case LogsDropped() as data:
+                    version_of(data.run, sequence)
+                    self.logs.mark(data, event.origin or "", sequence)
+                case LogsDeleted() as data:
+                    self.deleted.append(data)
                 case _:
                     pass
         except (UndecodableEvent, Unfit) as error:

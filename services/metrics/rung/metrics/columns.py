@@ -8,9 +8,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from rung.events.metric import LogsPrinted, MetricRow, MetricsReported
+from rung.events.metric import (
+    LogsDropped,
+    LogsPrinted,
+    MetricRow,
+    MetricsReported,
+    missing_text,
+)
 from rung.events.trial import MetricValue
 from rung.metrics.native import Column
+from rung.metrics.retention import DAYS_MAX
 
 _RUN_BITS: Final = 20
 _SEQUENCE_BITS: Final = 64 - _RUN_BITS
@@ -147,6 +154,7 @@ class LogColumns:
     stream: list[str] = field(default_factory=list[str])
     level: list[str] = field(default_factory=list[str])
     text: list[bytes] = field(default_factory=list[bytes])
+    keep_days: list[int] = field(default_factory=list[int])
 
     def take(self, data: LogsPrinted, origin: str, sequence: int) -> None:
         """Add the lines of an event, all of them or none.
@@ -171,11 +179,35 @@ class LogColumns:
         self.stream += [line.stream for line in lines]
         self.level += [line.level for line in lines]
         self.text += [line.text.encode() for line in lines]
+        self.keep_days += [min(data.keep_days, DAYS_MAX)] * count
+
+    def mark(self, data: LogsDropped, origin: str, sequence: int) -> None:
+        """Add the line that says what is missing.
+
+        Raises:
+            Unfit: it does not fit.
+        """
+        _fit("rank", [data.rank], 0, _UINT32_MAX)
+        _fit("time_ms", [data.time_ms], _INT64_MIN, _INT64_MAX)
+        self.experiment.append(data.experiment_id.encode())
+        self.time.append(data.time_ms)
+        self.trial.append(data.trial_id.encode())
+        self.sequence.append(sequence)
+        self.line.append(0)
+        self.origin.append(origin.encode())
+        self.run.append(data.run)
+        self.rank.append(data.rank)
+        self.stream.append("dropped")
+        self.level.append("warning")
+        self.text.append(missing_text(data).encode())
+        self.keep_days.append(min(data.keep_days, DAYS_MAX))
 
     def block(self) -> list[Column]:
         """Return the columns as they are inserted; none if there are no rows."""
         if not self.text:
             return []
+        # A server that is too old for it has no such column, and no experiment's own days.
+        kept = [Column("keep_days", "UInt16", self.keep_days)] if any(self.keep_days) else []
         return [
             Column("experiment_id", "String", self.experiment),
             Column("time_ms", "Int64", self.time),
@@ -188,6 +220,7 @@ class LogColumns:
             Column("stream", "Name", self.stream),
             Column("level", "Name", self.level),
             Column("text", "String", self.text),
+            *kept,
         ]
 
 

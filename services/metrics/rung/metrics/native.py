@@ -8,10 +8,16 @@ from array import array
 from collections.abc import Sequence
 from typing import Any, Final, Literal, NamedTuple
 
-Kind = Literal["String", "Name", "Int64", "UInt32", "UInt64", "Float64"]
+Kind = Literal["String", "Name", "Int64", "UInt16", "UInt32", "UInt64", "Float64"]
 """A name is an element of an enumeration."""
 
-_CODES: Final[dict[Kind, str]] = {"Int64": "q", "UInt32": "I", "UInt64": "Q", "Float64": "d"}
+_CODES: Final[dict[Kind, str]] = {
+    "Int64": "q",
+    "UInt16": "H",
+    "UInt32": "I",
+    "UInt64": "Q",
+    "Float64": "d",
+}
 
 
 class Column(NamedTuple):

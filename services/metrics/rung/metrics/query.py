@@ -1,13 +1,16 @@
 """What is asked of the tables; every function blocks and runs on the engine's thread."""
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
+from rung.events.metric import LogsDeleted
 from rung.metrics.batch import Batch
 from rung.metrics.cursor import LineKey, read_cursor, write_cursor
 from rung.metrics.engine import Parameter, Tables
+from rung.metrics.literal import literal
 from rung.metrics.native import Column, texts
 from rung.metrics.schema import query
 
@@ -30,6 +33,8 @@ _BEHIND: Final = (
     "({after_time_ms:Int64}, {after_trial_id:String}, {after_sequence:UInt64}, "
     "{after_line:Int64}, {after_origin:String})"
 )
+_DELETES_AT_ONCE: Final = (23, 8)
+"""Since then a deletion hides rows at once; before, parts are written anew in the background."""
 _WILDCARDS: Final = {ord(letter): f"\\{letter}" for letter in "\\%_"}
 
 
@@ -70,6 +75,10 @@ class TrialLines(NamedTuple):
     """Of their text."""
 
 
+class _Number(NamedTuple):
+    number: int
+
+
 class _DeletionRow(NamedTuple):
     trial_id: str
     before_ms: int
@@ -106,10 +115,12 @@ class _LogRow(LogEntry, frozen=True, gc=False, array_like=True):
 
 
 def write(tables: Tables, batch: Batch) -> None:
-    """Insert a batch: its rows, then the positions up to which they were taken."""
+    """Insert a batch: its rows, then what was deleted, then the positions of all of that."""
     for table, columns in (("metrics", batch.metrics.block()), ("logs", batch.logs.block())):
         if columns:
-            tables.insert(table, columns)
+            tables.insert(table, _known(tables, columns))
+    if batch.deleted:
+        _delete(tables, batch.deleted)
     keys = sorted(batch.positions)
     tables.insert(
         "positions",
@@ -119,6 +130,37 @@ def write(tables: Tables, batch: Batch) -> None:
             Column("position", "UInt64", [batch.positions[key] for key in keys]),
         ],
     )
+
+
+def _known(tables: Tables, columns: list[Column]) -> list[Column]:
+    """Return the columns without the one that an old server's table does not have."""
+    if columns[-1].name == "keep_days" and not tables.rows(query("keeps_days"), _Number)[0].number:
+        return columns[:-1]
+    return columns
+
+
+def _delete(tables: Tables, deleted: Sequence[LogsDeleted]) -> None:
+    """Delete the lines of trials that were printed before a time; again does no harm."""
+    tables.insert(
+        "deletions",
+        [
+            texts("experiment_id", [each.experiment_id for each in deleted]),
+            texts("trial_id", [each.trial_id for each in deleted]),
+            Column("before_ms", "Int64", [each.before_ms for each in deleted]),
+        ],
+    )
+    trials: dict[tuple[str, int], list[str]] = {}
+    for each in deleted:
+        trials.setdefault((each.experiment_id, each.before_ms), []).append(each.trial_id)
+    for (experiment_id, before_ms), names in trials.items():
+        condition = (
+            f"experiment_id = {literal(experiment_id)} AND time_ms < {before_ms} "
+            f"AND trial_id IN ({', '.join(map(literal, sorted(set(names))))})"
+        )
+        if tables.version >= _DELETES_AT_ONCE:
+            tables.execute(f"DELETE FROM logs WHERE {condition}")  # noqa: S608 - literals
+        else:
+            tables.execute(f"ALTER TABLE logs DELETE WHERE {condition}")
 
 
 def positions(tables: Tables) -> dict[tuple[str, int], int]:

@@ -17,7 +17,10 @@ KNOWS_TTL: Final = (20, 12)
 _DAY_S: Final = 86_400
 _DAY_MS: Final = 1_000 * _DAY_S
 _TIME_MAX: Final = (1 << 32) - 1
-_TTL: Final = re.compile(r"\bTTL toDateTime\(.*?intDiv\(time_ms, 1000\) \+ (\d+)", re.DOTALL)
+_FOR_EVER_S: Final = (1 << 32) - 1
+_TTL: Final = re.compile(
+    r"\bTTL toDateTime\(.*?intDiv\(time_ms, 1000\) \+ (?:least\()?(\d+)", re.DOTALL
+)
 
 _DEFINITION: Final = """
 SELECT create_table_query FROM system.tables
@@ -37,13 +40,14 @@ class _Number(NamedTuple):
     number: int
 
 
-def retain(tables: Tables, table: str, days: int, *, now_ms: int) -> bool:
+def retain(tables: Tables, table: str, days: int | None, *, now_ms: int) -> bool:
     """See to it that rows reported longer ago than so many days go.
 
     Args:
         tables: of the database.
         table: `metrics` or `logs`.
-        days: 0 keeps them for ever.
+        days: 0 keeps them for ever, but for lines of an experiment that asks for days of its own;
+            None: as it was set before.
         now_ms: the present time, Unix time in milliseconds.
 
     Returns:
@@ -55,25 +59,39 @@ def retain(tables: Tables, table: str, days: int, *, now_ms: int) -> bool:
         return True
     if days:
         _delete(tables, table, before_ms=now_ms - days * _DAY_MS)
-    return days == 0
+    return not days
 
 
 def days_kept(tables: Tables, table: str) -> int:
-    """Return the days after which ClickHouse itself drops rows, 0: never."""
+    """Return the days after which ClickHouse itself drops rows of every experiment, 0: never."""
+    found = _TTL.search(_definition(tables, table))
+    kept_s = int(found[1]) if found else _FOR_EVER_S
+    return 0 if kept_s == _FOR_EVER_S else kept_s // _DAY_S
+
+
+def _definition(tables: Tables, table: str) -> str:
     (definition,) = tables.rows(_DEFINITION, _Text, table=table)
-    found = _TTL.search(definition.text)
-    return int(found[1]) // _DAY_S if found else 0
+    return definition.text
 
 
-def _set_ttl(tables: Tables, table: str, days: int) -> None:
-    if days == days_kept(tables, table):
+def _set_ttl(tables: Tables, table: str, days: int | None) -> None:
+    kept = days_kept(tables, table)
+    days = kept if days is None else days
+    if table == "logs":
+        if days == kept and "keep_days * " in _definition(tables, table):
+            return
+        most = days * _DAY_S or _FOR_EVER_S
+        kept_s = f"least({most}, if(keep_days = 0, {_FOR_EVER_S}, keep_days * {_DAY_S}))"
+    elif days == kept:
         return
-    if days == 0:
+    elif days == 0:
         tables.execute(f"ALTER TABLE {table} REMOVE TTL")
         return
+    else:
+        kept_s = str(days * _DAY_S)
     # What lies outside of the years that a DateTime has counts as its first or last moment; not
     # as its zeroth, which for a TTL means never.
-    gone = f"intDiv(time_ms, 1000) + {days * _DAY_S}"
+    gone = f"intDiv(time_ms, 1000) + {kept_s}"
     tables.execute(
         f"ALTER TABLE {table} MODIFY TTL toDateTime(least(greatest({gone}, 1), {_TIME_MAX}))"
     )

@@ -27,6 +27,7 @@ from rung.ledger import Ledger, Record
 from rung.metrics.config import Settings
 from rung.metrics.errors import SeriesDamaged, SeriesUnavailable
 from rung.metrics.store import SeriesStore
+from rung.metrics.trimming import keep_trimmed
 
 NAME: Final = "metrics"
 TOPICS: Final = (topic.METRICS, topic.LOGS)
@@ -78,7 +79,7 @@ async def _run(
             group.create_task(intake.write())
             group.create_task(_retain(store, settings))
             for name in TOPICS:
-                work = partial(_keep, ledger, store, intake, name)
+                work = partial(_keep, ledger, store, settings, intake, name)
                 group.create_task(share.hold(name, work))
     except ExceptionGroup as failures:
         raise _first(failures) from failures
@@ -103,10 +104,15 @@ async def patiently(call: Callable[[], Awaitable[T]]) -> T:
             wait_s = min(2 * wait_s, _WAIT_S_MAX)
 
 
-async def _keep(
-    ledger: Ledger, store: SeriesStore, intake: "_Intake", name: str, partition: int
+async def _keep(  # noqa: PLR0913, PLR0917 - what all partitions share, and which one it is
+    ledger: Ledger,
+    store: SeriesStore,
+    settings: Settings,
+    intake: "_Intake",
+    name: str,
+    partition: int,
 ) -> None:
-    """Follow a partition from what is stored of it onwards, for ever."""
+    """Follow a partition from what is stored of it onwards, for ever; old lines are removed."""
     positions = await patiently(store.positions)
     start = positions.get((name, partition), 0)
     end = await patiently(partial(ledger.end, name, partition))
@@ -124,13 +130,24 @@ async def _keep(
             lost=first - start,
         )
     follower = _Follower(ledger, intake, name, partition, max(start, first))
-    await supervise(follower.run, name=f"{NAME}/{name}/{partition}")
+    trimming = (
+        asyncio.create_task(keep_trimmed(ledger, store, partition, settings.logs_days or 0))
+        if name == topic.LOGS
+        else None
+    )
+    try:
+        await supervise(follower.run, name=f"{NAME}/{name}/{partition}")
+    finally:
+        if trimming is not None:
+            trimming.cancel()
+            await asyncio.gather(trimming, return_exceptions=True)
 
 
 async def _retain(store: SeriesStore, settings: Settings) -> None:
     """Have old rows dropped, by ClickHouse itself where it can, else now and then."""
-    kept = {"metrics": settings.metrics_days, "logs": settings.logs_days}
-    days = {table: number for table, number in kept.items() if number is not None}
+    days: dict[str, int | None] = {"logs": settings.logs_days}
+    if settings.metrics_days is not None:
+        days["metrics"] = settings.metrics_days
     while days:
         for table, number in list(days.items()):
             now_ms = int(time.time() * 1_000)

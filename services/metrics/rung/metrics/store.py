@@ -25,7 +25,7 @@ from rung.metrics.batch import Batch
 from rung.metrics.embedded import Embedded
 from rung.metrics.engine import Engine, Tables
 from rung.metrics.errors import SeriesDamaged, SeriesError, SeriesUnavailable
-from rung.metrics.query import LogEntry, LogQuery, Point, experiment_of
+from rung.metrics.query import LogEntry, LogQuery, Point, TrialLines, experiment_of
 from rung.metrics.retention import retain
 from rung.metrics.schema import prepare
 
@@ -208,8 +208,8 @@ class SeriesStore:
             self._drop_absorbed()
             return str(await self._engine.set_aside(mark))
 
-    async def retain(self, table: str, days: int, *, now_ms: int) -> bool:
-        """See to it that rows reported longer ago than so many days go, 0: none.
+    async def retain(self, table: str, days: int | None, *, now_ms: int) -> bool:
+        """See to it that rows reported longer ago than so many days go, 0: none, None: as before.
 
         Returns:
             Whether ClickHouse goes on by itself; if not, this has to be called again and again.
@@ -292,6 +292,19 @@ class SeriesStore:
             experiment_id, trial_id, rank, level, text, since_ms, until_ms, after, limit, order
         )
         return await self._fresh(lambda tables: query.logs(tables, asked))
+
+    async def log_sizes(self, experiment_id: str | None, before_ms: int) -> list[TrialLines]:
+        """Return how many lines each trial printed before a time; marks are no lines.
+
+        Args:
+            experiment_id: of this experiment only.
+            before_ms: Unix time in milliseconds.
+        """
+        return await self._fresh(lambda tables: query.log_sizes(tables, experiment_id, before_ms))
+
+    async def deletions(self) -> dict[str, int]:
+        """Return, by trial, the Unix time in milliseconds before which its lines were deleted."""
+        return await self._run(query.deletions)
 
     async def _fresh(self, call: Callable[[Tables], T]) -> T:
         await self._flush_if_possible()

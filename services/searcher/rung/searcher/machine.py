@@ -75,7 +75,14 @@ from rung.events.experiment import (
     SearchPlanned,
 )
 from rung.events.ledger_import import ImportCompleted, ImportKeysListed, ImportStarted
-from rung.events.metric import AgentBeat, LogsPrinted, MessageRejected, MetricsReported
+from rung.events.metric import (
+    AgentBeat,
+    LogsDeleted,
+    LogsDropped,
+    LogsPrinted,
+    MessageRejected,
+    MetricsReported,
+)
 from rung.events.seal import PartitionSealed, PartitionTrimmed
 from rung.events.trial import (
     RunEnded,
@@ -190,7 +197,14 @@ def _evolve(  # noqa: C901, PLR0912, PLR0915 - one case per event
             pass  # what is decided of them counts; that a process lives changes no decision
         case ExperimentSubmitted() | TrialEnded() | CheckpointDeleted() | CheckpointPinned():
             pass  # known already, or of concern to the checkpoints alone
-        case CheckpointRetired() | MetricsReported() | LogsPrinted() | AgentBeat():
+        case (
+            CheckpointRetired()
+            | MetricsReported()
+            | LogsPrinted()
+            | LogsDropped()
+            | LogsDeleted()
+            | AgentBeat()
+        ):
             pass  # of other topics
         case AgentJoined() | AgentLeft() | AgentLost() | AllocationRequested():
             pass  # of other topics

@@ -7,16 +7,29 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from rung import answer
-from rung.gateway.context import context_of, experiment_of, reply, trial_of
+from rung.events import encode
+from rung.events.metric import LogsDeleted
+from rung.gateway.context import (
+    context_of,
+    experiment_of,
+    find_experiment,
+    reply,
+    trial_of,
+    unix_now,
+)
+from rung.gateway.idempotency import key_of, once
 from rung.gateway.problem import bad_parameter
 from rung.gateway.query import read_query, time_ms_of
 from rung.gateway.route import Route
+from rung.ledger import Draft
 
 Level = Literal["debug", "info", "warning", "error", "critical"]
 
 Order = Literal["oldest", "newest"]
 
 LIMIT_MAX: Final = 20_000
+ACTOR: Final = "token"
+"""Who asks: whoever has the token."""
 
 _When = Annotated[str, Meta(max_length=60)]
 
@@ -78,7 +91,81 @@ async def _show(
     return reply(answer.LogPage(items=items, next_cursor=cursor))
 
 
+class CollectQuery(Struct, forbid_unknown_fields=True):
+    """Which lines to delete."""
+
+    experiment: (
+        Annotated[str, Meta(max_length=200, description="of this experiment alone")] | None
+    ) = None
+    before: (
+        Annotated[_When, Meta(description="printed before: RFC 3339, or Unix time in ms")] | None
+    ) = None
+    dry_run: Annotated[bool, Meta(description="only say what would be deleted")] = False
+
+
+async def collect_logs(request: web.Request) -> web.Response:
+    """Delete printed lines of an experiment, or all before a time; what was said is on record."""
+    query = read_query(request, CollectQuery)
+    context, key = context_of(request), key_of(request)
+    if query.experiment is None and query.before is None:
+        raise bad_parameter("before", "give a time, or an experiment: not all lines of all")
+    found = None if query.experiment is None else find_experiment(request, query.experiment).id
+    given = time_ms_of("before", query.before)
+    before_ms = int(unix_now() * 1000) if given is None else given
+    async with once(context, key):
+        sizes = await context.need_series().log_sizes(found, before_ms)
+        if sizes and not query.dry_run:
+            await context.ledger.append(
+                [
+                    Draft(fact.topic, fact.key, encode(fact))
+                    for number, each in enumerate(sizes, 1)
+                    for fact in [
+                        context.writer.stamp(
+                            LogsDeleted(
+                                experiment_id=each.experiment_id,
+                                trial_id=each.trial_id,
+                                before_ms=before_ms,
+                                lines=each.lines,
+                                size_bytes=each.size_bytes,
+                            ),
+                            actor=ACTOR,
+                            origin=key,
+                            sequence=None if key is None else number,
+                        )
+                    ]
+                ]
+            )
+    items: dict[str, answer.LogsOf] = {}
+    for each in sizes:
+        item = items.setdefault(
+            each.experiment_id,
+            answer.LogsOf(experiment_id=each.experiment_id, trials=0, lines=0, size_bytes=0),
+        )
+        item.trials += 1
+        item.lines += each.lines
+        item.size_bytes += each.size_bytes
+    return reply(
+        answer.LogsCollected(
+            before_ms=before_ms,
+            dry_run=query.dry_run,
+            items=list(items.values()),
+            lines=sum(each.lines for each in sizes),
+            size_bytes=sum(each.size_bytes for each in sizes),
+        )
+    )
+
+
 ROUTES: Final = (
+    Route(
+        "POST",
+        "/logs/collect",
+        collect_logs,
+        "Delete printed lines",
+        answer.LogsCollected,
+        query=CollectQuery,
+        idempotent=True,
+        problems=(404, 409),
+    ),
     Route(
         "GET",
         "/experiments/{experiment_id}/logs",

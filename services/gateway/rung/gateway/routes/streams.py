@@ -7,7 +7,7 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from rung.events import UndecodableEvent, decode, partition_of, topic
-from rung.events.metric import LogsPrinted, MetricsReported
+from rung.events.metric import LogsDropped, LogsPrinted, MetricsReported, missing_text
 from rung.gateway.context import context_of, experiment_of, trial_of
 from rung.gateway.query import read_query
 from rung.gateway.route import Route
@@ -134,6 +134,9 @@ def _lines_of(key: str, query: LineQuery, *, whole: bool = False) -> Render:
         if whole and record.key != key:
             return None
         data = _data_of(record, key)
+        if isinstance(data, LogsDropped):
+            shown = query.rank in {None, data.rank} and least <= _LEVELS["warning"]
+            return _frame("logs", data.trial_id, data.run, lines=[_mark(data)]) if shown else None
         if not isinstance(data, LogsPrinted):
             return None
         lines = [
@@ -144,6 +147,17 @@ def _lines_of(key: str, query: LineQuery, *, whole: bool = False) -> Render:
         return _frame("logs", data.trial_id, data.run, lines=lines) if lines else None
 
     return render
+
+
+def _mark(data: LogsDropped) -> dict[str, object]:
+    """Return the line that says what is missing; no script can print one of this stream."""
+    return {
+        "rank": data.rank,
+        "stream": "dropped",
+        "level": "warning",
+        "time_ms": data.time_ms,
+        "text": missing_text(data),
+    }
 
 
 def _data_of(record: Record, prefix: str) -> object:

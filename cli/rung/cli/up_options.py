@@ -1,0 +1,39 @@
+"""How `rung up` is started: what its command line takes, and what of it the agent gets."""
+
+from typing import NamedTuple
+
+
+class UpOptions(NamedTuple):
+    """The options of `rung up`; None where one was not given."""
+
+    port: int
+    slots: int | None = None
+    keep_token: bool = False
+    anchor: str | None = None
+    """A file or an URL that gets the signed heads of the seals."""
+    logs_max_bytes: int | None = None
+    """How much of the log of a run is stored."""
+    logs_keep_days: int | None = None
+    """After so many days printed lines are deleted; 0: never."""
+
+    def arguments(self) -> list[str]:
+        """Return them as `rung up` takes them."""
+        valued = {
+            "--anchor": self.anchor,
+            "--logs-keep-days": self.logs_keep_days,
+        }
+        given = [text for name, value in valued.items() for text in _given(name, value)]
+        token = ["--keep-token"] if self.keep_token else []
+        return ["--port", str(self.port), *self.agent_arguments(), *given, *token]
+
+    def agent_arguments(self) -> list[str]:
+        """Return what of them the agent takes, under the same names."""
+        valued = {
+            "--slots": self.slots,
+            "--logs-max-bytes": self.logs_max_bytes,
+        }
+        return [text for name, value in valued.items() for text in _given(name, value)]
+
+
+def _given(name: str, value: object) -> list[str]:
+    return [] if value is None else [name, str(value)]

@@ -1,0 +1,89 @@
+"""Removes the oldest printed lines from the ledger, once they are to be kept no longer.
+
+A partition can only be cut at its beginning: what is removed are the records before the first one
+that holds a line which is still kept. A line goes when the installation's days are over, or its
+experiment's, or when a user had it deleted; and never before the series have it.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import structlog
+
+from rung.events import LedgerError, UndecodableEvent, decode, topic
+from rung.events.metric import LogsDropped, LogsPrinted
+from rung.ledger import Ledger, Record
+from rung.metrics.errors import SeriesError
+from rung.metrics.store import SeriesStore
+
+EVERY_S: Final = 3_600.0
+_BATCH: Final = 100
+_DAY_MS: Final = 86_400_000
+
+_log = structlog.get_logger()
+
+
+async def keep_trimmed(
+    ledger: Ledger, store: SeriesStore, partition: int, days: int, *, every_s: float = EVERY_S
+) -> None:
+    """Trim a partition of `logs` now and then, for ever.
+
+    Args:
+        ledger: trimmed.
+        store: the series; what they do not have stays.
+        partition: of the topic.
+        days: after which lines go, 0: never, but for those of experiments with days of their own.
+        every_s: seconds between two times.
+    """
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            position = await expired(
+                ledger, store, partition, days, now_ms=time.time_ns() // 1_000_000
+            )
+            if position > (start := await ledger.start(topic.LOGS, partition)):
+                await remove(ledger, partition, position)
+                _log.info("old lines removed", partition=partition, records=position - start)
+        except (LedgerError, SeriesError) as error:
+            _log.warning("old lines not removed", partition=partition, reason=str(error))
+
+
+async def expired(
+    ledger: Ledger, store: SeriesStore, partition: int, days: int, *, now_ms: int
+) -> int:
+    """Return the position of the first record of a partition of `logs` that is still kept."""
+    stored = (await store.positions()).get((topic.LOGS, partition), 0)
+    deleted = await store.deletions()
+    position = await ledger.start(topic.LOGS, partition)
+    while position < stored:
+        for record in await ledger.read(topic.LOGS, partition, position, _BATCH):
+            if record.position >= stored or not _gone(record, deleted, days, now_ms):
+                return record.position
+            position = record.position + 1
+    return position
+
+
+async def remove(ledger: Ledger, partition: int, position: int) -> None:
+    """Remove the records of a partition of `logs` before a position; the one place that does."""
+    await ledger.trim(topic.LOGS, partition, position)
+
+
+def _gone(record: Record, deleted: Mapping[str, int], days: int, now_ms: int) -> bool:
+    """Return whether nothing of a record is kept any more."""
+    try:
+        data = decode(record.value).data
+    except UndecodableEvent:
+        return True  # it is among the dead letters
+    match data:
+        case LogsPrinted():
+            last_ms = max((line.time_ms for line in data.lines), default=0)
+        case LogsDropped():
+            last_ms = data.time_ms
+        case _:  # a deletion: the lines that it is about lie before it
+            return True
+    kept = [number for number in (days, data.keep_days) if number]
+    if kept and last_ms < now_ms - min(kept) * _DAY_MS:
+        return True
+    return last_ms < deleted.get(data.trial_id, 0)
