@@ -37,12 +37,13 @@ test: check test-fast test-ledger sim test-attacks
 	$(BIN)/python deploy/horovod/meanwhile.py $(VENV) $(MAKE) test-e2e test-cluster
 	$(MAKE) test-horovod
 
-# Lint, format, strict types, layers.
+# Lint, format, strict types, layers; advisories of the pinned packages, where there is a source.
 check: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	PYTHONPATH=$(ROOTS) $(BIN)/lint-imports
+	$(BIN)/python deploy/advisories.py constraints.txt $(VENV)/.advisories
 
 # Pure parts and single services, in about three minutes.
 test-fast: $(DEV) $(DEPLOYING) $(CLICKHOUSE)

@@ -119,7 +119,9 @@ class Rig:
 
         With checkpoints to restore it is the second run of the trial that stored the first.
         """
-        joined = (await self.until(AgentJoined))[-1]
+        own = str(self.folder / "agent")
+        joins = await self.until(AgentJoined, lambda it: it.folder == own)
+        joined = max(joins, key=lambda it: it.incarnation)
         if restore:
             index = int(restore[0].split(".")[1])
         else:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from rung.agent.placements import Placement, Placements
 from rung.events import Event, LedgerRefused, decision, encode, fact
-from rung.events.allocation import AllocationSignaled, AllocationWithdrawn
+from rung.events.allocation import AllocationSignaled, AllocationWithdrawn, JoinRefused
 from rung.ledger import Draft, MemoryLedger, Record
 
 POOL = "default"
@@ -37,7 +37,7 @@ async def _obeyed(
     def obey(placement: Placement) -> None:
         if placement == last.data:
             end.set()
-        else:
+        elif not isinstance(placement, JoinRefused):
             obeyed.append(placement.allocation_id)
 
     placements = Placements(ledger, POOL, obey)

@@ -52,7 +52,7 @@ async def heard(before: Sequence[Draft], after: Sequence[Draft]) -> list[Payload
         else:
             found.append(payload)
 
-    facts = PoolFacts(ledger, POOL, lost=hear, addressed=hear)
+    facts = PoolFacts(ledger, POOL, lost=hear, addressed=hear, members=lambda _: None)
     await ledger.append(before)
     async with asyncio.TaskGroup() as group:
         following = group.create_task(facts.follow())

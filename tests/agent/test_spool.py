@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.process import eventually
 from agent.rig import FickleLedger
 from rung.agent.drain import Drain
 from rung.agent.spool import Spool
@@ -51,6 +52,16 @@ async def _reopened(spool: Spool) -> Spool:
     return made
 
 
+async def test_each_life_has_an_origin_of_its_own(spool: Spool) -> None:
+    """A restored folder gives numbers again, but never under an origin that had them."""
+    again = await _reopened(spool)
+    number = again.put(_started(1))
+    await again.durable(number)
+    (spooled,) = await again.read(0, 10)
+    assert decode(spooled.draft.value).origin == again.origin != spool.origin
+    await again.close()
+
+
 async def test_what_is_durable_is_read_in_order(spool: Spool) -> None:
     """Facts come back in order, under the spool's origin and its numbers."""
     last = spool.put(*(_started(run) for run in range(1, 501)))
@@ -61,7 +72,7 @@ async def test_what_is_durable_is_read_in_order(spool: Spool) -> None:
     events = [decode(item.draft.value) for item in spooled]
     assert [item.number for item in spooled] == list(range(1, 501))
     assert [event.sequence for event in events] == list(range(1, 501))
-    assert {event.origin for event in events} == {f"agent/a1/{spool.id}"}
+    assert {event.origin for event in events} == {f"agent/a1/{spool.id}/{spool.session}"}
     assert [event.id for event in events[:2]] == [f"{spool.origin}#1", f"{spool.origin}#2"]
 
 
@@ -225,12 +236,16 @@ async def test_appended_but_not_forgotten(spool: Spool) -> None:
     assert len(read[0]) == 5
 
 
+def _pages(spool: Spool) -> int:
+    (pages,) = spool._file._db.execute("PRAGMA page_count").fetchone()
+    return int(pages)
+
+
 async def test_full_disk(tmp_path: Path) -> None:
     """While the disk is full, reports wait in memory up to the bound; then they go on in order."""
     spool = Spool(tmp_path / "spool.db", pending_bytes_max=20_000)
     spool.open("a1", "host")
-    (pages,) = spool._file._db.execute("PRAGMA page_count").fetchone()
-    spool._file._db.execute(f"PRAGMA max_page_count = {pages}")
+    spool._file._db.execute(f"PRAGMA max_page_count = {_pages(spool)}")
     run = 0
     while not spool.saturated:
         spool.put(_started(run, agent_id="x" * 100))
@@ -245,6 +260,35 @@ async def test_full_disk(tmp_path: Path) -> None:
     assert [item.number for item in spooled] == list(range(1, run + 1))
     assert not spool.saturated
     await spool.close()
+
+
+async def test_a_full_disk_keeps_nothing_from_the_ledger(tmp_path: Path) -> None:
+    """What the disk does not take is brought from memory, in order, once; memory is freed."""
+    spool = Spool(tmp_path / "spool.db", pending_bytes_max=20_000)
+    spool.open("a1", "host")
+    await spool.durable(spool.put(_started(0)))
+    full, roomy = f"PRAGMA max_page_count = {_pages(spool)}", "PRAGMA max_page_count = 100000"
+    brought: list[int] = []
+    for phase in range(4):
+        spool._file._db.execute(full if phase % 2 == 0 else roomy)
+        for _ in range(4):
+            while not spool.saturated:
+                spool.put(_started(1, agent_id="x" * 100))
+            last = spool.last
+            while not brought or brought[-1] < last:
+                found = await spool.read(brought[-1] if brought else 0, 100)
+                brought += [item.number for item in found]
+                spool.forget(brought[-1])
+            await spool.durable(last)
+            assert spool.backlog == 0
+        if phase % 2:  # it tries by itself, though nothing waits any more
+            await eventually(lambda: spool.unwritable is None)
+    assert brought == list(range(1, spool.last + 1))
+    assert not spool.saturated
+    await spool.close()
+    again = await _reopened(spool)
+    assert (again.backlog, again.last) == (0, spool.last)
+    await again.close()
 
 
 _WRITER = """

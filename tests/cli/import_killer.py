@@ -4,6 +4,9 @@
 a forked process that kills itself before the POINTth statement that any of its connections to the
 ledger's file executes (never, for 0). It prints, one JSON line a point, whether it was killed, its
 exit code, and how many statements there were.
+
+Where FOLDER is the URL of a ledger on Kafka, each import goes into that one, appends 20 records at
+a time, and is killed when its POINTth append is acknowledged, or begins where POINT is negative.
 """
 
 import itertools
@@ -12,20 +15,23 @@ import os
 import signal
 import sqlite3
 import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import rung.cli.handover
 import rung.cli.ledger_moves
 import rung.host.journal
-import rung.ledger.archive  # noqa: F401 - all of it is imported once, before forking
+import rung.ledger.staging  # all of it is imported once, before forking
 from rung.cli.__main__ import run
+from rung.ledger import Draft
 
 FILE: Final = "ledger.db"
 
 
 def watch(point: int, count: "itertools.count[int]") -> None:
     """Have this process kill itself before a statement on the ledger's file."""
-    connect = sqlite3.connect
+    connect: Callable[..., sqlite3.Connection] = sqlite3.connect
 
     def trace(_: str) -> None:
         if next(count) == point:
@@ -37,11 +43,34 @@ def watch(point: int, count: "itertools.count[int]") -> None:
             connection.set_trace_callback(trace)
         return connection
 
-    sqlite3.connect = traced
+    sqlite3.connect = traced  # type: ignore[assignment]
+
+
+def watch_appends(point: int) -> None:
+    """Have this process kill itself at an append to a ledger on Kafka."""
+    from rung.ledger.kafka import KafkaLedger  # noqa: PLC0415 - an extra
+
+    rung.ledger.staging._BATCH_RECORDS = 20  # type: ignore[misc]
+    append = KafkaLedger.append
+    appends = itertools.count(1)
+
+    async def watched(self: KafkaLedger, drafts: Sequence[Draft]) -> list[int]:
+        number = next(appends)
+        if number == -point:
+            os.kill(os.getpid(), signal.SIGKILL)
+        positions = await append(self, drafts)
+        if number == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return positions
+
+    KafkaLedger.append = watched  # type: ignore[method-assign]
 
 
 def child(file: str, folder: str, point: int) -> None:
     """Import, and leave with the number of statements in a file."""
+    if folder.startswith("kafka://"):
+        watch_appends(point)
+        os._exit(run(["ledger", "import", file, "--ledger", folder, "--json"]))
     os.environ["RUNG_DATA"] = folder
     count = itertools.count(1)
     watch(point, count)
@@ -56,7 +85,7 @@ def main() -> None:
     """Import for each point in turn."""
     file, folder, *points = sys.argv[1:]
     for point in points:
-        target = f"{folder}/{point}"
+        target = folder if folder.startswith("kafka://") else f"{folder}/{point}"
         process = os.fork()
         if not process:
             null = os.open(os.devnull, os.O_WRONLY)
@@ -68,7 +97,7 @@ def main() -> None:
         _, status = os.waitpid(process, 0)
         killed = os.WIFSIGNALED(status)
         statements = None
-        if not killed:
+        if not killed and Path(f"{target}.count").exists():
             with open(f"{target}.count") as done:  # noqa: PTH123 - a test's
                 statements = int(done.read())
         facts = {

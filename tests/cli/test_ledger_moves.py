@@ -11,10 +11,11 @@ from archive.tamper import flip, rewrite_all, segments_of
 from archive.test_verify import worsen
 from cli.conftest import Rung
 from rung.archive import ArchiveLedger, ArchiveSettings, archive_now
-from rung.cli.data_folder import DataFolder
+from rung.cli.data_folder import DataFolder, DataFolderError
 from rung.events import LedgerTrimmed, topic
 from rung.events.experiment import ExperimentEnded
 from rung.ledger import Draft, Ledger, SqliteLedger
+from rung.ledger.archive import Undone
 from rung.objects import FolderStore
 
 
@@ -215,6 +216,28 @@ def test_a_folder_in_use_is_not_imported_into(
     folder.close()
     assert result.code == 6
     assert "stop it with `rung down --data" in result.err
+
+
+def test_nothing_starts_on_a_folder_that_is_imported_into(
+    store: FolderStore, tmp_path: Path, rung: Rung, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the first look to the last commit the import holds the folder's lock."""
+    new = tmp_path / "new"
+    refused: list[str] = []
+
+    async def hand_over(_: Ledger) -> Undone:
+        with pytest.raises(DataFolderError) as error:
+            DataFolder.open(new)
+        refused.append(str(error.value))
+        second = await asyncio.to_thread(rung, "ledger", "import", store.url, "--data", str(new))
+        refused.append(second.err)
+        return Undone()
+
+    monkeypatch.setattr("rung.cli.handover.hand_over", hand_over)
+    assert rung("ledger", "import", store.url, "--data", str(new)).code == 0
+    assert "another `rung up` or `rung ledger import`" in refused[0]
+    assert "or another import; stop it" in refused[1]
+    DataFolder.open(new).close()
 
 
 def test_what_retention_took_is_in_the_archive(

@@ -110,6 +110,12 @@ def test_moving_up(machine: Installation, cluster: LocalCluster, tmp_path: Path)
     assert "decisions are the same" in told
     assert "were there already" in told
     start(cluster)
+    mover = User(tmp_path, environment)
+    alone = str(tmp_path / "alone.jsonl")
+    mover.rung("ledger", "export", ended, "--output", alone, "--data", str(machine.folder))
+    target = ("--ledger", environment["RUNG_LEDGER"])
+    again = mover.rung("ledger", "import", alone, *target, check=False)
+    assert "services use this ledger (searcher on" in again.stderr, again
 
     del environment["RUNG_DATA"]
     environment["RUNG_TOKEN"] = cluster.token

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 _COUNTERS_AND_GAUGES: Final[Mapping[str, str]] = {
+    "rung_agent_suspended": "",
     "rung_agents": "pool state",
     "rung_archive_lag_records": "",
     "rung_archive_segments_total": "",

@@ -21,6 +21,7 @@ _RULES: Final[list[dict[str, Any]]] = [
     for rule in group["rules"]
 ]
 _RUNBOOKS: Final = (
+    "agent-disk",
     "broker-lost",
     "clickhouse-full",
     "poisoned-message",

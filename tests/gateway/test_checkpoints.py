@@ -126,6 +126,30 @@ async def test_damaged_checkpoint_conflicts(world: World, tmp_path: Path, damage
     assert (answer.status, answer.kind) == (409, "damaged")
 
 
+HOSTILE = {
+    "NUL": b"\0" * 64,
+    "not UTF-8": b'{"sha256": "\xff", "manifest": {}}',
+    "deep": b'{"sha256": "", "manifest": ' + b"[" * 90_000 + b"]" * 90_000 + b"}",
+    "nothing": b"",
+    "a list": b"[1]",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_hostile_manifest_conflicts(world: World, tmp_path: Path, name: str) -> None:
+    """Whatever lies where a manifest should: the checkpoint is damaged, nothing else is."""
+    await store_files(world, tmp_path, FILES)
+    world.store.put_bytes(f"checkpoints/{EXPERIMENT}/c1/manifest.json", HOSTILE[name])
+    async with world.gateway() as client:
+        archive = await client.call("GET", "/checkpoints/c1/archive")
+        file = await client.call("GET", "/checkpoints/c1/file?name=model.pt")
+        shown = await client.get("/checkpoints/c1")
+
+    assert (archive.status, archive.kind) == (409, "damaged")
+    assert (file.status, file.kind) == (409, "damaged")
+    assert shown["files"] == []
+
+
 @pytest.mark.parametrize(
     "path",
     [

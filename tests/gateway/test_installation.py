@@ -15,6 +15,8 @@ from rung.events.allocation import (
     AgentJoined,
     AgentLeft,
     AgentLost,
+    AgentResumed,
+    AgentSuspended,
     AllocationDropped,
     AllocationGranted,
     AllocationLost,
@@ -22,10 +24,12 @@ from rung.events.allocation import (
     AllocationRequested,
     AllocationWithdrawn,
     DrainRequested,
+    JoinRefused,
     Share,
     Slot,
 )
 from rung.events.trial import RunSpec
+from rung.gateway import present_pool
 from rung.gateway.config import Settings
 from rung.gateway.pool_view import Pool, PoolView
 from rung.ledger import Draft
@@ -107,6 +111,66 @@ def _ended(kind: type[Any]) -> Any:
         run=1,
         reason="r",
     )
+
+
+def _here(folder: str, incarnation: int) -> AgentJoined:
+    return msgspec.structs.replace(
+        _joined("a", incarnation), folder_id=folder, session=f"{folder}{incarnation}"
+    )
+
+
+def _refused(folder: str, incarnation: int, *, in_use: bool = True) -> JoinRefused:
+    return JoinRefused(
+        pool="default",
+        agent_id="a",
+        incarnation=incarnation,
+        session=f"{folder}{incarnation}",
+        known=1,
+        in_use=in_use,
+        reason="two agents are called 'a'",
+    )
+
+
+def test_a_refused_agent_is_a_problem_and_takes_no_place() -> None:
+    """The agent that was there stays what it was; the problem ends with either of the two."""
+    twice = [_here("F", 1), _here("G", 9), _refused("G", 9)]
+    goodbye = AgentLeft(pool="default", agent_id="a", incarnation=9, session="G9")
+
+    pool = _pool(*twice)
+    (agent,) = present_pool.agents(pool)
+    assert (agent.incarnation, agent.state) == (1, "joined")
+    assert present_pool.problems(pool) == [
+        "an agent is refused since t: two agents are called 'a'"
+    ]
+    pool = _pool(*twice, goodbye)
+    assert present_pool.problems(pool) == []
+    assert pool.agents["a"].state == "joined"
+    pool = _pool(*twice, AgentLost(pool="default", agent_id="a", incarnation=1, silent_ms=1))
+    assert present_pool.problems(pool) == []
+
+
+def test_a_restored_folder_is_no_problem() -> None:
+    """It joins again at once; an id that nobody had before is not there after a refusal."""
+    pool = _pool(_here("F", 5), _here("F", 3), _refused("F", 3, in_use=False))
+    assert pool.agents["a"].incarnation == 5
+    assert present_pool.problems(pool) == []
+    assert _pool(_here("F", 5), _refused("F", 5)).agents == {}
+
+
+def test_a_suspended_agent_is_a_problem_until_it_goes_on() -> None:
+    """It is counted apart, keeps its slots in sight, and one that is drained stays drained."""
+    reason = "the disk is full"
+    told = AgentSuspended(pool="default", agent_id="a", incarnation=1, session="", reason=reason)
+    over = AgentResumed(pool="default", agent_id="a", incarnation=1, session="")
+
+    pool = _pool(_joined("a"), told)
+    assert present_pool.problems(pool) == ["agent a takes nothing new: the disk is full"]
+    status = present_pool.pool_status(pool)
+    assert (status.agents, status.slots, status.suspended) == (0, 0, 1)
+    pool = _pool(_joined("a"), told, over)
+    assert (pool.agents["a"].state, pool.agents["a"].reason) == ("joined", None)
+    assert _pool(_joined("a"), _drained("a"), told, over).agents["a"].state == "draining"
+    assert _pool(_joined("a"), told, _joined("a", 2)).agents["a"].state == "joined"
 
 
 @pytest.mark.parametrize(
@@ -220,6 +284,7 @@ async def test_agents_and_queue_are_shown(world: World) -> None:
             "slots_used": 1,
             "waiting": 2,
             "draining": 1,
+            "suspended": 0,
         }
     ]
 

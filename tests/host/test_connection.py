@@ -97,12 +97,10 @@ async def serving(limits: Limits, listener: socket.socket) -> AsyncIterator[Serv
     app.router.add_post("/take", server.take)
     app.router.add_get("/give", server.give)
     app.router.add_get("/stream", server.stream)
-    runner = web.AppRunner(
-        app, access_log=None, shutdown_timeout=0.1, logger=server.connections.logger
-    )
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     assert runner.server is not None
-    with server.connections.serve(runner.server, [listener]):
+    with server.connections.serve(server.connections.http(runner.server), [listener]):
         if listener.family != socket.AF_UNIX:
             server.port = listener.getsockname()[1]
         yield server
@@ -398,8 +396,8 @@ def test_the_soft_limit_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(value)
         limit[:] = value
 
-    monkeypatch.setattr(module.resource, "getrlimit", lambda _: tuple(limit))
-    monkeypatch.setattr(module.resource, "setrlimit", setrlimit)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: tuple(limit))
+    monkeypatch.setattr(resource, "setrlimit", setrlimit)
     assert raise_open_files() == 4096
     assert raise_open_files() == 4096
     limit[:] = [1024, resource.RLIM_INFINITY]

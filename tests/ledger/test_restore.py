@@ -1,21 +1,32 @@
 """Imports that fail, are resumed, are repeated, and meet one another."""
 
 import io
+import os
 import random
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Final, Literal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledger.conformance import read_all
+from ledger.conformance import draft, read_all
 from ledger.events import populate
 from ledger.test_archive import EXPERIMENTS, causes_hold, exported, original
+from ledger.test_failures import small_disk
 from rung.events import LedgerError, LedgerUnavailable, decode, encode, fact, partition_of, topic
 from rung.events.experiment import PauseRequested
 from rung.events.ledger_import import ImportCompleted, ImportKeysListed, ImportStarted
-from rung.ledger import Draft, Ledger, MemoryLedger, Record, Transactional
+from rung.ledger import (
+    Draft,
+    Ledger,
+    MemoryLedger,
+    Record,
+    SqliteLedger,
+    Transactional,
+    staging,
+)
 from rung.ledger.archive import export, history, import_
 from rung.ledger.import_record import KeyDigests, check_imported, imports_of
 from rung.ledger.line import DECISIONS, FACTS_OF
@@ -387,3 +398,38 @@ async def test_a_ledger_in_use_is_imported_into(monkeypatch: pytest.MonkeyPatch)
             await into(ledger, lines)
         await into(ledger, lines)
         assert await causes_hold(ledger) == 25 + 10
+
+
+async def test_no_space_for_the_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is said where space is missing, and nothing was written."""
+    monkeypatch.setattr(
+        "rung.ledger.staging._TABLES", f"{staging._TABLES}\nPRAGMA max_page_count = 12;"
+    )
+    ledger = MemoryLedger()
+    with pytest.raises(LedgerUnavailable, match=r"temporary database .* full.*SQLITE_TMPDIR"):
+        await into(ledger, await exported(await original()))
+    assert await ledger.end(topic.IMPORTS, partition_of(ledger.id, 4)) == 0
+
+
+@pytest.mark.ledger
+async def test_no_space_for_the_ledger(tmp_path: Path) -> None:
+    """The disk fills up in the middle: the ledger is as before, and takes the import later."""
+    source = await original()
+    lines = await exported(source)
+    with small_disk() as disk:
+        ledger = await SqliteLedger.open(disk / "ledger")
+        try:
+            await ledger.append([draft("before", name=topic.HEARTBEATS)])
+            ballast = disk / "ballast"
+            free = os.statvfs(disk)
+            ballast.write_bytes(bytes(free.f_bavail * free.f_frsize - 60_000))
+            with pytest.raises(LedgerUnavailable, match=r"disk .* is full"):
+                await into(ledger, lines)
+            assert await ledger.end(topic.METRICS, 0) == 0
+            assert await imports_of(ledger) == []
+            ballast.unlink()
+            await ledger.append([draft("between", name=topic.HEARTBEATS)])
+            assert not await into(ledger, lines)
+            assert await causes_hold(ledger) == 55
+        finally:
+            await ledger.close()

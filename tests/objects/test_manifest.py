@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from rung.objects import (
     copy_checkpoint,
     delete_checkpoint,
     load_checkpoint,
+    manifest,
     read_manifest,
     store_checkpoint,
 )
@@ -245,3 +247,97 @@ def test_ids_cannot_climb_out(store: ObjectStore) -> None:
     for experiment, checkpoint in (("..", "x"), ("a/b", "x"), ("a", "../x"), ("a", "")):
         with pytest.raises(ObjectError):
             read_manifest(store, experiment, checkpoint)
+
+
+HEX = "ab" * 32
+FILE = {"size_bytes": 1, "blake3": HEX}
+WHOLE: dict[str, Any] = {
+    "checkpoint_id": "ckpt",
+    "steps_completed": 7,
+    "metadata": {},
+    "files": {"model.pt": FILE},
+    "provenance": {"experiment_id": "exp", "trial_id": "exp.0", "run": 1},
+    "environment": HEX,
+}
+HOSTILE: dict[str, bytes | dict[str, Any]] = {
+    "nothing": b"",
+    "NUL": b"\0" * 100,
+    "not UTF-8": b'{"checkpoint_id":"\xff"}',
+    "not UTF-8 in metadata": json.dumps(WHOLE).encode().replace(b"{}", b'{"a":"\xff"}', 1),
+    "a byte order mark": b"\xef\xbb\xbf" + json.dumps(WHOLE).encode(),
+    "deep": json.dumps(WHOLE)
+    .replace('"metadata": {}', '"metadata": {"a": ' + "[" * 90_000 + "]" * 90_000 + "}")
+    .encode(),
+    "endless": b"[" * 90_000,
+    "a number without end": json.dumps(WHOLE).replace("7", "9" * 90_000).encode(),
+    "infinity": json.dumps(WHOLE).replace("7", "1e999").encode(),
+    "a list": b"[]",
+    "null": b"null",
+    "of another checkpoint": WHOLE | {"checkpoint_id": "other"},
+    "of another experiment": WHOLE | {"provenance": WHOLE["provenance"] | {"experiment_id": "x"}},
+    "a path as its id": WHOLE | {"checkpoint_id": "../../../x"},
+    "a path as the one before": WHOLE | {"previous": "../../other/c1"},
+    "text for a number": WHOLE | {"steps_completed": "7"},
+    "text for files": WHOLE | {"files": "model.pt"},
+    "files without sizes": WHOLE | {"files": {"a": {}}},
+    "files without digests": WHOLE | {"files": {"a": {"size_bytes": 1}}},
+    "a format of text": WHOLE | {"format": "2"},
+    **{
+        f"a file {name!r:.20}": WHOLE | {"files": {name: FILE}}
+        for name in (
+            "../x",
+            "/etc/passwd",
+            "a//b",
+            ".",
+            "",
+            "a\0b",
+            "a\x1b[2Jb",
+            "a\nb",
+            "a\\b",
+            "x" * 2000,
+            "manifest.json",
+            ".held/x",
+            ".uses/x/y",
+            "\ud800",
+        )
+    },
+    "a file in a file": WHOLE | {"files": {"a": FILE, "a/b": FILE}},
+    "a file with a negative size": WHOLE | {"files": {"a": FILE | {"size_bytes": -1}}},
+    "a file without end": WHOLE | {"files": {"a": FILE | {"size_bytes": 10**15}}},
+    "a header as a digest": WHOLE | {"files": {"a": FILE | {"blake3": 'x"\r\nSet-Cookie: y'}}},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_manifest_that_says_what_none_can(store: ObjectStore, tmp_path: Path, name: str) -> None:
+    """However whole its digest is: all who read it are told that it is damaged."""
+    body = HOSTILE[name]
+    if isinstance(body, dict):
+        body = json.dumps(body).encode()
+    digest = hashlib.sha256(body).hexdigest().encode()
+    store.put_bytes(f"{PREFIX}manifest.json", b'{"sha256":"%s","manifest":%s}' % (digest, body))
+    with pytest.raises(ObjectDamaged, match=r"manifest\.json: (is no manifest|its bytes)"):
+        read_manifest(store, "exp", "ckpt")
+    with pytest.raises(ObjectDamaged):
+        load_checkpoint(store, "exp", "ckpt", tmp_path / "back")
+    store.put_bytes(f"{PREFIX}manifest.json", body)
+    with pytest.raises(ObjectDamaged):
+        read_manifest(store, "exp", "ckpt")
+
+
+def test_what_the_hostile_manifests_are_made_of_is_whole(store: ObjectStore) -> None:
+    """So that each of them is refused for what is said of it."""
+    body = json.dumps(WHOLE).encode()
+    digest = hashlib.sha256(body).hexdigest().encode()
+    store.put_bytes(f"{PREFIX}manifest.json", b'{"sha256":"%s","manifest":%s}' % (digest, body))
+    assert read_manifest(store, "exp", "ckpt").manifest.steps_completed == 7
+
+
+def test_a_manifest_without_end_is_not_read_whole(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes no more memory than the largest honest one."""
+    monkeypatch.setattr(manifest, "MANIFEST_BYTES_MAX", 1000)
+    store.put_bytes(f"{PREFIX}manifest.json", b" " * 1001)
+    with pytest.raises(ObjectDamaged, match="more than 1,000 bytes"):
+        read_manifest(store, "exp", "ckpt")

@@ -305,6 +305,24 @@ async def test_what_users_made_is_text_and_nothing_else(
     await opened.screenshot(tmp_path / "hostile.png")
 
 
+async def test_what_cannot_be_seen_is_shown(site: Site, opened: Browser) -> None:
+    """Bidirectional marks, controls and what has no width do not make a name look like another."""
+    name = "\u202egnp.exe\u2066x\u200b\x9b2J\x07 \U000e0041"
+    shown = r"\u202egnp.exe\u2066x\u200b\u009b2J\u0007 \u{e0041}"
+    fields = {**config(), "name": name, "labels": [name]}
+    await site.write(
+        ExperimentSubmitted(experiment_id=EXPERIMENT, config=fields, source="", code_digest=None),
+        _printed(0, name),
+    )
+    await opened.says(shown, ".list")
+    assert await opened.run("document.querySelector('.list .label').textContent") == shown
+    await opened.click(".list a.name")
+    await opened.says(shown, ".head h1")
+    assert (await opened.run("document.title")).startswith(shown)
+    await opened.click(".tabs [data-tab=logs]")
+    await opened.says(shown, ".lines")
+
+
 async def test_the_page_comes_back_when_the_server_does(site: Site, opened: Browser) -> None:
     """A gateway that goes away is told of, and one that is back is followed without a loss."""
     await site.write(submitted(), _started(0), *_reported(0, 10, value=0.5))

@@ -7,7 +7,6 @@ from rung.events.allocation import (
     AgentJoined,
     AgentLeft,
     AgentLost,
-    AgentRefused,
     AgentResumed,
     AgentSuspended,
     AllocationDropped,
@@ -18,6 +17,7 @@ from rung.events.allocation import (
     AllocationSignaled,
     AllocationWithdrawn,
     DrainRequested,
+    JoinRefused,
     MoveRequested,
     Share,
     Slot,
@@ -51,16 +51,20 @@ def left(agent_id: str, incarnation: int = 1, *, folder: str = "") -> AgentLeft:
     return AgentLeft(pool=POOL, agent_id=agent_id, incarnation=incarnation, session=session)
 
 
-def suspended(agent_id: str, incarnation: int = 1) -> AgentSuspended:
+def suspended(agent_id: str, incarnation: int = 1, *, session: str = "") -> AgentSuspended:
     """An agent takes nothing new."""
     return AgentSuspended(
-        pool=POOL, agent_id=agent_id, incarnation=incarnation, reason="the disk is full"
+        pool=POOL,
+        agent_id=agent_id,
+        incarnation=incarnation,
+        session=session,
+        reason="the disk is full",
     )
 
 
 def resumed(agent_id: str, incarnation: int = 1) -> AgentResumed:
     """An agent takes allocations again."""
-    return AgentResumed(pool=POOL, agent_id=agent_id, incarnation=incarnation)
+    return AgentResumed(pool=POOL, agent_id=agent_id, incarnation=incarnation, session="")
 
 
 def lost(agent_id: str, incarnation: int = 1) -> AgentLost:
@@ -168,7 +172,7 @@ def brief(decision: Payload) -> str:
             return f"lost {name}: {reason}"
         case AllocationDropped(allocation_id=name):
             return f"dropped {name}"
-        case AgentRefused(agent_id=name, incarnation=incarnation, known=known, in_use=in_use):
+        case JoinRefused(agent_id=name, incarnation=incarnation, known=known, in_use=in_use):
             return f"refused {name} {incarnation}, known {known}{' in use' if in_use else ''}"
         case _:
             raise AssertionError(decision)

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from rung.events.allocation import AgentRefused
+from rung.events.allocation import JoinRefused
 from rung.events.metric import AgentBeat
 from rung.scheduler.pool import State
 from rung.scheduler.vigil import Vigil
@@ -16,7 +16,7 @@ def test_two_agents_of_one_id() -> None:
 
     (refused,) = pool.tell(joined("a", 4, 99, folder="G", host="two"))
 
-    assert isinstance(refused, AgentRefused)
+    assert isinstance(refused, JoinRefused)
     assert (refused.known, refused.in_use, refused.session) == (1, True, "G-a-99")
     for word in ("host one", "/agents/F", "host two", "/agents/G", "--agent-id"):
         assert word in refused.reason
@@ -64,7 +64,8 @@ def test_a_copy_with_the_same_incarnation_does_not_end_the_original() -> None:
     goodbye = msgspec.structs.replace(left("a", 3), session="copy")
 
     assert pool.then(copy) == ["refused a 3, known 3 in use"]
-    assert pool.then(goodbye, requested("e.0.1")) == ["granted e.0.1: a[0]"]
+    assert pool.then(suspended("a", 3, session="copy"), goodbye) == []
+    assert pool.then(requested("e.0.1")) == ["granted e.0.1: a[0]"]
 
 
 def test_joins_of_an_earlier_release_are_ignored_as_ever() -> None:

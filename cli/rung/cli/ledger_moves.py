@@ -166,8 +166,14 @@ async def _lines_of(source: Path | str) -> AsyncIterator[IO[bytes]]:
         )
     with tempfile.TemporaryFile() as lines:
         async with open_archive(source) as archived:
-            await export(archived, lines)
-        lines.seek(0)
+            try:
+                await export(archived, lines)
+                lines.seek(0)
+            except OSError as error:
+                raise RungError(
+                    f"the archive could not be read into {tempfile.gettempdir()}"
+                    f" ({error.strerror}); TMPDIR names another folder"
+                ) from error
         yield lines
 
 

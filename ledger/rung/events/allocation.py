@@ -21,7 +21,7 @@ class AgentJoined(Struct, frozen=True, kw_only=True):
     """An agent started and offers its slots, all of them idle.
 
     A higher incarnation of a known agent means that whatever the earlier one ran is gone. A join
-    that the scheduler does not take is answered by `AgentRefused`.
+    that the scheduler does not take is answered by `JoinRefused`.
     """
 
     TYPE: ClassVar[str] = "rung.agent.joined.v1"
@@ -53,7 +53,7 @@ def same_agent(first: AgentJoined, second: AgentJoined) -> bool:
     return (first.folder_id, first.hostname) == (second.folder_id, second.hostname)
 
 
-class AgentRefused(Struct, frozen=True, kw_only=True):
+class JoinRefused(Struct, frozen=True, kw_only=True):
     """An agent's join was not taken: its slots are not offered.
 
     Either another agent uses the id, or the incarnation is not above the one on record, because
@@ -61,7 +61,7 @@ class AgentRefused(Struct, frozen=True, kw_only=True):
     other agent uses the id.
     """
 
-    TYPE: ClassVar[str] = "rung.agent.refused.v1"
+    TYPE: ClassVar[str] = "rung.agent.join_refused.v1"
     TOPIC: ClassVar[str] = topic.PLACEMENTS
     WRITER: ClassVar[str] = "scheduler"
     READERS: ClassVar[tuple[str, ...]] = ("scheduler", "agent", "gateway")
@@ -88,6 +88,8 @@ class AgentSuspended(Struct, frozen=True, kw_only=True):
     pool: str
     agent_id: str
     incarnation: int
+    session: str
+    """That of its join."""
     reason: str
 
 
@@ -102,6 +104,8 @@ class AgentResumed(Struct, frozen=True, kw_only=True):
     pool: str
     agent_id: str
     incarnation: int
+    session: str
+    """That of its join."""
 
 
 class DrainRequested(Struct, frozen=True, kw_only=True):

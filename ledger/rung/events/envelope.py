@@ -15,7 +15,6 @@ from rung.events.allocation import (
     AgentJoined,
     AgentLeft,
     AgentLost,
-    AgentRefused,
     AgentResumed,
     AgentSuspended,
     AllocationAddressed,
@@ -27,6 +26,7 @@ from rung.events.allocation import (
     AllocationSignaled,
     AllocationWithdrawn,
     DrainRequested,
+    JoinRefused,
     MoveRequested,
 )
 from rung.events.checkpoint import (
@@ -99,7 +99,7 @@ Payload = (
     | AgentLost
     | AgentSuspended
     | AgentResumed
-    | AgentRefused
+    | JoinRefused
     | AllocationRequested
     | AllocationWithdrawn
     | MoveRequested

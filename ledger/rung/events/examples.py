@@ -6,7 +6,6 @@ from rung.events.allocation import (
     AgentJoined,
     AgentLeft,
     AgentLost,
-    AgentRefused,
     AgentResumed,
     AgentSuspended,
     AllocationAddressed,
@@ -18,6 +17,7 @@ from rung.events.allocation import (
     AllocationSignaled,
     AllocationWithdrawn,
     DrainRequested,
+    JoinRefused,
     MoveRequested,
     Share,
     Slot,
@@ -212,7 +212,7 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
         folder_id="9f0c6a51d2e84b37",
         session="41be07c2aa935d68",
     ),
-    AgentRefused(
+    JoinRefused(
         pool="default",
         agent_id="node-a",
         incarnation=7,
@@ -225,9 +225,10 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
         pool="default",
         agent_id="node-a",
         incarnation=4,
+        session="41be07c2aa935d68",
         reason="the disk of /var/lib/rung/agent is full: 12 MiB free",
     ),
-    AgentResumed(pool="default", agent_id="node-a", incarnation=4),
+    AgentResumed(pool="default", agent_id="node-a", incarnation=4, session="41be07c2aa935d68"),
     DrainRequested(
         pool="default",
         agent_id="node-a",

@@ -3,9 +3,9 @@
 import math
 from typing import Any, Final
 
+from rung.expconf import secret
 from rung.expconf.hyperparameter import Group, Log, leaves
 from rung.expconf.problem import dotted
-from rung.expconf.secret import hide
 
 _HERE: Final = "has no effect here"
 _STORE: Final = "checkpoints go to the platform's own store"
@@ -54,8 +54,6 @@ INERT: Final[dict[tuple[str, ...], str]] = {
 }
 """Path → why it has no effect."""
 
-_SECRETS: Final = ("access_key", "secret_key", "connection_string", "credential")
-
 
 def warnings_of(tree: dict[str, Any], space: Group, plain: dict[str, Any]) -> list[str]:
     """Return what the author should know about an accepted file, one sentence each.
@@ -70,18 +68,7 @@ def warnings_of(tree: dict[str, Any], space: Group, plain: dict[str, Any]) -> li
         for path, why in INERT.items()
         if _given(tree, path) not in (None, _given(plain, path), [], {})
     ]
-    storage = tree.get("checkpoint_storage")
-    if isinstance(storage, dict):
-        found.extend(
-            f"checkpoint_storage.{name} is stored with the experiment for all to read; remove it"
-            for name in _SECRETS
-            if storage.get(name) is not None
-        )
-    if hide(tree) is not tree:
-        found.append(
-            "data.secrets is hidden where the experiment is shown, but the ledger, its exports and"
-            " its event streams hold it in clear; let the script read it from its machine instead"
-        )
+    found.extend(secret.warnings_of(tree))
     found.extend(_exponents(space))
     return found
 

@@ -28,14 +28,17 @@ import resource
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from http import HTTPStatus
 from typing import Final, cast
 
+import msgspec
 import structlog
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from aiohttp.typedefs import Handler, Middleware
 from msgspec import Struct, structs
 
+from rung.answer import ProblemDocument
 from rung.events import RungError
 from rung.host import measure
 
@@ -52,6 +55,7 @@ _ACCEPTS: Final = 64
 _BACKLOG: Final = 1024
 _RETRY_S: Final = 0.1
 _SWEEP_S: Final = 1.0
+_PROBLEM: Final = "application/problem+json"
 _HEAD_END: Final = b"\r\n\r\n"
 
 _log = structlog.get_logger()
@@ -332,7 +336,7 @@ class Connections:
         self._of_protocol: dict[object, Connection] = {}
         self._listeners: list[socket.socket] = []
         self._accepting: set[asyncio.Task[None]] = set()
-        self._server: Callable[[], asyncio.Protocol] | None = None
+        self._protocol: Callable[[], asyncio.Protocol] | None = None
         self._cut: Counter[str] = Counter()
         self._cut_last = ""
         self._logged_at = float("-inf")
@@ -346,18 +350,27 @@ class Connections:
         """Return how many there are."""
         return len(self._all)
 
+    def http(self, server: web.Server) -> Callable[[], asyncio.Protocol]:
+        """Return what makes the protocol of each connection to an application's server."""
+
+        def protocol() -> asyncio.Protocol:
+            loop = asyncio.get_running_loop()
+            return _Http(server, loop=loop, logger=self.logger, access_log=None)  # type: ignore[arg-type]
+
+        return protocol
+
     @contextlib.contextmanager
     def serve(
-        self, server: Callable[[], asyncio.Protocol], listeners: Iterable[socket.socket]
+        self, protocol: Callable[[], asyncio.Protocol], listeners: Iterable[socket.socket]
     ) -> Iterator[None]:
         """Accept connections while the context lasts, and close the listening sockets then.
 
         Args:
-            server: returns a protocol for a connection, as `web.AppRunner.server` does.
+            protocol: returns the protocol of a connection, as `http` does.
             listeners: sockets that listen, of any family.
         """
         loop = asyncio.get_running_loop()
-        self._server = server
+        self._protocol = protocol
         self._listeners = list(listeners)
         for listener in self._listeners:
             listener.setblocking(False)  # noqa: FBT003 - how sockets take it
@@ -446,8 +459,8 @@ class Connections:
         if len(self._all) >= self.limits.connections and not self._evict(self._all):
             self._refuse(accepted, "limit", address)
             return
-        assert self._server is not None
-        inner = self._server()
+        assert self._protocol is not None
+        inner = self._protocol()
         connection = Connection(self, address, inner)
         self._all[connection] = None
         self._of_address.setdefault(address, {})[connection] = None
@@ -502,6 +515,39 @@ class Connections:
             self._cut.clear()
 
 
+class _Http(web.RequestHandler):
+    """aiohttp's protocol, which answers what cannot be parsed with a problem document."""
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,  # noqa: ARG002 - it repeats what was sent
+    ) -> web.StreamResponse:
+        """Return the answer to a request that has no other."""
+        self.log_exception("a request failed", exc_info=exc)
+        if request.writer.output_size > 0:
+            raise ConnectionError("the answer has begun")
+        if isinstance(exc, LineTooLong):
+            detail = f"a line or a header has more than {self.max_line_size:,} bytes"
+        elif isinstance(exc, HttpProcessingError):
+            detail = "this is no request of HTTP/1.1"
+        else:
+            detail = "something went wrong here; the server's log says more"
+        response = web.Response(
+            status=status,
+            body=_problem(status, detail),
+            headers={
+                "Content-Type": _PROBLEM,
+                "Server": "rung",
+                "X-Content-Type-Options": "nosniff",
+            },
+        )
+        response.force_close()
+        return response
+
+
 class _Failures(logging.Handler):
     """Takes what aiohttp's server logs of single requests.
 
@@ -535,15 +581,30 @@ def _address_of(peer: object) -> str:
     return host
 
 
-def _response(status: str, detail: str) -> bytes:
-    return (
-        f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nServer: rung\r\n"
-        f"Content-Length: {len(detail)}\r\nConnection: close\r\n\r\n{detail}"
-    ).encode()
+def _problem(status: int, detail: str) -> bytes:
+    phrase = HTTPStatus(status).phrase
+    kind = phrase.lower().replace(" ", "-")
+    return msgspec.json.encode(
+        ProblemDocument(
+            type=f"urn:rung:problem:{kind}",
+            title=phrase,
+            status=status,
+            detail=detail,
+            instance="/",
+        )
+    )
 
 
-_TIMEOUT: Final = _response("408 Request Timeout", "the request's headers did not come in time\n")
-_TOO_LARGE: Final = _response(
-    "431 Request Header Fields Too Large", "the request's headers are too large\n"
-)
-_BUSY: Final = _response("503 Service Unavailable", "too many connections; try again later\n")
+def _response(status: int, detail: str) -> bytes:
+    body = _problem(status, detail)
+    head = (
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {_PROBLEM}\r\n"
+        f"Content-Length: {len(body)}\r\nServer: rung\r\nX-Content-Type-Options: nosniff\r\n"
+        "Retry-After: 1\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+_TIMEOUT: Final = _response(408, "the request's headers did not come in time")
+_TOO_LARGE: Final = _response(431, "the request's headers are too large in all")
+_BUSY: Final = _response(503, "there are too many connections; try again later")

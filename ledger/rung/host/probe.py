@@ -153,13 +153,11 @@ class _Answering:
             app.router.add_get(path, self._handler(answer))
         connections = Connections(LIMITS, port="probe")
         app.middlewares.append(connections.watch)
-        runner = web.AppRunner(
-            app, access_log=None, shutdown_timeout=0.5, logger=connections.logger
-        )
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
         await runner.setup()
         assert runner.server is not None
         try:
-            with connections.serve(runner.server, [self._listener]):
+            with connections.serve(connections.http(runner.server), [self._listener]):
                 await self._end.wait()
         finally:
             await runner.cleanup()

@@ -15,11 +15,12 @@ not bring under a key that it does bring is refused, for it would change what wa
 """
 
 import contextlib
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from rung.events import partition_of, topic
-from rung.events.errors import LedgerError
+from rung.events.errors import LedgerError, LedgerUnavailable
 from rung.events.ledger_import import ImportStarted
 from rung.ledger.import_record import Import, ImportRecord, imports_of, unfinished
 from rung.ledger.line import DECISIONS, FACTS_OF, STREAMS
@@ -88,7 +89,7 @@ async def import_(  # noqa: PLR0913 - what it takes
         LedgerUnavailable: the disk became full on the way, or the ledger went away. A ledger with
             transactions is as before; with another, the same import can be run again.
     """
-    with contextlib.closing(Staging(ledger.partitions(topic.EXPERIMENTS))) as staging:
+    with _staging(ledger.partitions(topic.EXPERIMENTS)) as staging:
         staging.fill(lines)
         async with contextlib.AsyncExitStack() as stack:
             if isinstance(ledger, Transactional):
@@ -113,6 +114,24 @@ async def import_(  # noqa: PLR0913 - what it takes
         return Imported(
             staging.records, staging.keys(topic.EXPERIMENTS), known is not None, undone
         )
+
+
+@contextlib.contextmanager
+def _staging(partitions: int) -> Iterator[Staging]:
+    """Give a place for the lines of an export.
+
+    Raises:
+        LedgerUnavailable: the temporary database cannot be written.
+    """
+    try:
+        with contextlib.closing(Staging(partitions)) as staging:
+            yield staging
+    except sqlite3.Error as error:
+        raise LedgerUnavailable(
+            f"the temporary database of the import could not be written ({error}). It takes as"
+            " much space as the export, in the folder that SQLITE_TMPDIR or TMPDIR names, or in"
+            " /var/tmp"
+        ) from error
 
 
 async def _check_record(ledger: Ledger, staging: Staging) -> Import | None:

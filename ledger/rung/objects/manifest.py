@@ -11,6 +11,7 @@ itself, which is small, is digested by SHA-256 in both.
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,8 +27,14 @@ from rung.objects.port import ObjectStore
 
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = 2
+MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Some 300,000 files."""
+SIZE_BYTES_MAX: Final = 2**48
+"""Of one file: more than any store takes."""
 RESERVED: Final = (".held", ".uses")
 """Folders of a checkpoint in which Rung notes what is shared; no file of its own may lie there."""
+
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -147,10 +154,13 @@ def read_manifest(store: ObjectStore, experiment_id: str, checkpoint_id: str) ->
 
     Raises:
         ObjectMissing: there is none, so the checkpoint was never completed, or is deleted.
-        ObjectDamaged: its bytes are not what was written.
+        ObjectDamaged: its bytes are not what was written, or it says what no manifest can.
+        ObjectError: a newer Rung wrote it, or the store refused.
     """
     name = checkpoint_prefix(experiment_id, checkpoint_id) + MANIFEST
-    data = store.read(name)
+    data = store.read(name, 0, MANIFEST_BYTES_MAX + 1)
+    if len(data) > MANIFEST_BYTES_MAX:
+        raise ObjectDamaged(f"{name}: is no manifest: more than {MANIFEST_BYTES_MAX:,} bytes")
     try:
         sealed = msgspec.json.decode(data, type=_Sealed)
         body = bytes(sealed.manifest)
@@ -160,9 +170,37 @@ def read_manifest(store: ObjectStore, experiment_id: str, checkpoint_id: str) ->
         if written > FORMAT:
             raise ObjectError(f"{name}: format {written} was written by a newer Rung")
         manifest = msgspec.json.decode(body, type=Manifest)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ObjectDamaged(f"{name}: is no manifest: {error}") from error
+    try:
+        _check(manifest, experiment_id, checkpoint_id)
+    except ObjectError as error:
         raise ObjectDamaged(f"{name}: is no manifest: {error}") from error
     return StoredCheckpoint(manifest, hashlib.sha256(data).hexdigest())
+
+
+def _check(manifest: Manifest, experiment_id: str, checkpoint_id: str) -> None:
+    """Check that a checkpoint can be as a manifest says; its digest proves nothing of that.
+
+    Readers make paths, headers and lengths of what it says, so nothing else may be in it.
+
+    Raises:
+        ObjectError: none can be so.
+    """
+    whose = manifest.provenance.experiment_id
+    if (whose, manifest.checkpoint_id) != (experiment_id, checkpoint_id):
+        raise ObjectError(f"it is that of {manifest.checkpoint_id!r} of {whose!r}")
+    for name, entry in manifest.files.items():
+        check_file(name)
+        if not _DIGEST.fullmatch(entry.digest):
+            raise ObjectError(f"{name!r} has no digest of 64 hexadecimal digits")
+        if not 0 <= entry.size_bytes <= SIZE_BYTES_MAX:
+            raise ObjectError(f"{name!r} cannot have {entry.size_bytes} bytes")
+        parts = name.split("/")
+        if any("/".join(parts[:end]) in manifest.files for end in range(1, len(parts))):
+            raise ObjectError(f"{name!r} lies in a file")
+    if manifest.previous is not None:
+        checkpoint_prefix(experiment_id, manifest.previous)
 
 
 def side_by_side(width: int, work: Callable[[T], R], items: Sequence[T]) -> list[R]:

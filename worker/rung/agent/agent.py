@@ -7,6 +7,8 @@
     renewal     the warm parent died, and with it all runs: what they said goes to the ledger,
                 then a join with a new incarnation tells the scheduler that they are lost; so too
                 when the scheduler took the agent for lost: the runs are others' now, and end
+    displaced   the scheduler refused the join, or a copy of the agent took its place: it offers
+                nothing until the id is free, and joins then above the incarnation on record
     leave       trials and whole gangs may checkpoint for some seconds; then `AgentLeft` tells the
                 scheduler that what still ran is lost, to start elsewhere, and is no failure
     abandon     whoever started the agent is gone: kill everything, stop at once
@@ -35,6 +37,7 @@ from rung.agent.folder_lock import AgentRefused, lock_folder
 from rung.agent.gauge import measured
 from rung.agent.leftovers import kill_marked
 from rung.agent.meeting import Introductions
+from rung.agent.membership import Displaced, Membership
 from rung.agent.node import Node
 from rung.agent.placements import Placement, Placements
 from rung.agent.pool_facts import PoolFacts
@@ -49,11 +52,14 @@ from rung.agent.starter import Starter
 from rung.agent.supply import Supply, hidden_variables
 from rung.agent.suspension import Suspension
 from rung.events.allocation import (
+    AgentJoined,
+    AgentLeft,
     AgentLost,
     AllocationDropped,
     AllocationGranted,
     AllocationLost,
     AllocationSignaled,
+    JoinRefused,
 )
 from rung.events.trial import RunSpec
 from rung.ledger import Ledger
@@ -77,8 +83,9 @@ class Agent:
         self._placements = Placements(ledger, settings.pool, self._obey)
         self._introductions = Introductions()
         self._pool_facts = PoolFacts(
-            ledger, settings.pool, self._taken_for_lost, self._introductions.hear
+            ledger, settings.pool, self._taken_for_lost, self._introductions.hear, self._see
         )
+        self._membership = Membership(self._spool, str(folder))
         store = open_store(settings.objects_url)
         self._depot = Depot(folder, store, self._spool)
         self._suspension = Suspension(_written_to(folder, store), self._spool, self._on_suspension)
@@ -101,6 +108,8 @@ class Agent:
             lost=self._renew,
         )
         self._renewing = asyncio.Lock()
+        self._displaced: Displaced | None = None
+        self._rejoining: asyncio.Task[None] | None = None
         self._offering: int | None = None
         """The incarnation whose grants are carried out; None between two."""
         self._node: Node
@@ -126,6 +135,8 @@ class Agent:
 
     async def unready(self) -> str | None:
         """Return why no run can be granted to it now, None if one can."""
+        if self._displaced is not None:
+            return self._displaced.reason
         if self._offering is None:
             return "has not joined its pool"
         return self._suspension.reason or self._drain.refused
@@ -182,6 +193,8 @@ class Agent:
                 _log.info("has left; waits for the machine's end")
                 await asyncio.wait([stopped, abandoned], return_when=asyncio.FIRST_COMPLETED)
         finally:
+            if self._rejoining is not None:
+                await _end(self._rejoining)
             await _end(work, beat, facts, stopped, abandoned, taken, *self._tasks.values())
             await _end(starter, suspension)
             await self._supply.close()
@@ -198,8 +211,10 @@ class Agent:
         await self._join()
         await self._placements.follow()
 
-    async def _join(self) -> None:
-        self._offering = await self._presence.join()
+    async def _join(self, above: int = 0) -> None:
+        self._membership.joining()
+        self._offering = await self._presence.join(above)
+        self._displaced = None
         if self._suspension.reason is not None:
             self._presence.suspend(self._suspension.reason)
 
@@ -229,6 +244,8 @@ class Agent:
                     run.ask("kill")
             case AllocationDropped():
                 pass
+            case JoinRefused():
+                self._displace(self._membership.refused(decision))
             case _:
                 assert_never(decision)
 
@@ -264,6 +281,28 @@ class Agent:
             if offered is not None:
                 await self._join()
 
+    def _see(self, fact: AgentJoined | AgentLeft | AgentLost) -> None:
+        self._displace(self._membership.see(fact))
+
+    def _displace(self, displaced: Displaced | None) -> None:
+        """Offer nothing more, if the agent has lost its place, until it may join again."""
+        if displaced is None or self._offering is None:
+            return
+        say = _log.error if displaced.in_use else _log.warning
+        say("not a member of the pool", reason=displaced.reason, known=displaced.known)
+        self._displaced, self._offering = displaced, None
+        self._presence.refused()
+        for run in self._runs.values():
+            run.ask("kill")
+        self._rejoining = asyncio.create_task(self._rejoin(displaced))
+
+    async def _rejoin(self, displaced: Displaced) -> None:
+        if displaced.in_use:
+            await self._membership.free(displaced.known)
+        async with self._renewing:
+            await self._end_runs()
+            await self._join(above=displaced.known)
+
     async def _taken_for_lost(self, lost: AgentLost) -> None:
         """Offer the slots again; what still runs here was given to others."""
         if (lost.agent_id, lost.incarnation) != (self._spool.agent_id, self._offering):
@@ -289,7 +328,8 @@ class Agent:
         settings = self._settings
         notice = await notice_to(settings.spot, settings.metadata_url, settings.spot_every_s)
         _log.warning("leaving", reason=notice.reason, seconds=notice.seconds)
-        await self._presence.drain(notice.reason)
+        if self._displaced is None:
+            await self._presence.drain(notice.reason)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(notice.seconds * ASKED_BY):
                 while self._tasks:

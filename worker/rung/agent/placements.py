@@ -12,12 +12,15 @@ from rung.events.allocation import (
     AllocationGranted,
     AllocationLost,
     AllocationSignaled,
+    JoinRefused,
 )
 from rung.host import trace
 from rung.host.supervise import supervise
 from rung.ledger import Ledger, Record
 
-Placement = AllocationGranted | AllocationSignaled | AllocationLost | AllocationDropped
+Placement = (
+    AllocationGranted | AllocationSignaled | AllocationLost | AllocationDropped | JoinRefused
+)
 
 _RETRY_S: Final = 0.5
 

@@ -1,7 +1,8 @@
-"""The facts of a pool that concern its agents: who was lost, and where the parts of gangs are.
+"""The facts of a pool that concern its agents: who came and went, and where parts of gangs are.
 
 An agent hears from the others of a gang how they can be reached, and from the pool's watch that
-it was itself taken for lost, when it is alive after all.
+it was itself taken for lost, when it is alive after all. It sees, too, whether another agent uses
+its id.
 
 An agent that stood still for longer than the scheduler waits (a stopped process, a machine that
 slept) is declared lost, and what it runs is given to others. Nothing on `placements` would tell an
@@ -14,12 +15,15 @@ from typing import Final
 
 import structlog
 
+from rung.agent.membership import Fact
 from rung.events import UndecodableEvent, decode, partition_of, topic
-from rung.events.allocation import AgentLost, AllocationAddressed
+from rung.events.allocation import AgentJoined, AgentLeft, AgentLost, AllocationAddressed
 from rung.host.supervise import supervise
 from rung.ledger import Ledger, Record
 
-_MARKS: Final = (AgentLost.TYPE.encode(), AllocationAddressed.TYPE.encode())
+_MARKS: Final = tuple(
+    kind.TYPE.encode() for kind in (AgentJoined, AgentLeft, AgentLost, AllocationAddressed)
+)
 
 _log = structlog.get_logger()
 
@@ -33,11 +37,13 @@ class PoolFacts:
         pool: str,
         lost: Callable[[AgentLost], Awaitable[None]],
         addressed: Callable[[AllocationAddressed], Awaitable[None]],
+        members: Callable[[Fact], None],
     ) -> None:
         self._ledger = ledger
         self._pool = pool
         self._lost = lost
         self._addressed = addressed
+        self._members = members
         self._partition = partition_of(pool, ledger.partitions(topic.POOLS))
         self._position = 0
         self.following = asyncio.Event()
@@ -63,6 +69,8 @@ class PoolFacts:
         except UndecodableEvent as error:
             _log.error("cannot read a pool's fact", position=record.position, error=str(error))
             return
+        if isinstance(data, AgentJoined | AgentLeft | AgentLost):
+            self._members(data)
         if isinstance(data, AgentLost):
             await self._lost(data)
         elif isinstance(data, AllocationAddressed):

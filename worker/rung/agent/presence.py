@@ -42,12 +42,13 @@ class Presence:
         self._slots = slots
         self._beats: FactWriter
         self.joined: Final = asyncio.Event()
-        """Whether it ever joined."""
+        """Whether it has joined, and was not refused."""
+        self._tried = False
 
-    async def join(self) -> int:
-        """Begin a new incarnation and return it."""
+    async def join(self, above: int = 0) -> int:
+        """Begin a new incarnation, above one, and return it."""
         spool = self._spool
-        incarnation = await spool.start_incarnation()
+        incarnation = await spool.start_incarnation(above)
         self._beats = FactWriter(
             self._ledger, source=spool.source, origin=f"{spool.origin}/beats/{incarnation}"
         )
@@ -58,11 +59,19 @@ class Presence:
                 incarnation=incarnation,
                 hostname=socket.gethostname(),
                 slots=[Slot(id=s.id, kind=s.kind, name=s.name) for s in self._slots],
+                folder=str(self._settings.folder.absolute()),
+                folder_id=spool.id,
+                session=spool.session,
             )
         )
+        self._tried = True
         _log.info("joined", agent=spool.agent_id, incarnation=incarnation, slots=len(self._slots))
         self.joined.set()
         return incarnation
+
+    def refused(self) -> None:
+        """Beat no more until it joins again: the id is another agent's."""
+        self.joined.clear()
 
     async def beat(self, runs: Collection[str]) -> None:
         """Beat until cancelled.
@@ -74,9 +83,9 @@ class Presence:
             LedgerError: one that does not pass by itself; also one that lets nobody in, as long
                 as it took no beat yet.
         """
-        await self.joined.wait()
         beaten = False
         while True:
+            await self.joined.wait()
             try:
                 await self._beats.write(
                     AgentBeat(
@@ -117,6 +126,7 @@ class Presence:
                 pool=self._settings.pool,
                 agent_id=self._spool.agent_id,
                 incarnation=self._spool.incarnation,
+                session=self._spool.session,
                 reason=reason,
             )
         )
@@ -128,16 +138,18 @@ class Presence:
                 pool=self._settings.pool,
                 agent_id=self._spool.agent_id,
                 incarnation=self._spool.incarnation,
+                session=self._spool.session,
             )
         )
 
     def leave(self) -> None:
-        """Say goodbye, if it ever joined."""
-        if self.joined.is_set():
+        """Say goodbye, if it ever asked to join."""
+        if self._tried:
             self._spool.put(
                 AgentLeft(
                     pool=self._settings.pool,
                     agent_id=self._spool.agent_id,
                     incarnation=self._spool.incarnation,
+                    session=self._spool.session,
                 )
             )

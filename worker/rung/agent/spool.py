@@ -5,18 +5,21 @@
     read       what is committed, in order, for the drain to append to the ledger
     forget     the ledger has them; they go with the next commit
 
-A fact is appended to the ledger only after it was committed here. Its origin is
-`agent/<agent_id>/<spool id>` and its sequence the number, so whatever is appended a second time
-after a crash is the same event, and readers drop it. Numbers never come twice: what was forgotten
-is remembered as a mark.
+A fact is appended to the ledger once it was committed here, or while this disk takes nothing. Its
+origin is `agent/<agent_id>/<spool id>/<session>` and its sequence the number, so whatever is
+appended a second time after a crash is the same event, and readers drop it: it lies in the file
+with its origin. A session is one life of the agent. A folder that was restored from a backup, or
+copied, goes on from a number that was given before, but under the origin of another session.
 
-When the disk is full, what was put stays in memory and the commit is tried again; beyond
-`pending_bytes_max` the spool is `saturated`, and the agent stops reading what its trials say
-until there is room: they wait, nothing is lost, memory stays bounded.
+When the disk is full, what was put stays in memory, the commit is tried again, and the ledger gets
+the facts from memory: it may lie elsewhere. Beyond `pending_bytes_max` the spool is `saturated`,
+and the agent stops reading what its trials say until there is room: they wait, nothing is lost,
+memory stays bounded.
 """
 
 import asyncio
 import contextlib
+import secrets
 import sqlite3
 import threading
 import time
@@ -74,6 +77,8 @@ class Spool:
         self._news = asyncio.Event()
         self._threads = ThreadPoolExecutor(1, "spool-reader")
         self.id = ""
+        self.session: Final = secrets.token_hex(8)
+        """Names this life of the agent."""
         self.agent_id = ""
         self.incarnation = 0
 
@@ -100,8 +105,8 @@ class Spool:
 
     @property
     def origin(self) -> str:
-        """The origin of all facts that pass through this spool."""
-        return f"agent/{self.agent_id}/{self.id}"
+        """The origin of all facts that are put into this spool by this life of the agent."""
+        return f"agent/{self.agent_id}/{self.id}/{self.session}"
 
     @property
     def source(self) -> str:
@@ -165,18 +170,28 @@ class Spool:
                 self._pending_bytes += len(draft.value)
                 self._work.notify()
             self._next += 1
+        if self.unwritable:
+            self._news.set()
         return self._next - 1
 
     async def durable(self, number: int) -> None:
-        """Return when the fact of that number, and all before it, would survive a crash."""
+        """Return when the fact of that number, and all before it, would survive a crash.
+
+        That is so once they are on this disk or in the ledger.
+        """
         if number > self._committed:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._waiters.append((number, waiter))
             await waiter
 
     async def read(self, after: int, limit: int) -> list[Spooled]:
-        """Return committed facts with numbers above `after`; waits while there are none."""
+        """Return facts with numbers above `after`; waits while there are none.
+
+        They are committed ones, or, while the disk takes nothing, what waits for that.
+        """
         while self._committed <= after:
+            if self.unwritable and (found := self._uncommitted(after, limit)):
+                return found
             self._news.clear()
             await self._news.wait()
         return await self._loop.run_in_executor(
@@ -187,24 +202,34 @@ class Spool:
         """Drop the facts up to that number: the ledger has them."""
         with self._lock:
             self._forgotten = max(self._forgotten, number)
+            gone = [item for item in self._pending if item.number <= number]
+            del self._pending[: len(gone)]
             if self._stale:
                 self._work.notify()
+        if number > self._committed:
+            self._on_commit(number, sum(len(item.draft.value) for item in gone))
         # A fact is as old as the note before it, which is a second older at most.
         while len(self._ages) > 1 and self._ages[1][0] <= self._forgotten + 1:
             self._ages.popleft()
         if not self.backlog:
             self._ages.clear()
 
+    def _uncommitted(self, after: int, limit: int) -> list[Spooled]:
+        """Return what follows a number in memory; nothing while the next fact is being written."""
+        with self._lock:
+            found = [item for item in self._pending if item.number > after][:limit]
+        return found if found and found[0].number == after + 1 else []
+
     @property
     def _stale(self) -> bool:
         return self._forgotten - self._forgotten_on_disk > _STALE_MAX
 
-    async def start_incarnation(self) -> int:
-        """Count one more life of the agent; durable when it returns."""
+    async def start_incarnation(self, above: int = 0) -> int:
+        """Count one more incarnation of the agent, above one; durable when it returns."""
         while True:
             try:
                 self.incarnation = await self._loop.run_in_executor(
-                    self._threads, self._file.count_incarnation
+                    self._threads, self._file.count_incarnation, above
                 )
             except sqlite3.Error as error:
                 _log.error(
@@ -227,7 +252,7 @@ class Spool:
         """Run in the spool's thread: one transaction after another, each with all that waits."""
         while True:
             with self._lock:
-                while not (self._pending or self._closing or self._stale):
+                while not (self._pending or self._closing or self._stale or self.unwritable):
                     self._work.wait()
                 batch, self._pending = self._pending, []
                 forgotten, closing = self._forgotten, self._closing
@@ -242,8 +267,7 @@ class Spool:
                 self.unwritable = None
                 _log.info("the spool takes reports again", path=str(self._file.path))
             if batch:
-                self._committed = batch[-1].number
-                self._tell(self._committed, sum(len(item.draft.value) for item in batch))
+                self._tell(batch[-1].number, sum(len(item.draft.value) for item in batch))
             if closing and not self._pending:
                 return
 
@@ -258,12 +282,15 @@ class Spool:
                 fix="free disk space or make the folder writable",
             )
         with self._lock:
-            self._pending[:0] = batch
-            if not closing:
-                self._work.wait(_RETRY_S)
+            kept = [item for item in batch if item.number > self._forgotten]
+            self._pending[:0] = kept
+        self._tell(0, sum(len(item.draft.value) for item in batch[: len(batch) - len(kept)]))
         if not closing:
+            with self._lock:
+                self._work.wait(_RETRY_S)
             return True
-        _log.error("reports are lost: the spool could not be written", reports=len(batch))
+        if kept:
+            _log.error("reports are lost: the spool could not be written", reports=len(kept))
         return False
 
     def _tell(self, committed: int, size: int) -> None:
@@ -272,6 +299,7 @@ class Spool:
 
     def _on_commit(self, committed: int, size: int) -> None:
         self._pending_bytes -= size
+        self._committed = committed = max(self._committed, committed)
         self._news.set()
         waiting, self._waiters = self._waiters, []
         for number, waiter in waiting:

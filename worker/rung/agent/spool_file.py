@@ -195,12 +195,13 @@ class SpoolFile:
         rows.close()
         return found
 
-    def count_incarnation(self) -> int:
-        """Count one more life of the agent; durable when it returns."""
+    def count_incarnation(self, above: int = 0) -> int:
+        """Count one more incarnation of the agent, above one; durable when it returns."""
         with self._writing, self._db:
             (number,) = self._db.execute(
-                "UPDATE mark SET value = CAST(value AS INTEGER) + 1 WHERE name = 'incarnation' "
-                "RETURNING CAST(value AS INTEGER)"
+                "UPDATE mark SET value = MAX(CAST(value AS INTEGER), ?) + 1 "
+                "WHERE name = 'incarnation' RETURNING CAST(value AS INTEGER)",
+                (above,),
             ).fetchone()
         return int(number)
 

@@ -4,18 +4,18 @@ Curves, lines and audits are other services' business: `rung service gateway` ad
 """
 
 import contextlib
+from typing import Any
 
 import click
 
 from rung.gateway.command import CONTEXT, Parts, options, run
-from rung.host.launch import Place
 
 
 @click.command(context_settings=CONTEXT)
 @options
-def main(place: Place, token: str, bind: str, host_name: tuple[str, ...]) -> None:
+def main(host_name: tuple[str, ...], **options: Any) -> None:
     """Serve the API and the page of a ledger until SIGTERM, without curves and audits."""
-    run(place, token, bind, host_name, lambda _: contextlib.nullcontext(Parts()))
+    run(names=host_name, compose=lambda _: contextlib.nullcontext(Parts()), **options)
 
 
 if __name__ == "__main__":

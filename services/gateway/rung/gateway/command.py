@@ -11,6 +11,7 @@ from rung.gateway.config import Settings
 from rung.gateway.context import Audit
 from rung.gateway.series import Series
 from rung.gateway.service import serve
+from rung.host.connection import Limits
 from rung.host.launch import Opened, Place, checked, launch, placed
 from rung.ledger import Ledger
 
@@ -31,6 +32,17 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the gateway's own options."""
     for option in (
         click.option(
+            "--connections",
+            default=Limits().connections,
+            help="Open connections in all; at most half of the open files that are allowed.",
+        ),
+        click.option(
+            "--connections-per-address",
+            default=Limits().connections_per_address,
+            help="Open connections of one address. Behind a proxy all clients have the proxy's: "
+            "give as many as --connections.",
+        ),
+        click.option(
             "--host-name", multiple=True, help="Name that clients use, besides loopback."
         ),
         click.option("--bind", default="127.0.0.1:8080", help="Address and port to listen on."),
@@ -43,12 +55,24 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def run(place: Place, token: str, bind: str, names: tuple[str, ...], compose: Compose) -> None:
+def run(  # noqa: PLR0913 - the options of the command
+    place: Place,
+    token: str,
+    bind: str,
+    *,
+    names: tuple[str, ...],
+    connections: int,
+    connections_per_address: int,
+    compose: Compose,
+) -> None:
     """Serve the API and the page of a ledger until SIGTERM."""
     address, _, port = bind.rpartition(":")
     if not address or not port.isdigit() or not token:
         raise click.UsageError("--bind takes ADDRESS:PORT, and --token must not be empty")
-    settings = checked(Settings, host_names=names)
+    limits = checked(
+        Limits, connections=connections, connections_per_address=connections_per_address
+    )
+    settings = checked(Settings, host_names=names, limits=limits)
     try:
         listener = socket.create_server((address, int(port)))
     except (OSError, OverflowError) as error:

@@ -18,13 +18,13 @@ _PARAMETERS: Final = {
     "trial_id": "EXPERIMENT.INDEX, such as k3f9x2ma.17",
     "checkpoint_id": "id of a checkpoint, or an unambiguous beginning of it",
 }
-_ALWAYS: Final = (400, 405, 421, 500, 503)
+_ALWAYS: Final = (400, 405, 408, 421, 431, 500, 503)
 _MEANINGS: Final = {
     400: "A parameter, header or body that cannot be read; `errors` names it",
     401: "No token, or a wrong one",
     404: "There is no such thing",
     405: "The path takes other methods",
-    408: "The body came too slowly, or not at all",
+    408: "The request came too slowly, or not whole",
     409: "The state of things does not allow it, or an id is ambiguous",
     410: "It is deleted",
     413: "Too large",
@@ -32,6 +32,7 @@ _MEANINGS: Final = {
     416: "The range lies outside of the file",
     421: "This server does not go by the name in the Host header",
     422: "Understood and refused; `errors` says where and why",
+    431: "The headers are too large in all",
     500: "A fault of the server; `incident` is in its log",
     503: "Not now; try again after the seconds in Retry-After",
 }
@@ -155,15 +156,23 @@ def _headers(route: Route) -> list[dict[str, Any]]:
     headers = []
     if route.idempotent:
         headers.append(
-            _header(HEADER, "sent again with the same key, the request is done once", LENGTH_MAX)
+            _header(
+                HEADER,
+                "sent again with the same key, the request is done once",
+                LENGTH_MAX,
+                "^[!-~]+$",
+            )
         )
     if route.media_type == "text/event-stream":
-        headers.append(_header("Last-Event-ID", "go on behind the event with this id", 200))
+        position = "^[0-9]+([.][0-9]+)*$"
+        headers.append(
+            _header("Last-Event-ID", "go on behind the event with this id", 200, position)
+        )
     return headers
 
 
-def _header(name: str, description: str, most: int) -> dict[str, Any]:
-    schema = {"type": "string", "minLength": 1, "maxLength": most}
+def _header(name: str, description: str, most: int, pattern: str) -> dict[str, Any]:
+    schema = {"type": "string", "minLength": 1, "maxLength": most, "pattern": pattern}
     return {
         "name": name,
         "in": "header",
@@ -210,8 +219,6 @@ def _also(route: Route) -> dict[str, Any]:
 
 def _problems(route: Route) -> dict[str, Any]:
     statuses = {*_ALWAYS, *route.problems, *(() if route.open else (401,))}
-    if route.body is not None:
-        statuses.add(408)
     reference = {"$ref": _REFERENCE.format(name=ProblemDocument.__name__)}
     return {
         str(status): {

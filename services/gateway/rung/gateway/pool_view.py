@@ -14,7 +14,6 @@ from rung.events.allocation import (
     AgentJoined,
     AgentLeft,
     AgentLost,
-    AgentRefused,
     AgentResumed,
     AgentSuspended,
     AllocationDropped,
@@ -25,6 +24,7 @@ from rung.events.allocation import (
     AllocationSignaled,
     AllocationWithdrawn,
     DrainRequested,
+    JoinRefused,
     MoveRequested,
     Share,
     Slot,
@@ -123,7 +123,7 @@ _OfAgent = (
     | DrainRequested
     | AgentLeft
     | AgentLost
-    | AgentRefused
+    | JoinRefused
 )
 _OfAllocation = (
     AllocationRequested
@@ -137,13 +137,17 @@ _OfAllocation = (
 
 
 def _evolve_agent(state: Pool, event: Event, data: _OfAgent) -> None:
-    if isinstance(data, AgentRefused):
+    if isinstance(data, JoinRefused):
         _refuse(state, event, data)
         return
     if isinstance(data, AgentLeft) and state.refused.pop(data.session, None) is not None:
         return
     known = state.agents.get(data.agent_id)
     if known is not None and data.incarnation < known.incarnation:
+        return
+    if isinstance(data, AgentSuspended | AgentResumed) and (
+        known is None or known.session != data.session
+    ):
         return
     match data:
         case AgentJoined():
@@ -194,7 +198,7 @@ def _change(
             assert_never(data)
 
 
-def _refuse(state: Pool, event: Event, data: AgentRefused) -> None:
+def _refuse(state: Pool, event: Event, data: JoinRefused) -> None:
     known = state.agents.get(data.agent_id)
     if known is not None and (known.session, known.incarnation) == (
         data.session,

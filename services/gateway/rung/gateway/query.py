@@ -26,7 +26,12 @@ _CURSOR: Final = "give the next_cursor of a page of this list, unchanged"
 
 _Limit = Annotated[int, Meta(ge=1, le=LIMIT_MAX, description="items on a page at most")]
 _Cursor = Annotated[
-    str, Meta(max_length=2_000, description="`next_cursor` of the page before, unchanged")
+    str,
+    Meta(
+        max_length=2_000,
+        description="`next_cursor` of the page before, unchanged",
+        extra_json_schema={"pattern": "^[A-Za-z0-9_-]+$"},
+    ),
 ]
 
 

@@ -61,14 +61,12 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
     )
     connections = Connections(app[CONTEXT].settings.limits, port="http")
     app.middlewares.insert(0, connections.watch)
-    runner = web.AppRunner(
-        app, access_log=None, shutdown_timeout=SHUTDOWN_S, logger=connections.logger
-    )
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
     await runner.setup()
     assert runner.server is not None
     try:
         listeners = [listener] if local is None else [listener, local]
-        with connections.serve(runner.server, listeners):
+        with connections.serve(connections.http(runner.server), listeners):
             address, port = listener.getsockname()[:2]
             _log.info("gateway serves", address=f"{address}:{port}")
             if started is not None:

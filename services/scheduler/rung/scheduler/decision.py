@@ -3,11 +3,11 @@
 from rung.events import Payload
 from rung.events.allocation import (
     AgentJoined,
-    AgentRefused,
     AllocationDropped,
     AllocationGranted,
     AllocationLost,
     AllocationSignaled,
+    JoinRefused,
 )
 from rung.events.trial import Withdrawal
 from rung.scheduler.membership import refusal
@@ -16,7 +16,7 @@ from rung.scheduler.priority import Start
 from rung.scheduler.queue import Request
 
 
-def refused(state: State, event: AgentJoined) -> list[AgentRefused]:
+def refused(state: State, event: AgentJoined) -> list[JoinRefused]:
     """Return the answer to a join that was not taken, if there is one to give."""
     join = state.joins.get(event.agent_id)
     if not event.session or join == event:
@@ -24,7 +24,7 @@ def refused(state: State, event: AgentJoined) -> list[AgentRefused]:
     known = state.incarnations[event.agent_id]
     there = event.agent_id in state.runs_on
     return [
-        AgentRefused(
+        JoinRefused(
             pool=state.pool,
             agent_id=event.agent_id,
             incarnation=event.incarnation,

@@ -60,7 +60,6 @@ from rung.events.allocation import (
     AgentJoined,
     AgentLeft,
     AgentLost,
-    AgentRefused,
     AgentResumed,
     AgentSuspended,
     AllocationDropped,
@@ -71,10 +70,11 @@ from rung.events.allocation import (
     AllocationSignaled,
     AllocationWithdrawn,
     DrainRequested,
+    JoinRefused,
     MoveRequested,
 )
 from rung.scheduler import claim, decision
-from rung.scheduler.membership import admits, ends
+from rung.scheduler.membership import admits, speaks
 from rung.scheduler.placement import given_back
 from rung.scheduler.pool import Allocation, Claim, State, Suspension
 from rung.scheduler.preemption import choose_yielding
@@ -86,7 +86,7 @@ PoolFact = (
     AgentFact | AllocationRequested | AllocationWithdrawn | AllocationReleased | MoveRequested
 )
 PoolDecision = (
-    AgentRefused | AllocationGranted | AllocationSignaled | AllocationLost | AllocationDropped
+    JoinRefused | AllocationGranted | AllocationSignaled | AllocationLost | AllocationDropped
 )
 
 
@@ -157,8 +157,7 @@ def _fold_agent(state: State, event: AgentFact) -> None:
             _join(state, event)
         case AgentLeft():
             state.refused.pop(event.session, None)
-            known = state.incarnations.get(event.agent_id, -1)
-            if ends(event, known=known, join=state.joins.get(event.agent_id)):
+            if _speaks(state, event):
                 _free(state, event.agent_id, event.incarnation, "left")
         case AgentLost():
             how = f"was silent for {event.silent_ms / 1000:.1f} s"
@@ -187,7 +186,7 @@ def _fold_decision(state: State, event: PoolDecision) -> None:
             _close_if_over(state, event.allocation_id)
         case AllocationDropped():
             del state.leaving[event.allocation_id]
-        case AgentRefused():
+        case JoinRefused():
             if event.in_use:
                 state.refused[event.session] = event
         case _:
@@ -242,9 +241,14 @@ def _drain(state: State, event: DrainRequested) -> None:
             state.room.leave(event.agent_id)
 
 
+def _speaks(state: State, event: AgentLeft | AgentSuspended | AgentResumed) -> bool:
+    known = state.incarnations.get(event.agent_id, -1)
+    return speaks(event, known=known, join=state.joins.get(event.agent_id))
+
+
 def _suspend(state: State, event: AgentSuspended) -> None:
     """Take an agent's slots out of the room until it is resumed; what runs on it runs on."""
-    if state.incarnations.get(event.agent_id) != event.incarnation:
+    if not _speaks(state, event):
         return
     if event.agent_id in state.suspended:
         state.suspended[event.agent_id].reason = event.reason
@@ -255,7 +259,7 @@ def _suspend(state: State, event: AgentSuspended) -> None:
 
 def _resume(state: State, event: AgentResumed) -> None:
     """Put an agent's idle slots back into the room."""
-    if state.incarnations.get(event.agent_id) == event.incarnation:
+    if _speaks(state, event):
         suspension = state.suspended.pop(event.agent_id, None)
         if suspension is not None:
             state.room.take_in(event.agent_id, suspension.offer)

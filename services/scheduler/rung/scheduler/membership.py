@@ -12,7 +12,13 @@ Joins of an earlier release say nothing of folders and sessions; for them only t
 counts, and nothing is answered.
 """
 
-from rung.events.allocation import AgentJoined, AgentLeft, same_agent
+from rung.events.allocation import (
+    AgentJoined,
+    AgentLeft,
+    AgentResumed,
+    AgentSuspended,
+    same_agent,
+)
 
 
 def admits(event: AgentJoined, *, known: int, join: AgentJoined | None, there: bool) -> bool:
@@ -29,8 +35,10 @@ def admits(event: AgentJoined, *, known: int, join: AgentJoined | None, there: b
     return not (there and join is not None and not same_agent(join, event))
 
 
-def ends(event: AgentLeft, *, known: int, join: AgentJoined | None) -> bool:
-    """Return whether a departure is that of the present life, not of an agent that was refused."""
+def speaks(
+    event: AgentLeft | AgentSuspended | AgentResumed, *, known: int, join: AgentJoined | None
+) -> bool:
+    """Return whether a fact is of the present life of its agent, and not of a refused one."""
     if event.incarnation != known:
         return False
     return join is None or not event.session or event.session == join.session
@@ -53,7 +61,8 @@ def refusal(event: AgentJoined, *, known: int, join: AgentJoined | None, there: 
         )
     return (
         f"two agents are called {name!r}: one on {_place(join)}, which has joined, and one on "
-        f"{own}, which is refused; start that one with --agent-id and a name of its own"
+        f"{own}, which is refused: start that one with --agent-id and a name of its own; it joins "
+        "by itself once the other has left or is lost"
     )
 
 

@@ -2,7 +2,7 @@
 
 from msgspec import Struct, field
 
-from rung.events.allocation import AgentJoined, AgentRefused
+from rung.events.allocation import AgentJoined, JoinRefused
 from rung.events.trial import Withdrawal
 from rung.scheduler.placement import Offer, Room
 from rung.scheduler.queue import Queue, Request
@@ -63,7 +63,7 @@ class State(Struct, kw_only=True):
     """Agent id → the join that its present life began with, where that has a session."""
     suspended: dict[str, Suspension] = field(default_factory=dict[str, Suspension])
     """Agent id → what it offered before it was suspended."""
-    refused: dict[str, AgentRefused] = field(default_factory=dict[str, AgentRefused])
+    refused: dict[str, JoinRefused] = field(default_factory=dict[str, JoinRefused])
     """Session → agents that live and use another one's id."""
     runs_on: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     """Agent id → the allocations that have a part on it."""

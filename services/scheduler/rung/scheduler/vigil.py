@@ -5,7 +5,7 @@ from msgspec import Struct, field
 from rung.events import Payload
 from rung.events.allocation import AgentJoined, AgentLeft, AgentLost
 from rung.events.metric import AgentBeat
-from rung.scheduler.membership import admits, ends
+from rung.scheduler.membership import admits, speaks
 
 
 class Life(Struct, kw_only=True):
@@ -40,7 +40,7 @@ class Vigil(Struct, kw_only=True):
                 self._begin(event)
             case AgentLeft():
                 life = self._life(event.pool, event.agent_id)
-                if life and ends(event, known=life.incarnation, join=life.join):
+                if life and speaks(event, known=life.incarnation, join=life.join):
                     life.there = False
             case AgentLost():
                 life = self._life(event.pool, event.agent_id)

@@ -42,7 +42,6 @@ from rung.events.allocation import (
     AgentJoined,
     AgentLeft,
     AgentLost,
-    AgentRefused,
     AgentResumed,
     AgentSuspended,
     AllocationAddressed,
@@ -54,6 +53,7 @@ from rung.events.allocation import (
     AllocationSignaled,
     AllocationWithdrawn,
     DrainRequested,
+    JoinRefused,
     MoveRequested,
 )
 from rung.events.checkpoint import (
@@ -204,7 +204,7 @@ def _evolve(  # noqa: C901, PLR0912, PLR0915 - one case per event
             pass  # of other topics
         case MoveRequested() | DrainRequested():
             pass  # of other topics
-        case AgentSuspended() | AgentResumed() | AgentRefused():
+        case AgentSuspended() | AgentResumed() | JoinRefused():
             pass  # of other topics
         case _:
             assert_never(event)

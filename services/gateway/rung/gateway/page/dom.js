@@ -1,4 +1,16 @@
-// Makes elements. Whatever users made enters the page as text, never as markup.
+// Makes elements. Whatever users made enters the page as text, never as markup, and all of it can
+// be seen: controls, bidirectional marks and characters without width are written as escapes.
+
+const UNSEEN =
+  /(?![\n\t\ufe00-\ufe0f])[\p{Cc}\p{Cs}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\ufff9-\ufffb]/gu;
+
+/** Returns a text with what cannot be seen, or turns what is beside it round, as `\u202e`. */
+export function visible(text) {
+  return text.replace(UNSEEN, (letter) => {
+    const code = letter.codePointAt(0).toString(16);
+    return code.length > 4 ? `\\u{${code}}` : `\\u${code.padStart(4, "0")}`;
+  });
+}
 
 /** Returns an element: `h("a", {href: "#/", class: "x", onclick: f}, "text", child)`. */
 export function h(tag, attributes, ...children) {
@@ -7,15 +19,20 @@ export function h(tag, attributes, ...children) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name === "value" || name === "checked") element[name] = value;
+    else if (name === "title") element.title = visible(String(value));
     else element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  for (const child of children.flat()) {
+    if (child === null || child === undefined) continue;
+    element.append(child instanceof Node ? child : visible(String(child)));
+  }
   return element;
 }
 
 /** Sets an element's text, touching the page only if it differs. */
 export function say(element, text) {
-  if (element.textContent !== text) element.textContent = text;
+  const shown = visible(String(text));
+  if (element.textContent !== shown) element.textContent = shown;
 }
 
 /**

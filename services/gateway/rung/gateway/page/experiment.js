@@ -3,7 +3,7 @@
 import { follow, get, post } from "./api.js";
 import { CheckpointsTab } from "./checkpoints.js";
 import { ConfigTab } from "./config.js";
-import { badge, confirmed, h, paced, say, toast } from "./dom.js";
+import { badge, confirmed, h, paced, say, toast, visible } from "./dom.js";
 import { EventsTab } from "./events.js";
 import { duration, flat, many, moment, percent, seconds, short } from "./format.js";
 import { LogsTab } from "./logs.js";
@@ -113,7 +113,7 @@ export class ExperimentPage {
       return;
     }
     this.note.hidden = true;
-    document.title = `${this.experiment.name} (${percent(this.experiment.progress)}) · Rung`;
+    document.title = `${visible(this.experiment.name)} (${percent(this.experiment.progress)}) · Rung`;
     this.head.show(this.experiment);
     this.tab?.update(this.experiment);
   }
