@@ -98,7 +98,7 @@ def _aside(folder: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    "damage", ["definitions", "file", "other ledger", "newer than the ledger"]
+    "damage", ["definitions", "parts", "file", "other ledger", "newer than the ledger"]
 )
 async def test_what_cannot_be_used_is_rebuilt(damage: str, tmp_path: Path) -> None:
     """The folder is there under another name, and its successor has all that the ledger has."""
@@ -110,19 +110,23 @@ async def test_what_cannot_be_used_is_rebuilt(damage: str, tmp_path: Path) -> No
         await _report(before, 4)
         async with _kept(before, folder) as (store, _):
             await _until(_all(store, 40))
+    if damage == "parts":
+        for path in folder.rglob("data.bin"):
+            path.write_bytes(path.read_bytes()[:-5])
     if damage == "definitions":
         for path in folder.rglob("*.sql"):
             path.write_bytes(b"\x00garbled" * 20)
     ledger = MemoryLedger(ledger_id="l1", partitions=1)
-    await _report(ledger, 2)
+    count = 4 if damage in {"definitions", "parts"} else 2
+    await _report(ledger, count)
     async with _kept(ledger, folder) as (store, kept):
-        await _until(_all(store, 20))
+        await _until(_all(store, 10 * count))
         assert kept.settled.is_set()
         assert kept.problem is None
         (aside,) = _aside(folder)
         assert aside.is_file() == (damage == "file")
-        await _report(ledger, 3)
-        await _until(_all(store, 30))
+        await _report(ledger, count + 1)
+        await _until(_all(store, 10 * (count + 1)))
 
 
 async def test_damage_that_a_reader_meets_is_mended_while_it_runs(tmp_path: Path) -> None:

@@ -32,6 +32,10 @@ _SETTINGS: Final = (
 )
 SET_ASIDE: Final = "damaged"
 """Part of the name of a folder that was set aside."""
+_BROKEN: Final = """
+SELECT table, name FROM system.detached_parts
+WHERE database = currentDatabase() AND startsWith(reason, 'broken') ORDER BY table, name
+"""
 _APPEND_BYTES: Final = 1 << 20
 _ESCAPES: Final = {0: "\\0", 9: "\\t", 10: "\\n", 13: "\\r", 92: "\\\\"}
 
@@ -133,9 +137,25 @@ class Embedded:
             raise SeriesDamaged(
                 f"{self.folder} cannot be opened ({_last_line(error)}). {self.remedy}"
             ) from error
+        self._check_parts()
         self.execute(_SETTINGS)
         release = self._query("SELECT version()", {}).decode().strip('[]"\n').split(".")
         self._version = int(release[0]), int(release[1])
+
+    def _check_parts(self) -> None:
+        """Make sure that all that was written is there: chDB leaves damaged parts out in silence.
+
+        Raises:
+            SeriesDamaged: it did so now, or earlier.
+        """
+        broken = self.rows(_BROKEN, tuple[str, str])
+        if broken:
+            self._disconnect()
+            table, part = broken[0]
+            raise SeriesDamaged(
+                f"{self.folder} lacks rows: {_many(len(broken))} damaged, first {part} of the"
+                f" table {table}. {self.remedy}"
+            )
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -193,6 +213,10 @@ def _check_free(folder: Path) -> None:
         raise SeriesError(
             f"{folder} cannot be used ({error}). May this user write there, and is it a folder?"
         ) from error
+
+
+def _many(parts: int) -> str:
+    return "1 part is" if parts == 1 else f"{parts} parts are"
 
 
 def _last_line(error: Exception) -> str:
