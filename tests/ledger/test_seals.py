@@ -228,9 +228,9 @@ async def test_seals_that_are_altered(attacker: Attacker) -> None:
             assert (await attacker.verify()).problems, path
         attacker.write([*rest, (number, "logs/77", value)])
         assert (await attacker.verify()).problems
-    for one, other in pairwise(seals):
-        rest = [row for row in attacker.rows if row[0] not in {one[0], other[0]}]
-        attacker.write([*rest, (one[0], *other[1:]), (other[0], *one[1:])])
+    for one, after in pairwise(seals):
+        rest = [row for row in attacker.rows if row[0] not in {one[0], after[0]}]
+        attacker.write([*rest, (one[0], *after[1:]), (after[0], *one[1:])])
         assert (await attacker.verify()).problems
 
 
