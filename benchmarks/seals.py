@@ -15,7 +15,6 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from ledger import fill, make_drafts
 from rung.events import encode, fact
 from rung.events.metric import MetricRow, MetricsReported
 from rung.host.sealer import Sealer, SealSettings, sealing
