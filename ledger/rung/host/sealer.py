@@ -37,6 +37,7 @@ from rung.ledger.seals import (
     draft_of,
     load_chains,
     make_seal,
+    read_heads,
     save_heads,
     seals_partition,
 )
@@ -188,6 +189,7 @@ class Sealer:
 
     async def _keep(self) -> None:
         clock = asyncio.get_running_loop().time
+        await self.start()
         while True:
             began = clock()
             sealed = await finish(self.step())
@@ -254,6 +256,13 @@ class Sealer:
                 chains = await load_chains(self._ledger, partition, self._key.trusted)
                 self._chains[partition] = chains
                 self._saved[partition] = chains.position
+                if chains.position and await self._lacks_heads(partition):
+                    _log.error(
+                        "the signed heads of the seals were missing, and are made again",
+                        means="only an anchor shows whether seals were cut off with them",
+                        partition=partition,
+                    )
+                    self._saved[partition] = 0
             else:
                 await catch_up(self._ledger, chains, partition)
         except LedgerError as error:
@@ -263,6 +272,12 @@ class Sealer:
             self._complain(f"not sealed: {error}")
             return None
         return chains
+
+    async def _lacks_heads(self, partition: int) -> bool:
+        try:
+            return await read_heads(self._ledger, partition) is None
+        except ValueError:
+            return True
 
     async def _save_heads(self) -> None:
         moment = asyncio.get_running_loop().time()
