@@ -133,7 +133,7 @@ def test_restore(data: Path, store: FolderStore, tmp_path: Path, rung: Rung) -> 
     assert rung("audit", "--data", new).code == 0
 
     async def lines(ledger: Ledger) -> list[bytes]:
-        return (await exported(ledger)).splitlines()[1:]
+        return (await exported(ledger)).splitlines()[1:-1]
 
     async def compare() -> None:
         restored = await SqliteLedger.open(tmp_path / "new" / "ledger")
@@ -150,9 +150,9 @@ def test_an_experiment_alone_must_have_ended(data: Path, tmp_path: Path, rung: R
     """One whose runs nobody would end is refused with what to do; one that ended is taken."""
     export, cut, new = (tmp_path / name for name in ("x.jsonl", "cut.jsonl", "new"))
     assert rung("ledger", "export", "simul", "-o", str(export)).code == 0
-    header, *lines = export.read_text().splitlines()
+    header, *lines, _ = export.read_text().splitlines()
     kept = [line for line in lines if ExperimentEnded.TYPE not in line]
-    facts = json.loads(header) | {"records": len(kept)}
+    facts = json.loads(header) | {"records": len(kept), "version": 1}
     cut.write_text("\n".join([json.dumps(facts), *kept]))
 
     result = rung("ledger", "import", str(cut), "--data", str(new))

@@ -24,6 +24,7 @@ _COUNTERS_AND_GAUGES: Final[Mapping[str, str]] = {
     "rung_partitions_held": "topic",
     "rung_queue_length": "pool",
     "rung_runs": "state",
+    "rung_sealed_records_total": "topic",
     "rung_series_pending_bytes": "",
     "rung_series_rows_total": "table",
     "rung_slots": "pool state",

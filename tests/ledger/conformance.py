@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
 
+from ledger.sealed import seal
 from rung.events import (
     LedgerDamaged,
     LedgerError,
@@ -16,6 +17,8 @@ from rung.events import (
     topic,
 )
 from rung.ledger import Draft, Ledger, Record, Transactional
+from rung.ledger.seals import SealKey
+from rung.ledger.seals.verify import Known, verify
 
 Opener = Callable[[], Awaitable[Ledger]]
 
@@ -303,6 +306,18 @@ class LedgerConformance:
         canceled.cancel()
         position = (await ledger.append([draft("k")]))[0]
         assert await ledger.append([draft("k")]) == [position + 1]
+
+    async def test_sealed(self, ledger: Ledger) -> None:
+        """What it holds is sealed and verified; what comes later is named as not sealed."""
+        key = SealKey.generate()
+        await ledger.append([draft(f"k{number}.0") for number in range(100)])
+        await seal(ledger, key, records=30)
+        report = await verify(ledger, Known(keys=key.trusted))
+        assert (report.problems, report.unsealed, report.records) == ([], [], 100)
+        await ledger.append([draft("k1.0")])
+        assert [item.count for item in (await verify(ledger)).unsealed] == [1]
+        await seal(ledger, key)
+        assert (await verify(ledger, Known(keys=key.trusted))).unsealed == []
 
 
 class TransactionalConformance(LedgerConformance):

@@ -87,6 +87,7 @@ class LocalCluster:
         self.clickhouse: Final = ClickHouse(self.folder / "clickhouse")
         self.objects: Final = Seaweed(self.folder / "objects", host=self._host)
         self.token: Final = secrets.token_urlsafe(24)
+        self._seal_key: Final = secrets.token_hex(32)
         self._ports: Final = [free_port() for _ in range(replicas.get("gateway", 1))]
         self.environment: Final = {
             **self.objects.environment,
@@ -172,11 +173,12 @@ class LocalCluster:
         options = list(self._options.get(name, ()))
         if name == "gateway":
             options += ["--bind", f"{_LOOPBACK}:{self._ports[number - 1]}"]
+        seals = {"RUNG_SEAL_KEY": self._seal_key} if name == "checkpoint-gc" else {}
         return Service(
             name,
             options,
             log=self.folder / "log" / f"{name}-{number}.log",
-            environment=self.environment,
+            environment={**self.environment, **seals},
         )
 
     def _name_of(self, agent: Service) -> str:

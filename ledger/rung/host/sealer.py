@@ -37,16 +37,18 @@ from rung.ledger.seals import (
     draft_of,
     load_chains,
     make_seal,
+    read_heads,
     save_heads,
     seals_partition,
 )
 from rung.ledger.seals.chain import catch_up
 
-RANGE_RECORDS_MAX: Final = 10_000
+RANGE_RECORDS_MAX = 10_000
 RANGE_BYTES_MAX: Final = 8 << 20
 RANGE_GROUPS_MAX: Final = 256
 """A range ends at the batch of records that reaches one of these, which bounds its seal."""
-_READ: Final = 500
+READ = 500
+"""So many records are read and digested at a time."""
 _COMPLAIN_S: Final = 60.0
 
 Place = tuple[str, int]
@@ -136,13 +138,23 @@ class Sealer:
             if chains is not None and not chains.position:
                 await save_heads(self._ledger, chains.signed(self._key))
 
-    async def finish(self) -> None:
-        """Seal all that the ledger holds now, save the heads, and anchor them."""
+    def hold_all(self) -> None:
+        """Seal all partitions from now on, whatever the share says."""
         self._held = {
             (name, partition)
             for name in (*SEALED, topic.SEALS)
             for partition in range(self._ledger.partitions(name))
         }
+
+    async def prepare(self) -> list[Draft]:
+        """Return the seals of what is new, one range of each partition, without appending them."""
+        for partition in range(self._ledger.partitions(topic.SEALS)):
+            await self._chains_of(partition)
+        return [seal.draft async for seal in self._new()]
+
+    async def finish(self) -> None:
+        """Seal all that the ledger holds now, save the heads, and anchor them."""
+        self.hold_all()
         while await self.step():
             pass
         self._saved_s = self._anchored_s = -math.inf
@@ -177,6 +189,7 @@ class Sealer:
 
     async def _keep(self) -> None:
         clock = asyncio.get_running_loop().time
+        await self.start()
         while True:
             began = clock()
             sealed = await finish(self.step())
@@ -215,7 +228,7 @@ class Sealer:
         hasher = RangeHasher(*place)
         try:
             while position < end and not _full(hasher):
-                limit = min(_READ, end - position)
+                limit = min(READ, end - position)
                 records = await self._ledger.read(*place, position, limit)
                 if not records:
                     break
@@ -232,7 +245,7 @@ class Sealer:
 
     async def _hash_from(self, place: Place, position: int) -> RangeHasher:
         hasher = RangeHasher(*place)
-        hasher.add(await self._ledger.read(*place, position, _READ))
+        hasher.add(await self._ledger.read(*place, position, READ))
         return hasher
 
     async def _chains_of(self, partition: int) -> Chains | None:
@@ -243,6 +256,13 @@ class Sealer:
                 chains = await load_chains(self._ledger, partition, self._key.trusted)
                 self._chains[partition] = chains
                 self._saved[partition] = chains.position
+                if chains.position and await self._lacks_heads(partition):
+                    _log.error(
+                        "the signed heads of the seals were missing, and are made again",
+                        means="only an anchor shows whether seals were cut off with them",
+                        partition=partition,
+                    )
+                    self._saved[partition] = 0
             else:
                 await catch_up(self._ledger, chains, partition)
         except LedgerError as error:
@@ -252,6 +272,12 @@ class Sealer:
             self._complain(f"not sealed: {error}")
             return None
         return chains
+
+    async def _lacks_heads(self, partition: int) -> bool:
+        try:
+            return await read_heads(self._ledger, partition) is None
+        except ValueError:
+            return True
 
     async def _save_heads(self) -> None:
         moment = asyncio.get_running_loop().time()

@@ -57,7 +57,7 @@ kafka://{{ required "kafka.brokers: name the brokers, such as kafka:9092" .Value
 {{- define "rung.secretData" -}}
 {{- with .Values.secrets }}
 token: {{ required "secrets.token: give the API a token, or name a Secret in secrets.existing" .token | b64enc | quote }}
-{{- range $key, $value := dict "clickhouse-password" .clickhousePassword "s3-access-key-id" .s3AccessKeyId "s3-secret-access-key" .s3SecretAccessKey "s3-sse-key" .s3SseKey "kafka-username" .kafkaUsername "kafka-password" .kafkaPassword }}
+{{- range $key, $value := dict "clickhouse-password" .clickhousePassword "s3-access-key-id" .s3AccessKeyId "s3-secret-access-key" .s3SecretAccessKey "s3-sse-key" .s3SseKey "seal-key" .sealKey "kafka-username" .kafkaUsername "kafka-password" .kafkaPassword }}
 {{- with $value }}
 {{ $key }}: {{ . | b64enc | quote }}
 {{- end }}

@@ -26,6 +26,12 @@
   valueFrom:
     secretKeyRef: {name: {{ $secret }}, key: {{ $key }}}
 {{- end }}
+{{- /* A Secret of before there were seals lacks it; checkpoint-gc then says so in its log. */}}
+{{- if has "seals" $needs }}
+- name: RUNG_SEAL_KEY
+  valueFrom:
+    secretKeyRef: {name: {{ $secret }}, key: seal-key, optional: true}
+{{- end }}
 {{- end -}}
 
 {{- define "rung.podSecurity" -}}

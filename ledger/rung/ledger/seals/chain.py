@@ -16,7 +16,16 @@ import msgspec
 from blake3 import blake3
 from msgspec import Struct
 
-from rung.events import LedgerDamaged, UndecodableEvent, decode, encode, fact, partition_of, topic
+from rung.events import (
+    Event,
+    LedgerDamaged,
+    UndecodableEvent,
+    decode,
+    encode,
+    fact,
+    partition_of,
+    topic,
+)
 from rung.events.seal import PartitionSealed, PartitionTrimmed
 from rung.events.topic import TOPICS
 from rung.ledger.port import Draft, Ledger, Record
@@ -142,14 +151,16 @@ class Chains:
     def _read(self, record: Record) -> PartitionSealed | PartitionTrimmed | Rejected:
         """Return what a record says, if a trusted key signed it."""
         try:
-            data = decode(record.value).data
+            event = decode(record.value)
         except UndecodableEvent as error:
             return Rejected(f"it cannot be read ({error})", harmless=False)
-        reason = None
+        data, reason = event.data, None
         if not isinstance(data, PartitionSealed | PartitionTrimmed):
             return Rejected(f"a {data.TYPE} lies there", harmless=False)
         if (data.ledger, data.place) != (self._ledger, record.key):
             reason = f"it is about {data.place} of the ledger {data.ledger}"
+        elif event != _event_of(data, event.time):
+            reason = "its envelope was altered"
         elif not signed_by(data.key, data.signature, _message(data)):
             reason = "its signature is wrong: it was altered"
         elif data.key not in self._trusted:
@@ -200,18 +211,22 @@ def make_seal(
 
 def draft_of(data: PartitionSealed | PartitionTrimmed, time: str) -> Draft:
     """Return the event of a seal, ready to be appended."""
+    event = _event_of(data, time)
+    return Draft(event.topic, event.key, encode(event))
+
+
+def _event_of(data: PartitionSealed | PartitionTrimmed, time: str) -> Event:
     if isinstance(data, PartitionSealed):
         writer, sequence = "sealer", data.number
     else:
         writer, sequence = "retention", data.first
-    event = fact(
+    return fact(
         data,
         source=SOURCE,
         origin=f"{writer}/{data.ledger}/{data.place}",
         sequence=sequence,
         time=time,
     )
-    return Draft(event.topic, event.key, encode(event))
 
 
 def seals_partition(ledger: Ledger, name: str, partition: int) -> int:

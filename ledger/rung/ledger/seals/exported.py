@@ -128,6 +128,12 @@ class Export:
             if name != topic.SEALS
         ]
 
+    def count(self) -> int:
+        """Return how many records it holds, without seals."""
+        query = "SELECT count(*) FROM records WHERE topic != ?"
+        count: int = self._database.execute(query, (topic.SEALS,)).fetchone()[0]
+        return count
+
     def _one(self, what: str, name: str, partition: int) -> int | None:
         found: tuple[int | None] = self._database.execute(
             f"SELECT {what} FROM records WHERE topic = ? AND partition = ?",  # noqa: S608 - ours
@@ -225,6 +231,9 @@ def _check_end(export: Export, keys: frozenset[str], report: SealReport) -> None
     if end is None:
         _blame(report, "export", whole, None, "its last line is missing: the export was cut off")
         return
+    if (count := export.count()) != export.header.records:
+        text = f"it should hold {export.header.records:,} records, and holds {count:,}"
+        _blame(report, "export", whole, None, text)
     if (end.lines, end.digest) != (export.lines, export.digest):
         text = (
             f"its {export.lines:,} lines are not the {end.lines:,} that were written: the export "

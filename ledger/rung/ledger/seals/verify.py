@@ -26,6 +26,8 @@ from rung.ledger.seals.chain import (
 from rung.ledger.seals.digest import RangeHasher, group_name, group_of, unpack_checksums
 
 _READ: Final = 2000
+_INLINE: Final = 100
+"""So few records are digested where they are; a thread costs more."""
 _SEALS: Final = 1000
 """So many seals are checked at a time, those of one partition together."""
 NAMED: Final = 20
@@ -297,42 +299,46 @@ class _Verifier:
             )
 
     async def _check_range(self, place: Place, seal: PartitionSealed) -> None:
-        if seal.first < await self._start(place):
-            self._absent[place] = max(seal.last + 1, self._absent.get(place, 0))
-            if seal.last >= self._starts[place]:
-                self._absent[place] = self._starts[place]
+        start = await self._start(place)
+        if seal.first < start:  # whether retention removed it is checked at the end
+            self._absent[place] = max(min(seal.last + 1, start), self._absent.get(place, 0))
             return
-        end = await self._end(place)
-        if seal.last >= end:
+        if seal.last >= await self._end(place):
             return  # what is missing at the end is said once
         hasher = RangeHasher(*place)
-        kept: list[Record] = []
         try:
-            position = seal.first
-            while position <= seal.last:
-                limit = min(_READ, seal.last + 1 - position)
-                records = await self._ledger.read(*place, position, limit)
-                if not records or records[0].position != position:
-                    await self._explain(place, seal)
-                    return
-                await asyncio.to_thread(hasher.add, records)
-                kept += records
-                position = records[-1].position + 1
-        except LedgerTrimmed as error:
-            self._starts[place] = error.first
-            await self._check_range(place, seal)
-            return
-        except LedgerDamaged:
-            if await self._ledger.start(*place) > seal.first:  # retention removed it meanwhile
-                del self._starts[place]
+            records = await self._read_range(place, seal, hasher)
+        except (LedgerTrimmed, LedgerDamaged):
+            records = None
+        if records is None:
+            self._starts[place] = await self._ledger.start(*place)
+            if self._starts[place] > seal.first:  # retention removed it meanwhile
                 await self._check_range(place, seal)
             else:
                 await self._explain(place, seal)
-            return
-        if hasher.finish().digest == seal.digest:
+        elif hasher.finish().digest == seal.digest:
             self._report.records += hasher.count
         else:
-            self._explain_difference(place, seal, kept)
+            self._explain_difference(place, seal, records)
+
+    async def _read_range(
+        self, place: Place, seal: PartitionSealed, hasher: RangeHasher
+    ) -> list[Record] | None:
+        """Return the records of a range, digested; None if one is missing."""
+        kept: list[Record] = []
+        position = seal.first
+        while position <= seal.last:
+            limit = min(_READ, seal.last + 1 - position)
+            records = await self._ledger.read(*place, position, limit)
+            if not _dense(records, position):
+                return None
+            if len(records) > _INLINE:
+                await asyncio.to_thread(hasher.add, records)
+            else:
+                hasher.add(records)
+            kept += records
+            position = records[-1].position + 1
+        return kept
 
     async def _explain(self, place: Place, seal: PartitionSealed) -> None:
         """Say which records of a range are missing; what is left of it, whether it differs."""
@@ -445,6 +451,8 @@ class _Verifier:
                 self._report.notes.append(
                     f"{_name(place)} begins at {absent}: retention removed what lies before it"
                 )
+            elif (*place, allowed, absent - 1) in self._holes:
+                self._note_hole(place, allowed, absent - 1)
             elif place[0] in self._expiring:
                 self._report.notes.append(
                     f"{_name(place)} begins at {absent}: the brokers' retention removed what lies "
@@ -506,6 +514,8 @@ class _Verifier:
             try:
                 records = await self._ledger.read(*place, position, limit)
                 after = records[-1].position + 1 if records else end
+                if not _dense(records, position):
+                    raise LedgerDamaged(f"records of {_name(place)} are missing")  # noqa: TRY301
             except LedgerDamaged:
                 records, missing = await _read_what_is_there(
                     self._ledger, place, position, position + limit - 1
@@ -571,11 +581,18 @@ async def _read_whole(
             records = await ledger.read(*place, position, last + 1 - position)
         except (LedgerDamaged, LedgerTrimmed):
             return None
-        if not records or records[0].position != position or records[-1].position > last:
+        if not _dense(records, position) or records[-1].position > last:
             return None
         found += records
         position = records[-1].position + 1
     return found
+
+
+def _dense(records: Sequence[Record], position: int) -> bool:
+    """Whether records are those from a position on, none of them missing."""
+    return bool(records) and (
+        records[0].position == position and records[-1].position == position + len(records) - 1
+    )
 
 
 def differing(seal: PartitionSealed, records: Sequence[Record]) -> list[Record]:

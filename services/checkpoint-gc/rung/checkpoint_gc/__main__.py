@@ -42,7 +42,7 @@ def main(
     kept = checked(ArchiveSettings, every_s=archive_every) if archiving else None
     sealing = checked(
         Sealing,
-        key=options["seal_key"],
+        key=options["seal_key"] or None,
         every_s=options["seal_every"],
         anchor=options["anchor"],
         cluster=place.ledger.startswith("kafka://"),

@@ -90,7 +90,6 @@ async def serve(  # noqa: PLR0913 - what it hosts
         if archive is not None:
             group.create_task(keep_archive(ledger, store, share=share, settings=archive, key=key))
         if sealer is not None:
-            await sealer.start()
             group.create_task(sealer.run(share))
 
 
