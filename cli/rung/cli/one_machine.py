@@ -56,7 +56,11 @@ def listen(port: int) -> socket.socket:
 
 
 async def run(
-    folder: DataFolder, listener: socket.socket, slots: int | None, started: Callable[[], None]
+    folder: DataFolder,
+    listener: socket.socket,
+    slots: int | None,
+    isolation: str,
+    started: Callable[[], None],
 ) -> None:
     """Run every service and the agent until SIGTERM or SIGINT, then go down in good order.
 
@@ -64,6 +68,7 @@ async def run(
         folder: held by this process.
         listener: where the gateway answers.
         slots: how many the agent offers; as many as the machine has, if not given.
+        isolation: of the trials, as the agent's `--isolation`.
         started: called once the gateway answers.
 
     Raises:
@@ -98,7 +103,7 @@ async def run(
                     ),
                 )
             ]
-            async with _agent(folder, slots, ended=stop):
+            async with _agent(folder, slots, isolation, ended=stop):
                 await stop.wait()
                 VITALS.stopping = True
             for service in services:
@@ -110,7 +115,7 @@ async def run(
 
 @contextlib.asynccontextmanager
 async def _agent(
-    folder: DataFolder, slots: int | None, *, ended: asyncio.Event
+    folder: DataFolder, slots: int | None, isolation: str = "auto", *, ended: asyncio.Event
 ) -> AsyncIterator[None]:
     """Keep one agent running: started again when it dies, stopped at the end.
 
@@ -121,7 +126,7 @@ async def _agent(
         reading, writing = os.pipe()
         pipe.callback(os.close, reading)
         pipe.callback(os.close, writing)
-        keeper = asyncio.create_task(_keep_agent(folder, slots, reading))
+        keeper = asyncio.create_task(_keep_agent(folder, slots, isolation, reading))
         keeper.add_done_callback(lambda _: ended.set())
         try:
             yield
@@ -131,10 +136,12 @@ async def _agent(
                 await keeper
 
 
-async def _keep_agent(folder: DataFolder, slots: int | None, parent_pipe: int) -> None:
+async def _keep_agent(
+    folder: DataFolder, slots: int | None, isolation: str, parent_pipe: int
+) -> None:
     while True:
         try:
-            process = await _start_agent(folder, slots, parent_pipe)
+            process = await _start_agent(folder, slots, isolation, parent_pipe)
         except OSError as error:  # no memory, no space for its log
             _log.error("agent not started", error=str(error), starting_again_in_s=_AGENT_RETRY_S)
             await asyncio.sleep(_AGENT_RETRY_S)
@@ -150,11 +157,12 @@ async def _keep_agent(folder: DataFolder, slots: int | None, parent_pipe: int) -
 
 
 async def _start_agent(
-    folder: DataFolder, slots: int | None, parent_pipe: int
+    folder: DataFolder, slots: int | None, isolation: str, parent_pipe: int
 ) -> asyncio.subprocess.Process:
     """Start the agent; it notices by the pipe's end of file when this process is gone."""
     arguments = ["--ledger", str(folder.ledger), "--objects", folder.objects.as_uri()]
     arguments += ["--folder", str(folder.agent), "--parent-pipe", str(parent_pipe)]
+    arguments += ["--isolation", isolation, "--hide", str(folder.path)]
     if slots is not None:
         arguments += ["--slots", str(slots)]
     with (folder.log / "agent.log").open("ab") as log:

@@ -34,15 +34,30 @@ _SAY_S: Final = 15.0
     type=click.IntRange(1, 1024),
     help="Slots of the CPU to offer, and no GPU. [a slot a GPU, or else a slot a core]",
 )
+@click.option(
+    "--isolation",
+    type=click.Choice(["auto", "namespaces", "off"]),
+    default="auto",
+    show_default=True,
+    help="What keeps trials from acting as Rung and as each other; auto: namespaces, if they work.",
+)
 @click.option("--detach", is_flag=True, help="Return once it runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print address, data folder and process.")
-def up(data: Path | None, port: int, slots: int | None, *, detach: bool, as_json: bool) -> None:
+def up(  # noqa: PLR0913 - one for each option
+    data: Path | None,
+    port: int,
+    slots: int | None,
+    isolation: str,
+    *,
+    detach: bool,
+    as_json: bool,
+) -> None:
     """Start Rung on this machine: services, ledger, agent and page."""
     path = (data or default_path()).expanduser().absolute()
     if detach:
-        _say(path, _detach(path, port, slots), as_json=as_json)
+        _say(path, _detach(path, port, slots, isolation), as_json=as_json)
     else:
-        _serve(path, port, slots, as_json=as_json)
+        _serve(path, port, slots, isolation, as_json=as_json)
 
 
 def _say(path: Path, server: Server, *, as_json: bool) -> None:
@@ -53,7 +68,7 @@ def _say(path: Path, server: Server, *, as_json: bool) -> None:
         click.echo(f"Rung runs on {path}; the page: {server.url}/#token={server.token}")
 
 
-def _serve(path: Path, port: int, slots: int | None, *, as_json: bool) -> None:
+def _serve(path: Path, port: int, slots: int | None, isolation: str, *, as_json: bool) -> None:
     # Imported here, so that `rung --help` does not pay for the services.
     from rung.cli.one_machine import listen, run  # noqa: PLC0415 - see above
     from rung.host.journal import log_to  # noqa: PLC0415 - see above
@@ -72,7 +87,7 @@ def _serve(path: Path, port: int, slots: int | None, *, as_json: bool) -> None:
                 click.echo("Ctrl-C, or `rung down`, stops it; nothing is lost.")
 
         with VITALS.measured("rung"):
-            asyncio.run(run(folder, listener, slots, started))
+            asyncio.run(run(folder, listener, slots, isolation, started))
     except BaseExceptionGroup as group:
         # A task group collects what its services raised; people want the first reason.
         refused = group.subgroup(RungError)
@@ -95,7 +110,7 @@ def _for_its_owner(file: Path) -> IO[bytes]:
     return os.fdopen(handle, "wb")
 
 
-def _detach(path: Path, port: int, slots: int | None) -> Server:
+def _detach(path: Path, port: int, slots: int | None, isolation: str) -> Server:
     """Start `rung up` in a session of its own and wait until it answers, however long it takes.
 
     Killed while it folds a large ledger, it would begin anew the next time.
@@ -105,6 +120,7 @@ def _detach(path: Path, port: int, slots: int | None) -> Server:
     """
     command = [sys.executable, "-m", "rung.cli", "up", "--data", str(path), "--port", str(port)]
     command += ["--slots", str(slots)] if slots else []
+    command += ["--isolation", isolation]
     said = path / "up.out"
     with made(path):
         output = _for_its_owner(said)

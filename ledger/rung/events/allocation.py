@@ -33,6 +33,9 @@ class AgentJoined(Struct, frozen=True, kw_only=True):
     incarnation: int
     hostname: str
     slots: list[Slot]
+    isolation: str = ""
+    """What keeps its trials from acting as the agent and as each other: `namespaces`, `user ids
+    60000-60999`, `none: …` with the reason. Empty: the agent's release does not say."""
 
 
 class DrainRequested(Struct, frozen=True, kw_only=True):

@@ -197,6 +197,7 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
         incarnation=4,
         hostname="node-a.lab",
         slots=[Slot(id=0, kind="cuda", name="NVIDIA H200")],
+        isolation="user ids 60000-60999",
     ),
     DrainRequested(
         pool="default",

@@ -32,6 +32,7 @@ from rung.agent.drain import Drain
 from rung.agent.endpoint import Endpoint
 from rung.agent.folder_lock import AgentRefused, lock_folder
 from rung.agent.gauge import measured
+from rung.agent.isolation import Isolation, isolation_of
 from rung.agent.leftovers import kill_marked
 from rung.agent.meeting import Introductions
 from rung.agent.node import Node
@@ -85,7 +86,7 @@ class Agent:
         self._presence = Presence(settings, ledger, self._spool, self._slots)
         self._runs: dict[str, Run] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._endpoint = Endpoint(self._spool, self._speaker)
+        self._endpoint = Endpoint(self._spool, self._speaker, self._run_with)
         self._starter = Starter(
             folder,
             self._spool,
@@ -123,11 +124,14 @@ class Agent:
         return self._drain.refused if self._offering is not None else "has not joined its pool"
 
     async def _open(self) -> None:
-        if left := await asyncio.to_thread(kill_marked, self._folder):
-            _log.warning("killed what an earlier agent left behind", processes=left)
+        if killed := await asyncio.to_thread(kill_marked, self._folder):
+            _log.warning("killed what an earlier agent left behind", processes=killed)
+        isolation = await self._isolation()
+        self._presence.isolation = str(isolation)
         self._spool.open(self._settings.agent_id, socket.gethostname())
         try:
-            await asyncio.to_thread(self._sources.open)
+            left = await asyncio.to_thread(self._sources.open)
+            await asyncio.to_thread(self._depot.release, left)
             path = self._socket.open()
         except OSError as error:
             await self._spool.close()
@@ -145,7 +149,26 @@ class Agent:
             path,
             self._slots,
             self._introductions,
+            isolation,
         )
+
+    async def _isolation(self) -> Isolation:
+        """Choose how runs are isolated.
+
+        Raises:
+            IsolationRefused: as asked for it does not work here.
+        """
+        settings = self._settings
+        found = await asyncio.to_thread(
+            isolation_of,
+            settings.isolation,
+            folder=self._folder,
+            users=settings.trial_uids,
+            hidden=[self._folder, *self._depot.folders(), *settings.hide],
+            cluster=self._depot.staged,
+        )
+        (_log.warning if found.mode == "none" else _log.info)("isolation", trials=str(found))
+        return found
 
     async def _live(self, stop: asyncio.Event, gone: asyncio.Event) -> None:
         drain = asyncio.create_task(self._drain.run())
@@ -192,6 +215,10 @@ class Agent:
         """Return who hears the processes of a run."""
         run = self._runs.get(allocation_id)
         return run.conversation if run is not None else None
+
+    def _run_with(self, pid: int) -> str | None:
+        """Return the run that a process is known to belong to."""
+        return self._starter.run_with(pid)
 
     def _obey(self, decision: Placement) -> None:
         match decision:

@@ -6,6 +6,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from rung.agent import isolation as isolated
+from rung.agent.isolation import UserIds
 from rung.agent.spot import EVERY_S, Choice
 
 EXIT_REFUSED: Final = 78
@@ -49,6 +51,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     spot_every_s: float = EVERY_S
     vitals_s: float = 5.0
     """Seconds between two readings of what a run takes of the machine; 0: none are taken."""
+    isolation: isolated.Choice = "auto"
+    """What keeps trials from acting as the agent and as each other; see `rung.agent.isolation`."""
+    trial_uids: UserIds = UserIds(60000, 60999)
+    """The user ids of trials, where each has its own. Agents of one machine need ranges apart."""
+    hide: tuple[Path, ...] = ()
+    """Folders that trials do not see, besides the agent's own, where they have namespaces."""
     cold: bool = False
     """Whether the warm parent imports no frameworks: for tests, and scripts that need none."""
 

@@ -29,6 +29,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import structlog
 
+from rung.agent.isolation import held_file, release_folder
 from rung.agent.spool import Spool
 from rung.core.protocol import StagedPart
 from rung.core.staging import ANNOUNCED
@@ -89,6 +90,7 @@ class Depot:
     def __init__(self, folder: Path, store: ObjectStore, spool: Spool) -> None:
         self._folder = folder / "staged"
         self._spool = spool
+        self._store = store
         self.store = ObservedStore(store)
         self.staged = not isinstance(store, FolderStore)
         """Whether runs stage their checkpoints here."""
@@ -104,6 +106,16 @@ class Depot:
     def folder_of(self, allocation_id: str) -> Path:
         """Return where a run stages what it stores."""
         return self._folder / allocation_id
+
+    def folders(self) -> list[Path]:
+        """Return the folder with all objects, where they lie in one."""
+        return [self._store.root] if isinstance(self._store, FolderStore) else []
+
+    def release(self, allocations: list[str]) -> None:
+        """Let go of the folders that runs of an earlier life had."""
+        for root in self.folders():
+            for allocation_id in allocations:
+                release_folder(held_file(root, allocation_id))
 
     def hidden_variables(self) -> frozenset[str]:
         """Return the variables that runs must not get."""

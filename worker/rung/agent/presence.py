@@ -34,6 +34,8 @@ class Presence:
         self._spool = spool
         self._slots = slots
         self._beats: FactWriter
+        self.isolation = ""
+        """How the agent isolates its runs, in words."""
         self.joined: Final = asyncio.Event()
         """Whether it ever joined."""
 
@@ -51,6 +53,7 @@ class Presence:
                 incarnation=incarnation,
                 hostname=socket.gethostname(),
                 slots=[Slot(id=s.id, kind=s.kind, name=s.name) for s in self._slots],
+                isolation=self.isolation,
             )
         )
         _log.info("joined", agent=spool.agent_id, incarnation=incarnation, slots=len(self._slots))

@@ -51,8 +51,12 @@ class SourceFolder:
         self._frameworks: dict[str, bool] = {}
         """Of each digest, whether its code may want the frameworks."""
 
-    def open(self) -> None:
-        """Make the folders; clear what runs of an earlier life left, and code long unused."""
+    def open(self) -> list[str]:
+        """Make the folders; clear what runs of an earlier life left, and code long unused.
+
+        Returns the allocations of those runs.
+        """
+        left = [entry.name for entry in self._work.iterdir()] if self._work.is_dir() else []
         shutil.rmtree(self._work, ignore_errors=True)
         self._work.mkdir(parents=True, exist_ok=True)
         self._code.mkdir(parents=True, exist_ok=True)
@@ -61,6 +65,7 @@ class SourceFolder:
         for entry in entries:
             if entry.suffix or entry in whole[:-_KEPT_MAX]:
                 shutil.rmtree(entry, ignore_errors=True)
+        return left
 
     def prepare(self, allocation_id: str, digest: str | None) -> Source:
         """Return a new working folder for a run with the code of that digest in it.

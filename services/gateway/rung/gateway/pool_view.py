@@ -39,6 +39,8 @@ class Agent(Struct):
     since: str
     reason: str | None = None
     """Why it is draining, or was before it went."""
+    isolation: str = ""
+    """What keeps its trials apart, as the agent said it."""
 
 
 class Waiting(Struct):
@@ -76,7 +78,7 @@ class PoolView:
     name: Final = "pools"
     facts: Final = topic.POOLS
     decisions: Final = (topic.PLACEMENTS,)
-    version: Final = 3
+    version: Final = 4
     state_type: Final = Pool
 
     def initial(self, key: str) -> Pool:
@@ -121,7 +123,13 @@ def _evolve_agent(state: Pool, event: Event, data: _OfAgent) -> None:
             if known is not None and data.incarnation == known.incarnation:
                 return
             state.agents[data.agent_id] = Agent(
-                data.agent_id, data.hostname, data.incarnation, data.slots, "joined", event.time
+                data.agent_id,
+                data.hostname,
+                data.incarnation,
+                data.slots,
+                "joined",
+                event.time,
+                isolation=data.isolation,
             )
         case DrainRequested():
             if known is not None and known.state == "joined":
