@@ -17,8 +17,6 @@ from agent.unprivileged import run_tests
 from rung.agent import namespaces
 from rung.agent.isolation import Isolation, IsolationRefused, UserIds, isolation_of
 from rung.events.allocation import AgentJoined
-from rung.events.metric import LogsPrinted
-from rung.events.trial import TrialStarted
 
 USERS = UserIds(60000, 60009)
 
@@ -26,7 +24,7 @@ VICTIM = SPEAK + (
     "import time\n"
     "hello()\n"
     "open('secret', 'w').write('mine')\n"
-    "open('/dev/shm/rung-test-victim', 'w').write('mine')\n"
+    f"open('/dev/shm/rung-test-{os.getpid()}', 'w').write('mine')\n"
     "report('validation', 1, loss=0.5)\n"
     "print('ready', flush=True)\n"
     "time.sleep(600)\n"
@@ -75,7 +73,8 @@ attempt("tokens", tokens)
 attempt("report", report)
 for name in ("agent_pid", "victim_pid"):
     attempt(f"kill {name}", lambda: os.kill(wanted[name], 0) or "may")
-    attempt(f"trace {name}", lambda: trace(wanted[name]))
+    if wanted["trace"]:  # where it may, the process stands still afterwards
+        attempt(f"trace {name}", lambda: trace(wanted[name]))
 for path in wanted["files"]:
     attempt(path, lambda: len(open(path, "rb").read()))
 attempt("write", lambda: open(wanted["files"][0], "w") and "written")
@@ -98,7 +97,7 @@ async def _joined(rig: Rig) -> str:
     return (await rig.until(AgentJoined))[0].isolation
 
 
-async def _attack(rig: Rig, tmp_path: Path) -> tuple[dict[str, Any], str]:
+async def _attack(rig: Rig, tmp_path: Path, *, trace: bool) -> tuple[dict[str, Any], str]:
     """Let one trial attack another and the agent; return what it got, and the victim's id."""
     token, ledger = tmp_path / "data" / "token", tmp_path / "data" / "ledger.db"
     token.write_text("the owner's")
@@ -117,7 +116,7 @@ async def _attack(rig: Rig, tmp_path: Path) -> tuple[dict[str, Any], str]:
         str(rig.folder / "agent" / "spool.db"),
         str(work / "secret"),
         str(foreign),
-        "/dev/shm/rung-test-victim",  # noqa: S108 - the test's own
+        f"/dev/shm/rung-test-{os.getpid()}",  # noqa: S108 - the test's own
     ]
     wanted = {
         "victim": victim,
@@ -125,6 +124,7 @@ async def _attack(rig: Rig, tmp_path: Path) -> tuple[dict[str, Any], str]:
         "agent_pid": os.getpid(),
         "victim_pid": pid,
         "files": files,
+        "trace": trace,
         "folder": str(rig.folder / "agent"),
     }
     ended = await rig.run_script(
@@ -144,7 +144,7 @@ async def test_a_trial_cannot_act_as_another_or_as_the_owner(rig: Rig, tmp_path:
         assert (await _joined(rig)).startswith("none: the kernel refuses namespaces")
         return
     assert await _joined(rig) == "namespaces"
-    found, victim = await _attack(rig, tmp_path)
+    found, victim = await _attack(rig, tmp_path, trace=True)
     assert found.pop("own") == ""
     assert found.pop("report") == "refused"
     assert found.pop("tokens") == 0
@@ -161,11 +161,12 @@ async def test_without_isolation_a_stolen_token_is_of_no_use(rig: Rig, tmp_path:
     (tmp_path / "data").mkdir()
     rig.start(isolation="off")
     assert await _joined(rig) == "none: switched off"
-    found, victim = await _attack(rig, tmp_path)
+    found, victim = await _attack(rig, tmp_path, trace=False)
     assert found["tokens"] >= 1
     assert found["report"] == "refused"
     await rig.signal(victim, "kill")
     assert (await rig.end_of(victim)).rows == [("validation", 1, {"loss": 0.5})]
+    Path(f"/dev/shm/rung-test-{os.getpid()}").unlink()  # noqa: S108 - as above
 
 
 async def test_a_run_lives_and_dies_in_its_namespaces_as_outside(rig: Rig) -> None:
@@ -232,22 +233,25 @@ async def test_grace_stacks_and_a_warm_parent_that_dies(rig: Rig) -> None:
     """Signals arrive, a process that hangs shows its stacks, and none outlives its warm parent."""
     rig.start(isolation="auto")
     script = (
-        "import signal, sys, time\n"
+        "import time\n"
         "from rung import core\n"
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
         "def stuck():\n    while True: time.sleep(60)\n"
-        "with core.init():\n    print('ready', flush=True)\n    stuck()\n"
+        "with core.init():\n    stuck()\n"
     )
     hung = await rig.end_of(await rig.grant(code=rig.code(train=script), hang_timeout=0.5))
     assert hung.exit.outcome == "failed"
     assert any("stuck" in text for text in hung.printed("stderr"))
-    before = len(await rig.until(LogsPrinted))
+    script = (
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(600)\n"
+    )
     asked = await rig.grant(code=rig.code(train=script))
-    await rig.until(LogsPrinted, count=before + 1)
-    await rig.until(TrialStarted, lambda it: it.trial_id == asked.rpartition(".")[0])
+    await rig.until_printed("ready")
     await rig.signal(asked, "preempt")
     left = await rig.end_of(asked)
-    assert left.exit.outcome in {"preempted", "killed"}
+    assert left.exit.outcome == "preempted"
     mark = f"rung-isolation-orphan-{os.getpid()}"
     await rig.grant(
         ["python3", "train.py", mark],
@@ -295,11 +299,11 @@ def test_user_ids_are_used_in_turn() -> None:
     assert isolation.user_of("d") == 8
 
 
-def test_as_a_user_without_rights(tmp_path: Path) -> None:
+def test_as_a_user_without_rights() -> None:
     """The same holds where the agent is an ordinary user."""
     if os.geteuid() != 0:
         return  # all of the above has been that
-    run_tests(Path(__file__), tmp_path)
+    run_tests(Path(__file__))
 
 
 def _with_argument(mark: str) -> list[int]:
@@ -321,5 +325,3 @@ def _processes(name: str, mark: str) -> list[int]:
         except OSError:
             continue
     return found
-
-

@@ -4,6 +4,7 @@ import ctypes
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -13,22 +14,21 @@ _USER: Final = 65534
 _NEW_MOUNTS, _PRIVATE, _RECURSIVE, _BIND = 0x20000, 1 << 18, 1 << 14, 1 << 12
 _PREPARE: Final = """
 import sys
+import os
 from agent.unprivileged import become
 become()
-import pytest
-raise SystemExit(pytest.main(sys.argv[1:]))
+os.execv(sys.executable, [sys.executable, "-m", "pytest", *sys.argv[1:]])
 """
 
 
-def run_tests(file: Path, folder: Path) -> None:
-    """Run the tests of a file, but for those that call this."""
-    scratch = folder / "unprivileged"
-    scratch.mkdir()
-    os.chown(scratch, _USER, _USER)
-    for parent in folder.parents:
-        if parent.stat().st_uid == os.geteuid() and parent.stat().st_mode & 0o777 == 0o700:
-            parent.chmod(0o711)
-    folder.chmod(0o711)
+def run_tests(file: Path) -> None:
+    """Run the tests of a file as that user; a test that calls this does nothing then."""
+    with tempfile.TemporaryDirectory(prefix="rung-nobody-") as folder:
+        os.chown(folder, _USER, _USER)
+        _run_tests(file, Path(folder))
+
+
+def _run_tests(file: Path, scratch: Path) -> None:
     options = ["-q", "-p", "no:cacheprovider", f"--basetemp={scratch / 'tests'}", "-x"]
     done = subprocess.run(  # noqa: S603 - our own tests
         [sys.executable, "-c", _PREPARE, *options, str(file)],

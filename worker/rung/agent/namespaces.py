@@ -51,8 +51,16 @@ _libc: Final = ctypes.PyDLL(None, use_errno=True)
 """Holds the interpreter's lock: the child of `clone` has no other thread to take it from."""
 
 
+class _Unmapped:
+    """The user and the group that this process is outside of its new user namespace, if any."""
+
+    ids: tuple[int, int] | None = None
+
+
 def clone() -> int:
     """Fork a process that is the first of new namespaces; return its number, 0 in itself.
+
+    It calls `enter` next, and must not return to what its parent does, whatever that raises.
 
     Raises:
         OSError: the kernel refuses.
@@ -69,8 +77,7 @@ def clone() -> int:
     error = ctypes.get_errno()
     if pid == 0:
         ctypes.pythonapi.PyOS_AfterFork_Child()
-        if user:
-            _map_user(uid, gid)
+        _Unmapped.ids = (uid, gid) if user else None
         return 0
     ctypes.pythonapi.PyOS_AfterFork_Parent()
     if pid < 0:
@@ -84,6 +91,9 @@ def enter(view: View) -> None:
     Raises:
         OSError: a folder is missing, or the kernel refuses.
     """
+    if _Unmapped.ids is not None:
+        _map_user(*_Unmapped.ids)
+        _Unmapped.ids = None
     os.chdir("/")
     _mount(None, "/", None, _MS_SLAVE | _MS_REC)
     hidden = [os.path.realpath(path) for path in view.hidden]
