@@ -11,29 +11,34 @@ from typing import Final
 from rung.agent import namespaces
 
 _USER: Final = 65534
+OPENED: Final = "RUNG_TEST_OPENED"
 _NEW_MOUNTS, _PRIVATE, _RECURSIVE, _BIND = 0x20000, 1 << 18, 1 << 14, 1 << 12
 _PREPARE: Final = """
 import sys
 import os
 from agent.unprivileged import become
-become()
+become(int(sys.argv.pop(1)))
 os.execv(sys.executable, [sys.executable, "-m", "pytest", *sys.argv[1:]])
 """
 
 
-def run_tests(file: Path) -> None:
-    """Run the tests of a file as that user; a test that calls this does nothing then."""
+def run_tests(file: Path, *, root: bool = False) -> None:
+    """Run the tests of a file as that user, or as root; a test that calls this does nothing then.
+
+    The interpreter is open to all users then, and the environment has `OPENED`.
+    """
     with tempfile.TemporaryDirectory(prefix="rung-nobody-") as folder:
-        os.chown(folder, _USER, _USER)
-        _run_tests(file, Path(folder))
+        user = 0 if root else _USER
+        os.chown(folder, user, user)
+        _run_tests(file, Path(folder), user)
 
 
-def _run_tests(file: Path, scratch: Path) -> None:
+def _run_tests(file: Path, scratch: Path, user: int) -> None:
     options = ["-q", "-p", "no:cacheprovider", f"--basetemp={scratch / 'tests'}", "-x"]
-    done = subprocess.run(  # noqa: S603 - our own tests
-        [sys.executable, "-c", _PREPARE, *options, str(file)],
+    done = subprocess.run(
+        [sys.executable, "-c", _PREPARE, str(user), *options, str(file)],
         env=os.environ
-        | {"HOME": str(scratch), "PYTHONPATH": os.pathsep.join(sys.path), "USER": "nobody"},
+        | {"HOME": str(scratch), "PYTHONPATH": os.pathsep.join(sys.path), "USER": "nobody", OPENED: "1"},
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
@@ -42,8 +47,8 @@ def _run_tests(file: Path, scratch: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def become() -> None:
-    """Become that user, to whom the interpreter's folders are open whatever lies above them."""
+def become(user: int = _USER) -> None:
+    """Become a user, to whom the interpreter's folders are open whatever lies above them."""
     libc = ctypes.CDLL(None, use_errno=True)
     assert libc.unshare(_NEW_MOUNTS) == 0, os.strerror(ctypes.get_errno())
     namespaces._mount(None, "/", None, _PRIVATE | _RECURSIVE)
@@ -56,5 +61,5 @@ def become() -> None:
             namespaces._mount(f"/proc/self/fd/{source}", str(folder), None, _BIND)
             os.close(source)
     os.setgroups([])
-    os.setresgid(_USER, _USER, _USER)
-    os.setresuid(_USER, _USER, _USER)
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)

@@ -39,7 +39,7 @@ _SAY_S: Final = 15.0
     type=click.Choice(["auto", "namespaces", "off"]),
     default="auto",
     show_default=True,
-    help="What keeps trials from acting as Rung and as each other; auto: namespaces, if they work.",
+    help="What keeps trials from acting as Rung and as each other; auto: namespaces if they work.",
 )
 @click.option("--detach", is_flag=True, help="Return once it runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print address, data folder and process.")

@@ -133,10 +133,14 @@ class Agent:
             left = await asyncio.to_thread(self._sources.open)
             await asyncio.to_thread(self._depot.release, left)
             path = self._socket.open()
+            await asyncio.to_thread(isolation.open_folders, self._folder)
         except OSError as error:
             await self._spool.close()
             raise AgentRefused(f"the agent's folder {self._folder}: {error}") from error
         await self._endpoint.open(path)
+        if isolation.mode == "users":
+            path.chmod(0o666)  # the token, and who speaks, say which run it is
+            path.parent.chmod(0o711)
         self._node = Node(
             self._settings,
             self._spool.agent_id,

@@ -72,6 +72,7 @@ class Delivery:
         """
         if self.staged:
             self._folder.mkdir(parents=True, exist_ok=True)
+            isolation.own(self._folder, self._allocation_id)
             return [self._folder], []
         if isolation.mode != "namespaces":
             return [], []
@@ -191,7 +192,7 @@ class Delivery:
         try:
             if not message.name.startswith("checkpoints/"):
                 raise ObjectError(f"a run may read checkpoints, not {message.name!r}")  # noqa: TRY301 - answered below
-            await self._depot.fetch(message.name, target, self._note)
+            await self._depot.fetch(self._allocation_id, message.name, target, self._note)
         except ObjectError as error:
             missing = isinstance(error, ObjectMissing)
             connection.say(Fetched(message.number, problem=str(error), missing=missing))

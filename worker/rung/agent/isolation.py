@@ -12,12 +12,13 @@ What is chosen is tried once, for real, when the agent starts.
 """
 
 import contextlib
+import ctypes
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -29,6 +30,7 @@ from rung.objects.name import INCOMING
 
 Choice = Literal["auto", "namespaces", "users", "off"]
 _PROBE_S: Final = 60.0
+_libc: Final = ctypes.CDLL(None, use_errno=True)
 _SHARED_FOLDERS: Final = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - in which all may write
 
 
@@ -152,6 +154,24 @@ class Isolation:
         folder.chmod(0o700)
         os.chown(folder, user, user)
 
+    def open_folders(self, folder: Path) -> None:
+        """Let runs that are other users pass through the agent's folder to their own, and no more.
+
+        Raises:
+            OSError: the agent may not.
+        """
+        if self.mode != "users":
+            return
+        os.umask(0o022)
+        os.setgroups([])  # files are touched with a run's rights, to which no group may add
+        for name in ("code", "lock"):
+            (folder / name).chmod(0o700)
+        for spool in folder.glob("spool.db*"):
+            spool.chmod(0o600)
+        for passed in (folder, folder / "work", folder / "staged", folder / "socket"):
+            passed.mkdir(exist_ok=True)
+            passed.chmod(0o711)
+
     def _hides(self, path: str) -> bool:
         return any(Path(path).is_relative_to(folder) for folder in self._hidden)
 
@@ -186,7 +206,8 @@ def isolation_of(
         return Isolation("none", "switched off")
     problems = []
     if choice == "users" or (choice == "auto" and cluster):
-        if not (problem := _problem_with_users(folder, users)):
+        problem = "objects lie in a folder" if not cluster else _problem_with_users(folder, users)
+        if not problem:
             return Isolation("users", users=users)
         problems.append(f"user ids: {problem}")
     if choice in {"auto", "namespaces"}:
@@ -213,6 +234,32 @@ def checkpoints_of(root: Path, spec: RunSpec) -> tuple[Path, list[Path]]:
         if experiment_id != spec.experiment_id
     ]
     return root / "checkpoints" / spec.experiment_id, foreign
+
+
+@contextlib.contextmanager
+def as_owner_of(folder: Path) -> Iterator[None]:
+    """Touch files, in this thread and those that it starts, with the rights of a folder's owner.
+
+    What a run has put there may lead anywhere, by links; so it leads no further than the run's own
+    rights. Does nothing where the agent is the owner, or the folder is gone.
+    """
+    try:
+        found = os.lstat(folder)
+    except FileNotFoundError:
+        yield
+        return
+    if found.st_uid == os.geteuid():
+        yield
+        return
+    _libc.setfsgid(found.st_gid)
+    _libc.setfsuid(found.st_uid)
+    try:
+        if _libc.setfsuid(-1) != found.st_uid:
+            raise PermissionError(f"cannot act with the rights of user {found.st_uid}")
+        yield
+    finally:
+        _libc.setfsuid(os.geteuid())
+        _libc.setfsgid(os.getegid())
 
 
 def held_file(root: Path, allocation_id: str) -> Path:
@@ -264,6 +311,8 @@ def _problem_with_users(folder: Path, users: UserIds) -> str:
     place = folder / "work"
     try:
         place.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o711)
+        place.chmod(0o711)
         with tempfile.TemporaryDirectory(prefix="probe-", dir=place) as own:
             os.chown(own, users.last, users.last)
             done = subprocess.run(  # noqa: S603 - our own program
