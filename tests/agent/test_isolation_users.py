@@ -5,6 +5,7 @@ import os
 import tempfile
 from pathlib import Path
 
+import psutil
 import pytest
 
 from agent.rig import Rig
@@ -26,7 +27,7 @@ async def test_trials_are_users_apart(seaweed: Seaweed, monkeypatch: pytest.Monk
     store = store_at(seaweed, monkeypatch)
     with tempfile.TemporaryDirectory(prefix="rung-users-") as name:
         folder = Path(name)
-        folder.chmod(0o755)
+        os.chmod(folder, 0o755)  # noqa: PTH101 - at once
         rig = Rig(folder, store=store)
         rig.start(isolation="auto")
         try:
@@ -35,7 +36,7 @@ async def test_trials_are_users_apart(seaweed: Seaweed, monkeypatch: pytest.Monk
             victim = await rig.grant("X=1 python3 train.py", code=rig.code(train=VICTIM))
             await rig.until_printed("ready")
             (pid,) = rig.agent._starter._mains.values()
-            assert Path(f"/proc/{pid}").stat().st_uid == 60000
+            assert psutil.Process(pid).uids().real == 60000
             work = folder / "agent" / "work" / victim
             wanted = {
                 "victim": victim,

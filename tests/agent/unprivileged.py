@@ -38,7 +38,12 @@ def _run_tests(file: Path, scratch: Path, user: int) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _PREPARE, str(user), *options, str(file)],
         env=os.environ
-        | {"HOME": str(scratch), "PYTHONPATH": os.pathsep.join(sys.path), "USER": "nobody", OPENED: "1"},
+        | {
+            "HOME": str(scratch),
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "USER": "nobody",
+            OPENED: "1",
+        },
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,

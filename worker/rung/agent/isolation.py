@@ -168,6 +168,9 @@ class Isolation:
             (folder / name).chmod(0o700)
         for spool in folder.glob("spool.db*"):
             spool.chmod(0o600)
+        for shared in map(Path, _SHARED_FOLDERS):
+            if shared.is_dir() and shared.stat().st_mode & 0o1002 == 0o002:
+                shared.chmod(0o1777)  # a volume's: else a run might move away what is another's
         for passed in (folder, folder / "work", folder / "staged", folder / "socket"):
             passed.mkdir(exist_ok=True)
             passed.chmod(0o711)
