@@ -267,6 +267,27 @@ async def test_grace_stacks_and_a_warm_parent_that_dies(rig: Rig) -> None:
     assert not _with_variable(f"M={mark}")
 
 
+async def test_a_data_folder_behind_a_link(tmp_path: Path) -> None:
+    """What is hidden and what is shown is the same, by whatever path the folders are reached."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "linked").symlink_to(tmp_path / "real")
+    rig = Rig(tmp_path / "linked")
+    rig.start(isolation="auto")
+    try:
+        ended = await rig.run_script(
+            "import os\n"
+            "from rung import core\n"
+            "with core.init() as ctx:\n"
+            "    with ctx.checkpoint.store_path(steps_completed=3) as (path, _):\n"
+            "        (path / 'model').write_text('weights')\n"
+            "print(os.path.exists('../../spool.db'))\n"
+        )
+        assert ended.exit.outcome == "finished", ended.lines
+        assert ended.printed() == [str(refused_here())]
+    finally:
+        await rig.close()
+
+
 async def test_a_cluster_is_never_without(tmp_path: Path, monkeypatch: Any) -> None:
     """An agent that may neither change users nor make namespaces says so, and what would help."""
     monkeypatch.setattr("rung.agent.isolation._problem_with_users", lambda *_: "may not")

@@ -27,6 +27,8 @@ from rung.objects.name import INCOMING, check_name, check_prefix
 from rung.objects.port import ObjectInfo
 
 _STALE_S: Final = 24 * 3600
+_INCOMING_DEPTHS: Final = (0, 2)
+"""How deep `.incoming/` may lie: at the root, or in the folder of an experiment's checkpoints."""
 _ATTEMPTS: Final = 5
 """How often a write makes its folder again while a deletion clears empty folders away."""
 
@@ -216,7 +218,8 @@ _REASONS: Final[dict[int, str]] = {
 
 def _may_match(folder: str, prefix: str) -> bool:
     """Whether a folder (its name with a slash at the end) may hold names with the prefix."""
-    if folder.endswith(f"{INCOMING}/"):
+    *above, last, _ = folder.split("/")
+    if last == INCOMING and len(above) in _INCOMING_DEPTHS:
         return False
     return folder.startswith(prefix) or prefix.startswith(folder)
 

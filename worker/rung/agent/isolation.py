@@ -95,23 +95,29 @@ class Isolation:
             case "none":
                 return f"none: {self._why}"
 
-    def view(self, own: Iterable[Path], readable: Iterable[Path]) -> View | None:
+    def view(
+        self, own: Sequence[Path], readable: Sequence[Path], needed: Iterable[Path] = ()
+    ) -> View | None:
         """Return what a run sees; None where that is what the agent sees.
 
         Args:
             own: the run's folders.
             readable: files and folders that it may read; those that do not exist are left out.
+            needed: what else it must see; as outside where it is not hidden, else to be read.
         """
         if self.mode != "namespaces":
             return None
-        python = {*sys.path, sys.prefix, sys.base_prefix}
-        wanted = [str(path) for path in readable]
-        wanted += [path for path in sorted(python) if self._hides(path)]
-        return View(
-            self._hidden,
-            [str(path) for path in own],
-            [path for path in wanted if Path(path).exists()],
-        )
+        seen = [path.resolve() for path in (*own, *(it for it in readable if it.exists()))]
+        python = map(Path, sorted({*sys.path, sys.prefix, sys.base_prefix}))
+        shown = [
+            path
+            for path in (it.resolve() for it in (*needed, *python))
+            if self._hides(path)
+            and path.exists()
+            and not any(path.is_relative_to(folder) for folder in seen)
+        ]
+        writable, readable = seen[: len(own)], [*seen[len(own) :], *shown]
+        return View(self._hidden, list(map(str, writable)), list(map(str, readable)))
 
     def user_of(self, allocation_id: str) -> int | None:
         """Return the user id of a run; None where it is the agent's.
@@ -175,8 +181,8 @@ class Isolation:
             passed.mkdir(exist_ok=True)
             passed.chmod(0o711)
 
-    def _hides(self, path: str) -> bool:
-        return any(Path(path).is_relative_to(folder) for folder in self._hidden)
+    def _hides(self, path: Path) -> bool:
+        return any(path.is_relative_to(folder) for folder in self._hidden)
 
     def _free(self, users: UserIds) -> int:
         """Return the id that was not used for longest, so that what is left of it is long gone."""
