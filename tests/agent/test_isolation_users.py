@@ -27,7 +27,7 @@ async def test_trials_are_users_apart(seaweed: Seaweed, monkeypatch: pytest.Monk
     store = store_at(seaweed, monkeypatch)
     with tempfile.TemporaryDirectory(prefix="rung-users-") as name:
         folder = Path(name)
-        os.chmod(name, 0o711)  # noqa: PTH101 - at once
+        os.chmod(name, 0o711)  # noqa: PTH101, S103 - others pass through it
         rig = Rig(folder, store=store)
         rig.start(isolation="auto")
         try:
