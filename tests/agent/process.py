@@ -40,3 +40,23 @@ def children_of(pid: int | None) -> list[int]:
     """Return the children of a process."""
     path = Path(f"/proc/{pid}/task/{pid}/children")
     return [int(word) for word in path.read_text(encoding="ascii").split()]
+
+
+WHO = "(__import__('os').readlink('/proc/self/ns/pid') + ' ' + str(__import__('os').getpid()))"
+"""Python that says, in a trial, which process it is; for `process_of`."""
+
+
+def process_of(who: str) -> int | None:
+    """Return the number out here of a process that said which one it is; None if it is gone."""
+    namespace, _, number = who.partition(" ")
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if str((folder / "ns" / "pid").readlink()) != namespace:
+                continue
+            lines = (folder / "status").read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:
+            continue
+        (numbers,) = [line.split() for line in lines if line.startswith("NSpid:")]
+        if numbers[-1] == number and alive(int(folder.name)):
+            return int(folder.name)
+    return None

@@ -60,8 +60,12 @@ class Rig:
         self.agent: Agent
 
     def start(self, **changes: Any) -> None:
-        """Start an agent; `changes` go to its settings."""
+        """Start an agent; `changes` go to its settings.
+
+        Its runs are not isolated, so that tests can look at their processes by number.
+        """
         chosen: dict[str, Any] = {"slots": 4, "agent_id": "a1", "cold": True, "beat_s": 60.0}
+        chosen["isolation"] = "off"
         settings = Settings(
             folder=self.folder / "agent", objects_url=self.store.url, **(chosen | changes)
         )

@@ -128,11 +128,14 @@ def test_a_service_is_on_the_networks_it_needs(name: str) -> None:
 
 @pytest.mark.parametrize("name", _OURS)
 def test_a_container_of_ours_can_do_little(name: str) -> None:
-    """Nothing to write to but its volume, nothing of root's."""
+    """Nothing to write to but its volume; of root's rights the agent has what parts trials."""
     service = _SERVICES[name]
+    root = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID"]
 
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
+    assert service.get("cap_add", []) == (root if name == "agent" else [])
+    assert ("--isolation=users" in service["command"]) == (name == "agent")
     assert service["security_opt"] == ["no-new-privileges:true"]
 
 

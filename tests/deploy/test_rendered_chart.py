@@ -62,32 +62,35 @@ def test_a_selector_selects_its_own_pods_only(objects: Objects) -> None:
         assert selected == [item["metadata"]["name"]]
 
 
+ROOT = {"add": ["CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID"]}
+"""What an agent may as root."""
+
+
 def test_a_pod_can_do_little(objects: Objects) -> None:
-    """No root, no token, nothing to write to but its volumes."""
+    """No root but to make trials users apart, no token, nothing to write to but its volumes."""
     for pod in pods(objects).values():
         assert pod["spec"]["automountServiceAccountToken"] is False
-        assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+        trains = [c["name"] for c in pod["spec"]["containers"]] == ["agent"]
+        assert pod["spec"]["securityContext"]["runAsNonRoot"] is not trains
         assert pod["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     for container in containers(objects):
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
+            "capabilities": {"drop": ["ALL"]} | (ROOT if container["name"] == "agent" else {}),
         }
         assert container["resources"]["requests"]
 
 
-def test_the_one_root_may_only_give_a_folder_away(objects: Objects) -> None:
-    """A kubelet makes the agent's folder for root."""
-    roots = [
-        container
-        for pod in pods(objects).values()
-        for container in pod["spec"].get("initContainers", [])
-    ]
+def test_an_agent_makes_each_trial_a_user_of_its_own(objects: Objects) -> None:
+    """It asks for that by name, so that it refuses to start where it cannot."""
+    agents = [container for container in containers(objects) if container["name"] == "agent"]
 
-    assert [root["name"] for root in roots] == ["own-folder"]
-    assert roots[0]["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
-    assert roots[0]["securityContext"]["readOnlyRootFilesystem"] is True
+    assert agents
+    for agent in agents:
+        assert "--isolation=users" in agent["args"]
+        assert "--trial-uids=60000-60999" in agent["args"]
+    assert not any("initContainers" in pod["spec"] for pod in pods(objects).values())
 
 
 def test_a_service_is_asked_how_it_is(objects: Objects) -> None:

@@ -8,12 +8,14 @@ from typing import Any, Final
 
 import psutil
 
+from agent.process import WHO, process_of
 from e2e.user import User, wait_for
+from rung.agent.leftovers import MARKER
 
 _ENTRY: Final = "begin.py"
 _BEGIN: Final = """\
 import os, pathlib
-pathlib.Path({folder!r}, os.environ["RUNG_RANK"]).write_text(str(os.getpid()))
+pathlib.Path({folder!r}, os.environ["RUNG_RANK"]).write_text({who})
 """
 ENTRYPOINT: Final = f"python3 {_ENTRY}"
 _SHARED: Final = Path(__file__).parents[1] / "training" / "shared.py"
@@ -51,7 +53,7 @@ class Ranks:
             code: the trial's folder; it gains a file, which `ENTRYPOINT` runs.
             body: Python that trains.
         """
-        (code / _ENTRY).write_text(_BEGIN.format(folder=str(self._pids)) + body)
+        (code / _ENTRY).write_text(_BEGIN.format(folder=str(self._pids), who=WHO) + body)
         return code
 
     def held(self) -> bool:
@@ -75,9 +77,12 @@ class Ranks:
 
     def _process(self, rank: int) -> psutil.Process | None:
         try:
-            found = psutil.Process(int((self._pids / str(rank)).read_text()))
-            ours = Path(found.cwd()).is_relative_to(self._home)
-        except (OSError, ValueError, psutil.Error):
+            number = process_of((self._pids / str(rank)).read_text())
+            if number is None:
+                return None
+            found = psutil.Process(number)
+            ours = Path(found.environ()[MARKER]).is_relative_to(self._home)
+        except (OSError, KeyError, psutil.Error):
             return None
         return found if ours and found.pid not in self._killed else None
 

@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
+from agent.process import WHO, process_of
 from e2e.installation import Installation
 from e2e.user import config, wait_for
 from rung.cli.data_folder import is_running
@@ -70,13 +71,13 @@ def test_scripts_that_misbehave_end_alone_and_say_why(installation: Installation
         "import os, time\n"
         "if os.fork() == 0:\n"
         "    os.setsid()\n"
-        f"    open({str(mark)!r}, 'w').write(str(os.getpid()))\n"
+        f"    open({str(mark)!r}, 'w').write({WHO})\n"
         "    time.sleep(600)\n"
     )
     waiting = f"import os.path\nwhile not os.path.exists({str(mark)!r}): pass\n"
     forked = _script(installation, "forks", daemon + waiting + REPORT.replace("LOSS", "1"))
     assert forked["state"] == "completed"
-    assert not psutil.pid_exists(int(mark.read_text()))
+    assert process_of(mark.read_text()) is None
 
     calm = installation.submit(_constant("calm"))
     assert installation.ended(calm, 60)["state"] == "completed"

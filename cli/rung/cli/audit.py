@@ -144,17 +144,18 @@ def tell(found: "Audit") -> None:
             click.echo(f"  {line}")
     if len(found.differences) > _SHOWN:
         click.echo(f"{len(found.differences) - _SHOWN} more differ; --json lists them")
-    unreadable = any(verdict.unreadable for verdict in found.verdicts)
-    if not found.verdicts:
-        return
-    if not found.differences and not unreadable:
-        click.echo(f"All {found.decisions:,} decisions are the same.")
-    elif found.differences:
-        click.echo("The record differs from what is decided today.")
-    elif found.imports:
-        click.echo("The record contradicts what was imported.")
-    else:
-        click.echo("None differs, but not all of the record can be decided again.")
+    if found.verdicts:
+        click.echo(_conclusion(found))
+
+
+def _conclusion(found: "Audit") -> str:
+    if found.differences:
+        return "The record differs from what is decided today."
+    if found.imports:
+        return "The record contradicts what was imported."
+    if any(verdict.unreadable for verdict in found.verdicts):
+        return "None differs, but not all of the record can be decided again."
+    return f"All {found.decisions:,} decisions are the same."
 
 
 def _count(differences: int) -> str:

@@ -273,7 +273,7 @@ async def _start_agent(
     """Start the agent; it notices by the pipe's end of file when this process is gone."""
     arguments = ["--ledger", str(folder.ledger), "--objects", folder.objects.as_uri()]
     arguments += ["--folder", str(folder.agent), "--parent-pipe", str(parent_pipe)]
-    arguments += options.agent_arguments()
+    arguments += ["--hide", str(folder.path), *options.agent_arguments()]
     with (folder.log / "agent.log").open("ab") as log:
         return await asyncio.create_subprocess_exec(
             sys.executable,

@@ -51,6 +51,7 @@ def _tell(where: str, found: "Status", agents: "list[Agent]", queue: "list[Queue
             ("ledger", found.ledger_id),
             ("experiments", counts or "none"),
             ("dead letters", found.dead_letters or None),
+            ("isolation", _isolation(agents)),
         ]
     )
     for problem in found.problems:
@@ -71,6 +72,12 @@ def _tell(where: str, found: "Status", agents: "list[Agent]", queue: "list[Queue
             click.echo(f"and {len(queue) - 20} more")
         for reason in dict.fromkeys(item.reason for item in queue if item.reason):
             click.echo(f"Cannot be placed: {printable(reason)}")
+
+
+def _isolation(agents: "list[Agent]") -> str | None:
+    """Return what keeps trials from acting as Rung and as each other, on the agents that live."""
+    said = {agent.isolation for agent in agents if agent.state in {"joined", "draining"}}
+    return "; ".join(sorted(said - {""})) or None
 
 
 def _tell_agents(here: "list[Agent]") -> None:

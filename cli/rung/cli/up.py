@@ -45,6 +45,13 @@ _SAY_S: Final = 15.0
     help="Slots of the CPU to offer, and no GPU. [a slot a GPU, or else a slot a core]",
 )
 @click.option(
+    "--isolation",
+    type=click.Choice(["auto", "namespaces", "off"]),
+    default="auto",
+    show_default=True,
+    help="What keeps trials from acting as Rung and as each other; auto: namespaces if they work.",
+)
+@click.option(
     "--keep-token",
     is_flag=True,
     help="Go on letting in those who have the token of the last start. [a new one at each start]",

@@ -8,6 +8,8 @@ class UpOptions(NamedTuple):
 
     port: int
     slots: int | None = None
+    isolation: str = "auto"
+    """Of the trials, as the agent's `--isolation`."""
     keep_token: bool = False
     anchor: str | None = None
     """A file or an URL that gets the signed heads of the seals."""
@@ -29,6 +31,7 @@ class UpOptions(NamedTuple):
     def agent_arguments(self) -> list[str]:
         """Return what of them the agent takes, under the same names."""
         valued = {
+            "--isolation": self.isolation,
             "--slots": self.slots,
             "--logs-max-bytes": self.logs_max_bytes,
         }

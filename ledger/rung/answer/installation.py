@@ -33,6 +33,13 @@ class Agent(Struct, kw_only=True):
     reason: Annotated[str | None, Meta(description="why it is suspended or draining, or was")] = (
         None
     )
+    isolation: Annotated[
+        str,
+        Meta(
+            description="what keeps its trials from acting as the agent and as each other:"
+            " `namespaces`, `user ids …`, or `none: …` with the reason; empty: not known"
+        ),
+    ] = ""
 
 
 class AgentList(Struct, kw_only=True):

@@ -41,6 +41,9 @@ class AgentJoined(Struct, frozen=True, kw_only=True):
     session: str = ""
     """Drawn at each start of the agent's process. Joins without one are never refused: they are
     of an earlier release."""
+    isolation: str = ""
+    """What keeps its trials from acting as the agent and as each other: `namespaces`, `user ids
+    60000-60999`, `none: …` with the reason. Empty: the agent's release does not say."""
 
 
 def same_agent(first: AgentJoined, second: AgentJoined) -> bool:

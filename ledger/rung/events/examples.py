@@ -213,6 +213,7 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
         folder="/var/lib/rung/agent",
         folder_id="9f0c6a51d2e84b37",
         session="41be07c2aa935d68",
+        isolation="user ids 60000-60999",
     ),
     JoinRefused(
         pool="default",

@@ -51,11 +51,15 @@ __all__ = [
 ]
 
 
-def open_store(url: str) -> ObjectStore:
+def open_store(url: str, *, within: str = "") -> ObjectStore:
     """Open the object store at an URL: `file:///srv/rung/objects`, or `s3://bucket/prefix`.
 
     Endpoint, credentials and all else about S3 are in the environment; see
     `rung.objects.s3.settings`. No server is asked for anything yet.
+
+    Args:
+        url: of the store.
+        within: of a folder, the prefix of all that this process will write; empty: any.
 
     Raises:
         ObjectError: the URL is of no known kind, or the store cannot be opened.
@@ -68,7 +72,7 @@ def open_store(url: str) -> ObjectStore:
             f"object store {url!r}: known are URLs such as file:///srv/rung/objects and"
             " s3://bucket/prefix"
         )
-    return FolderStore(Path(unquote(parts.path)))
+    return FolderStore(Path(unquote(parts.path)), within)
 
 
 def _open_s3(url: str) -> ObjectStore:

@@ -2,7 +2,8 @@
 
 An object is written to a file of its own under `.incoming/`, synced, renamed to its place, and
 the folder synced; so a reader never sees half of one. What a killed writer left in `.incoming/`
-is swept when the store is opened a day later.
+is swept when the store is opened a day later. A process that can write in one folder of the store
+alone, which may be a mount of its own, has an `.incoming/` there, which is never listed either.
 
 Objects with the same bytes may be one file with several names (`link`): the file system counts
 the names and keeps the bytes until the last of them is deleted.
@@ -26,6 +27,8 @@ from rung.objects.name import INCOMING, check_name, check_prefix
 from rung.objects.port import ObjectInfo
 
 _STALE_S: Final = 24 * 3600
+_INCOMING_DEPTHS: Final = (0, 2)
+"""How deep `.incoming/` may lie: at the root, or in the folder of an experiment's checkpoints."""
 _ATTEMPTS: Final = 5
 """How often a write makes its folder again while a deletion clears empty folders away."""
 
@@ -33,10 +36,17 @@ _ATTEMPTS: Final = 5
 class FolderStore:
     """An object store in one folder of a local or shared file system."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, within: str = "") -> None:
+        """Open a store.
+
+        Args:
+            root: the folder with all objects.
+            within: the prefix, without the slash at its end, of all that this process will write.
+        """
         self._root = root.absolute()
+        self._incoming = self._root / within / INCOMING
         with self._explained("open", str(self._root)):
-            (self._root / INCOMING).mkdir(parents=True, exist_ok=True)
+            self._incoming.mkdir(parents=True, exist_ok=True)
             self._sweep()
 
     @property
@@ -145,7 +155,7 @@ class FolderStore:
         return self._root / check_name(name)
 
     def _draft(self) -> Path:
-        return self._root / INCOMING / secrets.token_hex(16)
+        return self._incoming / secrets.token_hex(16)
 
     def _place(self, draft: Path, path: Path) -> None:
         for attempt in range(1, _ATTEMPTS + 1):
@@ -184,11 +194,11 @@ class FolderStore:
                 current = current.parent
 
     def _sweep(self) -> None:
-        """Remove half-written files that nobody has touched for a day."""
+        """Remove half-written files that were not touched for a day; names of runs have a dot."""
         horizon = time.time() - _STALE_S
-        for draft in (self._root / INCOMING).iterdir():
+        for draft in self._incoming.iterdir():
             with contextlib.suppress(FileNotFoundError, PermissionError):
-                if draft.stat().st_mtime < horizon:
+                if "." not in draft.name and draft.stat().st_mtime < horizon:
                     draft.unlink()
 
     @contextlib.contextmanager
@@ -216,7 +226,8 @@ _REASONS: Final[dict[int, str]] = {
 
 def _may_match(folder: str, prefix: str) -> bool:
     """Whether a folder (its name with a slash at the end) may hold names with the prefix."""
-    if folder == f"{INCOMING}/":
+    *above, last, _ = folder.split("/")
+    if last == INCOMING and len(above) in _INCOMING_DEPTHS:
         return False
     return folder.startswith(prefix) or prefix.startswith(folder)
 

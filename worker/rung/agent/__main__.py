@@ -8,6 +8,7 @@ from typing import get_args
 
 import click
 
+from rung.agent import isolation as isolated
 from rung.agent.child import become_subreaper
 from rung.agent.config import EXIT_REFUSED, Settings
 from rung.agent.life import live
@@ -48,6 +49,19 @@ from rung.host.launch import Place, placed
     default=MAX_BYTES,
     help="How much of a run's log is stored, such as 64MiB, whatever an experiment asks for.",
 )
+@click.option(
+    "--isolation",
+    type=click.Choice(get_args(isolated.Choice)),
+    default="auto",
+    help="What keeps trials from acting as the agent and as each other.",
+)
+@click.option("--trial-uids", default="60000-60999", help="User ids of trials, each its own.")
+@click.option(
+    "--hide",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Folder that trials in namespaces do not see. Repeatable.",
+)
 @click.option("--parent-pipe", type=int, help="Descriptor; when it closes, the agent stops.")
 @click.option("--cold", is_flag=True, help="Do not import frameworks ahead of the trials.")
 def main(  # noqa: PLR0913 - one for each option
@@ -66,6 +80,9 @@ def main(  # noqa: PLR0913 - one for each option
     cache: Path | None,
     cache_bytes: int | None,
     logs_max_bytes: int,
+    isolation: isolated.Choice,
+    trial_uids: str,
+    hide: tuple[Path, ...],
     parent_pipe: int | None,
     cold: bool,
 ) -> None:
@@ -90,6 +107,9 @@ def main(  # noqa: PLR0913 - one for each option
             cache=cache,
             cache_bytes=cache_bytes,
             logs_max_bytes=logs_max_bytes,
+            isolation=isolation,
+            trial_uids=isolated.UserIds.parse(trial_uids),
+            hide=hide,
             cold=cold,
             trial_umask=umask,
         )
@@ -98,7 +118,7 @@ def main(  # noqa: PLR0913 - one for each option
         raise click.UsageError(str(error)) from error
     except RungError as error:
         refusal = click.ClickException(str(error))
-        if isinstance(error, SpoolRefused):
+        if isinstance(error, SpoolRefused | isolated.IsolationRefused):
             refusal.exit_code = EXIT_REFUSED
         raise refusal from error
 

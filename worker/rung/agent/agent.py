@@ -35,6 +35,7 @@ from rung.agent.drain import Drain
 from rung.agent.endpoint import Endpoint
 from rung.agent.folder_lock import AgentRefused, lock_folder
 from rung.agent.gauge import measured
+from rung.agent.isolation import Isolation, isolation_of
 from rung.agent.leftovers import kill_marked
 from rung.agent.meeting import Introductions
 from rung.agent.membership import Displaced, Membership
@@ -98,7 +99,7 @@ class Agent:
         self._presence = Presence(settings, ledger, self._spool, self._slots)
         self._runs: dict[str, Run] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._endpoint = Endpoint(self._spool, self._speaker)
+        self._endpoint = Endpoint(self._spool, self._speaker, self._run_with)
         self._starter = Starter(
             folder,
             self._spool,
@@ -143,19 +144,27 @@ class Agent:
         return self._suspension.reason or self._drain.refused
 
     async def _open(self) -> None:
-        if left := await asyncio.to_thread(kill_marked, self._folder):
-            _log.warning("killed what an earlier agent left behind", processes=left)
+        if killed := await asyncio.to_thread(kill_marked, self._folder):
+            _log.warning("killed what an earlier agent left behind", processes=killed)
+        isolation = await self._isolation()
+        self._presence.isolation = str(isolation)
         died_ms = self._spool.written_ms()
         self._spool.open(self._settings.agent_id, socket.gethostname())
         try:
-            for allocation_id in await asyncio.to_thread(self._sources.left):
+            left = await asyncio.to_thread(self._sources.left)
+            for allocation_id in left:
                 self._mark_missing(allocation_id, died_ms)
             await asyncio.to_thread(self._sources.open)
+            await asyncio.to_thread(self._depot.release, left)
             path = self._socket.open()
+            await asyncio.to_thread(isolation.open_folders, self._folder)
         except OSError as error:
             await self._spool.close()
             raise AgentRefused(f"the agent's folder {self._folder}: {error}") from error
         await self._endpoint.open(path)
+        if isolation.mode == "users":
+            path.chmod(0o666)  # the token, and who speaks, say which run it is
+            path.parent.chmod(0o711)
         self._node = Node(
             self._settings,
             self._spool.agent_id,
@@ -169,6 +178,7 @@ class Agent:
             self._slots,
             self._introductions,
             self._suspension,
+            isolation,
         )
 
     def _mark_missing(self, allocation_id: str, died_ms: int) -> None:
@@ -188,6 +198,24 @@ class Agent:
                 size_bytes=0,
             )
         )
+
+    async def _isolation(self) -> Isolation:
+        """Choose how runs are isolated.
+
+        Raises:
+            IsolationRefused: as asked for it does not work here.
+        """
+        settings = self._settings
+        found = await asyncio.to_thread(
+            isolation_of,
+            settings.isolation,
+            folder=self._folder,
+            users=settings.trial_uids,
+            hidden=[self._folder, *self._depot.folders(), *settings.hide],
+            cluster=self._depot.staged,
+        )
+        (_log.warning if found.mode == "none" else _log.info)("isolation", trials=str(found))
+        return found
 
     async def _live(self, stop: asyncio.Event, gone: asyncio.Event) -> None:
         drain = asyncio.create_task(self._drain.run())
@@ -252,6 +280,10 @@ class Agent:
         """Return who hears the processes of a run."""
         run = self._runs.get(allocation_id)
         return run.conversation if run is not None else None
+
+    def _run_with(self, pid: int) -> str | None:
+        """Return the run that a process is known to belong to."""
+        return self._starter.run_with(pid)
 
     def _obey(self, decision: Placement) -> None:
         match decision:

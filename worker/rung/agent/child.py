@@ -28,12 +28,15 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Final, NoReturn
 
+from rung.agent.namespaces import drop_capabilities
 from rung.agent.threads import set_threads
-from rung.agent.wire import Command, Launch
+from rung.agent.wire import Command, Launch, launch_in
 from rung.core import stacks
 
 _PR_SET_PDEATHSIG: Final = 1
+_PR_SET_DUMPABLE: Final = 4
 _PR_SET_CHILD_SUBREAPER: Final = 36
+_PR_SET_NO_NEW_PRIVS: Final = 38
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 EXIT_NOT_FOUND: Final = 127
@@ -45,11 +48,16 @@ def become_subreaper() -> None:
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def become(launch: Launch, stdout: int, stderr: int, parent: int, modules: int) -> NoReturn:
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent dies."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def become(request: int, stdout: int, stderr: int, parent: int, modules: int) -> NoReturn:
     """Turn this freshly forked process into the run's main process; never returns.
 
     Args:
-        launch: what to become.
+        request: a file with the `Launch` that says what to become.
         stdout: the pipe that becomes stdout.
         stderr: the pipe that becomes stderr.
         parent: the process number of the warm parent.
@@ -57,7 +65,9 @@ def become(launch: Launch, stdout: int, stderr: int, parent: int, modules: int) 
     """
     code = 1
     try:
-        _detach(parent)
+        launch = launch_in(request)
+        os.close(request)
+        _detach(parent, launch)
         _redirect(stdout, stderr)
         os.environ.update(launch.environment)
         os.chdir(launch.folder)
@@ -73,9 +83,14 @@ def become(launch: Launch, stdout: int, stderr: int, parent: int, modules: int) 
         os._exit(code)
 
 
-def _detach(parent: int) -> None:
+def _detach(parent: int, launch: Launch) -> None:
     os.setsid()
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _set_oom_score()
+    if launch.view is not None:
+        drop_capabilities()
+    if launch.user is not None:
+        _become_user(launch.user)
+    die_with_parent()
     become_subreaper()
     if os.getppid() != parent:
         os._exit(1)
@@ -83,8 +98,26 @@ def _detach(parent: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    with contextlib.suppress(OSError):  # when memory runs out, the run goes before the platform
+
+
+def _set_oom_score() -> None:
+    """Have the run go before the platform when memory runs out."""
+    with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
+
+
+def _become_user(user: int) -> None:
+    """Become another user, for good, that shares no group with the agent.
+
+    The kernel takes the death signal and the right to look at the own process away with that; the
+    first is set again by the caller.
+    """
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+    drop_capabilities()
+    _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
 
 
 def _redirect(stdout: int, stderr: int) -> None:

@@ -6,6 +6,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from rung.agent import isolation as isolated
+from rung.agent.isolation import UserIds
 from rung.agent.log_quota import MAX_BYTES, MIN_BYTES
 from rung.agent.spot import EVERY_S, Choice
 
@@ -54,6 +56,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Which permissions files of trials are created without; None: as the agent's."""
     logs_max_bytes: int = MAX_BYTES
     """How much of a run's log is stored, whatever an experiment asks for."""
+    isolation: isolated.Choice = "auto"
+    """What keeps trials from acting as the agent and as each other; see `rung.agent.isolation`."""
+    trial_uids: UserIds = UserIds(60000, 60999)
+    """The user ids of trials, where each has its own. Agents of one machine need ranges apart."""
+    hide: tuple[Path, ...] = ()
+    """Folders that trials do not see, besides the agent's own, where they have namespaces."""
     cold: bool = False
     """Whether the warm parent imports no frameworks: for tests, and scripts that need none."""
 

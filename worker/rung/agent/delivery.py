@@ -14,6 +14,7 @@ from typing import Any
 
 from rung.agent.depot import Depot, Note, Owner, remove_if_empty
 from rung.agent.endpoint import Connection
+from rung.agent.isolation import Isolation, checkpoints_of, hold_folder, release_folder
 from rung.agent.removal import remove_tree
 from rung.core.protocol import Fetch, Fetched, Shipped, StagedPart, Stored
 from rung.events.trial import RunSpec, allocation_id_of
@@ -42,6 +43,10 @@ class Delivery:
         self._answers: set[asyncio.Task[None]] = set()
         self._served_at = 0.0
         self._hurried = asyncio.Event()
+        self._spec = spec
+        self._held: Path | None = None
+        self.within = ""
+        """The prefix below which alone the run can write in its store; empty: everywhere."""
         self.problem = ""
         """Why a checkpoint of the run could not be stored, if one could not."""
 
@@ -59,6 +64,28 @@ class Delivery:
         """Clear away what earlier runs of the trial left half-stored, while this one starts."""
         if self.staged and self._owner.run > 1:
             self._depot.background(self._sweep(self._owner.run))
+
+    def prepare(self, isolation: Isolation) -> tuple[list[Path], list[Path]]:
+        """Make the folders of the run's objects; return its own, and those that it may read.
+
+        Blocks; call it from a thread.
+        """
+        if self.staged:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            isolation.own(self._folder, self._allocation_id)
+            return [self._folder], []
+        if isolation.mode != "namespaces":
+            return [], []
+        (root,) = self._depot.folders()
+        own, readable = checkpoints_of(root, self._spec)
+        self.within = own.relative_to(root).as_posix()
+        self._held = hold_folder(root, self._allocation_id)
+        return [own], readable
+
+    def release(self) -> None:
+        """Let go of the folders, once the run's processes are gone."""
+        if self._held is not None:
+            release_folder(self._held)
 
     def stored(self, connection: Connection, message: Stored) -> str | None:
         """Carry on what was staged; return what is wrong with the message, if something is."""
@@ -165,7 +192,7 @@ class Delivery:
         try:
             if not message.name.startswith("checkpoints/"):
                 raise ObjectError(f"a run may read checkpoints, not {message.name!r}")  # noqa: TRY301 - answered below
-            await self._depot.fetch(message.name, target, self._note)
+            await self._depot.fetch(self._allocation_id, message.name, target, self._note)
         except ObjectError as error:
             missing = isinstance(error, ObjectMissing)
             connection.say(Fetched(message.number, problem=str(error), missing=missing))

@@ -28,6 +28,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import structlog
 
+from rung.agent.isolation import as_owner_of, held_file, release_folder
 from rung.agent.removal import remove_tree
 from rung.agent.spool import Spool
 from rung.core.protocol import StagedPart
@@ -89,6 +90,7 @@ class Depot:
     def __init__(self, folder: Path, store: ObjectStore, spool: Spool) -> None:
         self._folder = folder / "staged"
         self._spool = spool
+        self._store = store
         self.store = ObservedStore(store)
         self.staged = not isinstance(store, FolderStore)
         """Whether runs stage their checkpoints here."""
@@ -104,6 +106,16 @@ class Depot:
     def folder_of(self, allocation_id: str) -> Path:
         """Return where a run stages what it stores."""
         return self._folder / allocation_id
+
+    def folders(self) -> list[Path]:
+        """Return the folder with all objects, where they lie in one."""
+        return [self._store.root] if isinstance(self._store, FolderStore) else []
+
+    def release(self, allocations: list[str]) -> None:
+        """Let go of the folders that runs of an earlier life had."""
+        for root in self.folders():
+            for allocation_id in allocations:
+                release_folder(held_file(root, allocation_id))
 
     def hidden_variables(self) -> frozenset[str]:
         """Return the variables that runs must not get."""
@@ -123,20 +135,24 @@ class Depot:
     async def announce(self, owner: Owner, checkpoint_id: str, after: int) -> None:
         """Note that a checkpoint may be carried on, once the spool is safe up to a number."""
         await self._spool.durable(after)
-        await asyncio.to_thread(_touch, self._announcement(owner, checkpoint_id))
+        await asyncio.to_thread(self._write_announcement, owner, checkpoint_id)
 
     async def ship(self, owner: Owner, checkpoint_id: str, note: Note) -> str:
         """Carry a staged checkpoint to the store and write that it is there.
 
         Returns an empty string, or why it will never be there.
         """
-        staged = FolderStore(self.folder_of(owner.allocation_id))
+        folder = self.folder_of(owner.allocation_id)
 
         def carry() -> StoredCheckpoint:
-            return copy_checkpoint(staged, self.store, owner.experiment_id, checkpoint_id)
+            with as_owner_of(folder):
+                staged = FolderStore(folder)
+                return copy_checkpoint(staged, self.store, owner.experiment_id, checkpoint_id)
 
         def discard() -> None:
-            staged.delete(checkpoint_prefix(owner.experiment_id, checkpoint_id))
+            with as_owner_of(folder):
+                prefix = checkpoint_prefix(owner.experiment_id, checkpoint_id)
+                FolderStore(folder).delete(prefix)
 
         what = f"checkpoint {checkpoint_id}"
         try:
@@ -146,7 +162,7 @@ class Depot:
             if isinstance(error, ObjectDamaged | ObjectMissing):
                 await asyncio.to_thread(discard)
             problem = f"{what} could not be stored: {error}"
-            await asyncio.to_thread(self._announcement(owner, checkpoint_id).write_text, problem)
+            await asyncio.to_thread(self._write_announcement, owner, checkpoint_id, problem)
             return problem
         await self._spool.durable(self._spool.put(_fact_of(owner, stored)))
         with contextlib.suppress(ObjectError):  # it is stored; the next life tries again
@@ -159,26 +175,32 @@ class Depot:
         Raises:
             ObjectError: they will never be there.
         """
-        staged = FolderStore(self.folder_of(owner.allocation_id))
+        root = self.folder_of(owner.allocation_id)
         stored = _part_of(owner, part)
-        folder = staged.root / checkpoint_prefix(owner.experiment_id, part.checkpoint_id)
+        folder = root / checkpoint_prefix(owner.experiment_id, part.checkpoint_id)
 
         def carry() -> None:
-            copy_files(staged, self.store, stored)
-            for name in part.files:
-                (folder / name).unlink(missing_ok=True)
+            with as_owner_of(root):
+                copy_files(FolderStore(root), self.store, stored)
+                for name in part.files:
+                    (folder / name).unlink(missing_ok=True)
 
         what = f"the part of checkpoint {part.checkpoint_id}"
         await self._patiently(self._shippers, what, note, carry)
 
-    async def fetch(self, name: str, target: Path, note: Note) -> None:
-        """Bring an object to a file.
+    async def fetch(self, allocation_id: str, name: str, target: Path, note: Note) -> None:
+        """Bring an object to a file in the folder in which a run stages.
 
         Raises:
             ObjectMissing: there is no such object.
             ObjectError: the store refused.
         """
-        await self._patiently(self._fetchers, name, note, lambda: self.store.get(name, target))
+
+        def bring() -> None:
+            with as_owner_of(self.folder_of(allocation_id)):
+                self.store.get(name, target)
+
+        await self._patiently(self._fetchers, name, note, bring)
 
     async def patiently(self, what: str, note: Note, call: Callable[[], T]) -> T:
         """Return what a call to the store returns, however long the store is away."""
@@ -193,6 +215,12 @@ class Depot:
 
     def _announcement(self, owner: Owner, checkpoint_id: str) -> Path:
         return self.folder_of(owner.allocation_id) / ANNOUNCED / checkpoint_id
+
+    def _write_announcement(self, owner: Owner, checkpoint_id: str, problem: str = "") -> None:
+        path = self._announcement(owner, checkpoint_id)
+        with as_owner_of(self.folder_of(owner.allocation_id)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(problem)
 
     async def close(self) -> None:
         """Stop; what is staged stays for the next life."""
@@ -239,11 +267,6 @@ class Depot:
                     yield Owner(found.parent.name, trial_id, int(number)), found.name
                 else:
                     remove_tree(found)
-
-
-def _touch(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()
 
 
 def remove_if_empty(folder: Path) -> None:

@@ -1,13 +1,16 @@
 """The agent's end of the trials' sockets.
 
 A connection says `Hello` first, with the token of its allocation; the run it belongs to then gets
-its messages in order. What is no message is reported to the run and skipped; who says no proper
+its messages in order. A process that is known to belong to another run is refused, whatever it
+knows. What is no message is reported to the run and skipped; who says no proper
 `Hello` in time is disconnected. While the spool is saturated, nothing more is read.
 """
 
 import asyncio
 import hmac
 import secrets
+import socket
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
@@ -39,6 +42,8 @@ more than the report itself; what waits in the socket meanwhile is as safe there
 MESSAGE_BYTES_MAX: Final = 8 * 1024**2
 _FOR_THE_LEDGER: Final = (Reported, Stored, Restored, Damaged)
 _BACKLOG: Final = 512
+_CREDENTIALS: Final = struct.Struct("3i")
+"""`struct ucred`: process, user, group."""
 
 _log = structlog.get_logger()
 
@@ -71,9 +76,22 @@ class Speaker(Protocol):
 class Endpoint:
     """Accepts the connections of all runs of an agent."""
 
-    def __init__(self, spool: Spool, find: Callable[[str], Speaker | None]) -> None:
+    def __init__(
+        self,
+        spool: Spool,
+        find: Callable[[str], Speaker | None],
+        run_with: Callable[[int], str | None],
+    ) -> None:
+        """Serve the runs of an agent.
+
+        Args:
+            spool: holds back what says too much.
+            find: returns the run of an allocation.
+            run_with: returns the allocation that a process, by its number, is known to be of.
+        """
         self.spool = spool
         self.find = find
+        self.run_with = run_with
         self.strangers: dict[int, Connection] = {}
         self.marks: dict[bytes, asyncio.Future[None]] = {}
         self._path: Path | None = None
@@ -205,10 +223,21 @@ class Connection(asyncio.Protocol):
         if run is None or not hmac.compare_digest(run.token.encode(), hello.token.encode()):
             self._reject(f"a hello for {hello.allocation_id[:80]!r} with a wrong token")
             return
+        other = self._endpoint.run_with(self._peer())
+        if other not in {None, hello.allocation_id}:
+            self._reject(f"a hello for {hello.allocation_id!r} from a process of {other}")
+            return
         self._run = run
         self.rank = hello.rank
         run.connected(self)
         self._forget_stranger()
+
+    def _peer(self) -> int:
+        """Return the number of the process at the other end, as the kernel says it."""
+        connection: socket.socket = self._transport.get_extra_info("socket")
+        found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        pid: int = _CREDENTIALS.unpack(found)[0]
+        return pid
 
     def _forget_stranger(self) -> None:
         self._deadline.cancel()

@@ -10,7 +10,7 @@ from rung.agent.meeting import Meeting
 from rung.agent.network import interface_of
 from rung.agent.slots import Device
 from rung.agent.threads import threads_of
-from rung.agent.wire import Launch
+from rung.agent.wire import Launch, View
 from rung.core import protocol
 from rung.core.distributed import Place
 from rung.core.told import told
@@ -35,6 +35,8 @@ def launch_of(  # noqa: PLR0913, PLR0917 - all that a process depends on
     slots: list[Device],
     folder: Path,
     network: Mapping[str, str],
+    view: View | None = None,
+    user: int | None = None,
 ) -> Launch:
     """Return what to ask the warm parent for.
 
@@ -45,6 +47,8 @@ def launch_of(  # noqa: PLR0913, PLR0917 - all that a process depends on
         slots: all slots of the agent.
         folder: the run's working folder.
         network: the variables by which its framework finds the other ranks.
+        view: what it sees in namespaces of its own.
+        user: the user id that it has of its own.
 
     Raises:
         InvalidEntrypoint: the experiment's entrypoint cannot be run.
@@ -58,6 +62,7 @@ def launch_of(  # noqa: PLR0913, PLR0917 - all that a process depends on
     environment = {
         "OMP_NUM_THREADS": str(threads),
         "PYTHONUNBUFFERED": "1",
+        **_home_of(user, folder),
         **{name: value for name, value in network.items() if name not in own},
         **own,
         "PATH": search_path(own.get("PATH")),
@@ -71,7 +76,18 @@ def launch_of(  # noqa: PLR0913, PLR0917 - all that a process depends on
         visible = devices if "TF_CONFIG" not in network else devices[place.local_rank :][:1]
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(device.visible_as for device in visible)
     command = command_of(spec.config.get("entrypoint"), own)
-    return Launch(identity.process, command, environment, str(folder), threads)
+    return Launch(identity.process, command, environment, str(folder), threads, view, user)
+
+
+def _home_of(user: int | None, folder: Path) -> dict[str, str]:
+    """Return the variables of a user that is in no list of users and has no folder but the run's.
+
+    Libraries keep their caches in the home folder, or name them for the user.
+    """
+    if user is None:
+        return {}
+    name = f"trial-{user}"
+    return {"HOME": str(folder), "USER": name, "LOGNAME": name}
 
 
 def network_of(

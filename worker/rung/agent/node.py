@@ -8,6 +8,7 @@ from typing import NamedTuple
 from rung.agent.config import Settings
 from rung.agent.depot import Depot
 from rung.agent.endpoint import Endpoint
+from rung.agent.isolation import Isolation
 from rung.agent.meeting import Introductions
 from rung.agent.slots import Device
 from rung.agent.source_folder import SourceFolder
@@ -32,5 +33,6 @@ class Node(NamedTuple):
     slots: list[Device]
     introductions: Introductions
     suspension: Suspension
+    isolation: Isolation
     clock: Callable[[], float] = time.monotonic
     """By which a run's silence is measured, in seconds from any beginning."""

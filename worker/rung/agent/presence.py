@@ -41,6 +41,8 @@ class Presence:
         self._spool = spool
         self._slots = slots
         self._beats: FactWriter
+        self.isolation = ""
+        """How the agent isolates its runs, in words."""
         self.joined: Final = asyncio.Event()
         """Whether it has joined, and was not refused."""
         self._tried = False
@@ -62,6 +64,7 @@ class Presence:
                 folder=str(self._settings.folder.absolute()),
                 folder_id=spool.id,
                 session=spool.session,
+                isolation=self.isolation,
             )
         )
         self._tried = True

@@ -41,6 +41,15 @@ def tree(mains: Iterable[int]) -> list[int]:
     return list(found)
 
 
+def parent_of(pid: int) -> int:
+    """Return the parent of a process, 0 if it is gone or has none here."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return 0
+    return int(status.rpartition(")")[2].split()[1])
+
+
 def look_at(pid: int) -> Process | None:
     """Return what a process is and does, None if it is gone."""
     folder = Path(f"/proc/{pid}")

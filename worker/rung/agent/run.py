@@ -43,7 +43,7 @@ from rung.agent.starter import NotStarted
 from rung.agent.supply import Provision
 from rung.agent.suspension import NO_START
 from rung.agent.watch import Watch
-from rung.agent.wire import Launch
+from rung.agent.wire import Launch, View
 from rung.core.protocol import Welcome
 from rung.events import RungError
 from rung.events.allocation import AllocationGranted
@@ -123,6 +123,8 @@ class Run:
         if ending is not None:
             self._report(ending)
         await asyncio.to_thread(self._node.sources.discard, self.allocation_id)
+        await asyncio.to_thread(self._delivery.release)
+        await asyncio.to_thread(self._node.isolation.release, self.allocation_id)
 
     def ask(self, how: Withdrawal, reason: str = "") -> None:
         """Make the run stop, as the scheduler wants it.
@@ -238,25 +240,46 @@ class Run:
             spec.config, source.folder, self._tell, _ROOM_S if self._gang else math.inf
         )
         meeting = await self._rendezvous.meeting(self._tell)
+        view = await asyncio.to_thread(self._view, source.folder)
+        user = node.isolation.user_of(self.allocation_id)
         launches = []
         for member, place in zip(self._crew.members, self._places, strict=True):
             token = self.conversation.token
             identity = Identity(member.name, self.allocation_id, token, place, node.socket)
             network = network_of(self._wanted, place, meeting, node.settings.interface)
-            launch = launch_of(spec, identity, self._slots, node.slots, source.folder, network)
+            launch = launch_of(
+                spec, identity, self._slots, node.slots, source.folder, network, view, user
+            )
             launch.environment.update(self._data.variables)
             launches.append(launch)
         self._frameworks = source.frameworks and launches[0].command.how != "execute"
         await node.starter.ready(frameworks=self._frameworks)
         return launches
 
+    def _view(self, folder: Path) -> View | None:
+        """Make the run's folders, and return what it sees."""
+        node = self._node
+        own, readable = self._delivery.prepare(node.isolation)
+        node.isolation.own(folder, self.allocation_id)
+        data = [Path(path) for path in self._data.variables.values()]
+        return node.isolation.view(
+            [folder, node.socket.parent, *own], [*readable, node.supply.folder], data
+        )
+
     def _welcome(self, rank: int) -> Welcome:
         """Return what a process hears first; it has one of the run's slots, or all if alone."""
         slots, local = self._slots, rank - self._rank
         if len(self._places) > 1:
             slots = slots[local : local + 1] if local >= 0 else []
-        url, staged = self._delivery.url, self._delivery.staged
-        return Welcome(self._spec, self._node.agent_id, url, slots, staged=staged)
+        delivery = self._delivery
+        return Welcome(
+            self._spec,
+            self._node.agent_id,
+            delivery.url,
+            slots,
+            staged=delivery.staged,
+            within=delivery.within,
+        )
 
     async def _process(self, launches: list[Launch]) -> bool:
         """Have the processes made, and wait for their ends; return False if they were lost."""

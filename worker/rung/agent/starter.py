@@ -8,6 +8,7 @@ before it was ready is started again without the frameworks: better a slow start
 """
 
 import asyncio
+import os
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -17,10 +18,12 @@ import structlog
 
 from rung.agent.leftovers import kill_orphans
 from rung.agent.parent import Parent
+from rung.agent.process_tree import parent_of
 from rung.agent.spool import Spool
 from rung.agent.wire import (
     MESSAGE_BYTES_MAX,
     Exited,
+    Fork,
     Forked,
     FromParent,
     Launch,
@@ -28,12 +31,18 @@ from rung.agent.wire import (
     Refused,
     Signal,
     encoder,
+    file_of,
 )
 
 _AGAIN_S: Final = 0.2
 _AGAIN_S_MAX: Final = 10.0
 
 _log = structlog.get_logger()
+
+
+def run_of(process: str) -> str:
+    """Return the run that a process is one of, by the process's name."""
+    return process.partition("/")[0]
 
 
 class NotStarted(Exception):
@@ -71,6 +80,8 @@ class Starter:
         self._forks: dict[str, asyncio.Future[int | None]] = {}
         self._exits: dict[str, asyncio.Future[Exited | None]] = {}
         self._mains: dict[str, int] = {}
+        self._firsts: dict[int, str] = {}
+        """The first process of each sandbox: whose run it is."""
 
     @property
     def pid(self) -> int | None:
@@ -128,7 +139,13 @@ class Starter:
         self._forks[launch.process] = fork
         self._exits[launch.process] = loop.create_future()
         self._parents[launch.process] = parent
-        parent.send(data, (stdout, stderr))
+        sandbox = run_of(launch.process) if launch.view is not None else None
+        request = file_of(data)
+        try:
+            message = encoder.encode(Fork(launch.process, sandbox))
+            parent.send(message, (request, stdout, stderr))
+        finally:
+            os.close(request)
         return await fork
 
     async def exited(self, process: str) -> Exited | None:
@@ -141,6 +158,13 @@ class Starter:
     def forget(self, process: str) -> None:
         """Forget a process that has ended."""
         self._exits.pop(process, None)
+
+    def run_with(self, pid: int) -> str | None:
+        """Return the run that a process is known to belong to, by what it descends from."""
+        known = {main: run_of(process) for process, main in self._mains.items()} | self._firsts
+        while pid > 1 and pid not in known:
+            pid = parent_of(pid)
+        return known.get(pid)
 
     def signal(self, process: str, number: signal.Signals) -> None:
         """Send a signal to a process's group, if it is alive."""
@@ -177,10 +201,7 @@ class Starter:
                     if self._parent(frameworks=frameworks).ready:
                         ready.set()
             case Forked():
-                self._mains[message.process] = message.pid
-                fork = self._forks.pop(message.process)
-                if not fork.done():
-                    fork.set_result(message.pid)
+                self._begun(message)
             case Refused():
                 del self._parents[message.process]
                 fork = self._forks.pop(message.process)
@@ -189,9 +210,23 @@ class Starter:
             case Exited():
                 del self._mains[message.process]
                 del self._parents[message.process]
+                self._forget_sandbox(run_of(message.process))
                 exited = self._exits.get(message.process)
                 if exited is not None and not exited.done():
                     exited.set_result(message)
+
+    def _begun(self, forked: Forked) -> None:
+        self._mains[forked.process] = forked.pid
+        if forked.sandbox is not None:
+            self._firsts[forked.sandbox] = run_of(forked.process)
+        fork = self._forks.pop(forked.process)
+        if not fork.done():
+            fork.set_result(forked.pid)
+
+    def _forget_sandbox(self, run: str) -> None:
+        """Forget the namespaces of a run of which no process lives."""
+        if not any(run_of(process) == run for process in self._mains):
+            self._firsts = {pid: other for pid, other in self._firsts.items() if other != run}
 
     async def _clear(self) -> None:
         """Make sure that the warm parents and everything below them are gone."""
@@ -201,7 +236,8 @@ class Starter:
         self._lean = self._warm = None
         self._parents.clear()
         await asyncio.gather(*(parent.end() for parent in parents))
-        mains, self._mains = frozenset(self._mains.values()), {}
+        mains = frozenset(self._mains.values()) | self._firsts.keys()
+        self._mains, self._firsts = {}, {}
         await asyncio.to_thread(kill_orphans, self._folder, mains)
         await asyncio.gather(*(parent.hear_out() for parent in parents))
         for fork in self._forks.values():

@@ -72,6 +72,8 @@ class Supply:
     """Provides the runs of an agent with their data."""
 
     def __init__(self, folder: Path, limit_bytes: int | None, objects_url: str) -> None:
+        self.folder = folder
+        """The data cache."""
         self._cache = Cache(folder, limit_bytes)
         self._objects_url = objects_url
         self._threads = ThreadPoolExecutor(_AT_ONCE, "data")

@@ -1,9 +1,12 @@
 """What the agent and its warm parent say to each other: JSON messages over a socket pair.
 
-The socket keeps message boundaries (`SOCK_SEQPACKET`). With a `Launch` travel two descriptors:
-the write ends of the pipes that become the run's stdout and stderr.
+The socket keeps message boundaries (`SOCK_SEQPACKET`). With a `Fork` travel three descriptors: a
+file in memory with the `Launch`, and the write ends of the pipes that become the run's stdout and
+stderr. The warm parent itself never reads a `Launch`, only the process that it is for: what the
+warm parent has in its memory every later run has in its own, and a `Launch` has the run's token.
 """
 
+import os
 from typing import Final, Literal
 
 import msgspec
@@ -23,8 +26,19 @@ class Command(Struct, frozen=True):
     """The script or module with its arguments; or the program with its arguments."""
 
 
-class Launch(Struct, frozen=True, tag="launch"):
-    """Fork a process for a run."""
+class View(Struct, frozen=True):
+    """Which folders a run in namespaces of its own sees, by absolute paths."""
+
+    hidden: list[str] = []
+    """Folders that it does not see; all others are as outside."""
+    writable: list[str] = []
+    """Folders below hidden ones that it sees all the same."""
+    readable: list[str] = []
+    """Files and folders that it cannot write, below hidden ones or not."""
+
+
+class Launch(Struct, frozen=True):
+    """What a process becomes that is forked for a run."""
 
     process: str
     """Names the process: the allocation's id, and of a run of several processes the rank."""
@@ -33,6 +47,18 @@ class Launch(Struct, frozen=True, tag="launch"):
     folder: str
     threads: int
     """Threads of one operation in the process, for torch and OpenMP."""
+    view: View | None = None
+    """Of a run in namespaces of its own."""
+    user: int | None = None
+    """The id of the user and the group that the process runs as; None: those of the agent."""
+
+
+class Fork(Struct, frozen=True, tag="fork"):
+    """Fork a process for a run."""
+
+    process: str
+    sandbox: str | None = None
+    """Names the namespaces that the process belongs into: the run's; None: those of the agent."""
 
 
 class Signal(Struct, frozen=True, tag="signal"):
@@ -55,6 +81,8 @@ class Forked(Struct, frozen=True, tag="forked"):
 
     process: str
     pid: int
+    sandbox: int | None = None
+    """The number of the first process of its namespaces."""
 
 
 class Refused(Struct, frozen=True, tag="refused"):
@@ -74,9 +102,22 @@ class Exited(Struct, frozen=True, tag="exited"):
     """Processes that even SIGKILL has not ended yet (stuck in the kernel)."""
 
 
-ToParent = Launch | Signal
+ToParent = Fork | Signal
 FromParent = Ready | Forked | Refused | Exited
 
 encoder: Final = msgspec.json.Encoder()
 to_parent_decoder: Final = msgspec.json.Decoder(ToParent)
 from_parent_decoder: Final = msgspec.json.Decoder(FromParent)
+_launch_decoder: Final = msgspec.json.Decoder(Launch)
+
+
+def file_of(launch: bytes) -> int:
+    """Return a descriptor of a file in memory with an encoded `Launch`."""
+    descriptor = os.memfd_create("launch", os.MFD_CLOEXEC)
+    os.write(descriptor, launch)
+    return descriptor
+
+
+def launch_in(descriptor: int) -> Launch:
+    """Return the `Launch` in a file."""
+    return _launch_decoder.decode(os.pread(descriptor, MESSAGE_BYTES_MAX, 0))

@@ -207,7 +207,7 @@ def _connect() -> tuple[AgentLink, Welcome, Info]:
 
 
 def _store_of(link: AgentLink, welcome: Welcome) -> ObjectStore:
-    store = open_store(welcome.objects_url)
+    store = open_store(welcome.objects_url, within=welcome.within)
     if not welcome.staged:
         return store
     assert isinstance(store, FolderStore), welcome.objects_url

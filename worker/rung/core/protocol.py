@@ -130,6 +130,8 @@ class Welcome(Struct, frozen=True, tag="welcome"):
     staged: bool = False
     """Whether that store is a folder of the agent's for this run: from there the agent carries
     checkpoints on to the real one, of which only it has the keys, and answers with `Shipped`."""
+    within: str = ""
+    """The prefix below which alone the run can write in that store; empty: everywhere."""
 
 
 class Preempt(Struct, frozen=True, tag="preempt"):

@@ -49,6 +49,22 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end -}}
 
+{{/* The agent is root with few of root's rights, so that each trial is a user of its own. */}}
+{{- define "rung.agentPodSecurity" -}}
+runAsNonRoot: false
+runAsUser: 0
+runAsGroup: 0
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "rung.agentContainerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL], add: [CHOWN, DAC_OVERRIDE, FOWNER, KILL, SETGID, SETUID]}
+{{- end -}}
+
 {{- define "rung.probes" -}}
 startupProbe:
   httpGet: {path: /healthz, port: probe}

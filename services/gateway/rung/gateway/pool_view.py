@@ -43,6 +43,8 @@ class Agent(Struct):
     reason: str | None = None
     """Why it is suspended or draining, or was before it went."""
     session: str = ""
+    isolation: str = ""
+    """What keeps its trials apart, as the agent said it."""
     before: "Agent | None" = None
     """The agent of that id until this one joined, should its join be refused."""
 
@@ -92,7 +94,7 @@ class PoolView:
     name: Final = "pools"
     facts: Final = topic.POOLS
     decisions: Final = (topic.PLACEMENTS,)
-    version: Final = 3
+    version: Final = 4
     state_type: Final = Pool
 
     def initial(self, key: str) -> Pool:
@@ -178,6 +180,7 @@ def _join(state: Pool, event: Event, data: AgentJoined, known: Agent | None) -> 
         "joined",
         event.time,
         session=data.session,
+        isolation=data.isolation,
         before=known,
     )
 

@@ -34,6 +34,7 @@ def _agent(pool: Pool, agent: Agent, held: dict[tuple[str, int, int], str]) -> a
             for slot in agent.slots
         ],
         reason=agent.reason,
+        isolation=agent.isolation,
     )
 
 

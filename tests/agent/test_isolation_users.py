@@ -1,0 +1,95 @@
+"""Where the agent may change users, each trial is a user of its own."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+
+from agent.rig import Rig
+from agent.test_depot import RESTORE, STORE, store_at
+from agent.test_isolation import ATTACK, VICTIM
+from agent.unprivileged import OPENED, run_tests
+from rung.agent.isolation import as_owner_of
+from rung.events.allocation import AgentJoined
+from rung.events.checkpoint import CheckpointStored
+from servers.seaweed import Seaweed
+
+pytestmark = pytest.mark.e2e
+
+
+async def test_trials_are_users_apart(seaweed: Seaweed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One can do nothing to another or to the agent; checkpoints come and go all the same."""
+    if OPENED not in os.environ:
+        return
+    store = store_at(seaweed, monkeypatch)
+    with tempfile.TemporaryDirectory(prefix="rung-users-") as name:
+        folder = Path(name)
+        os.chmod(name, 0o711)  # noqa: PTH101, S103 - others pass through it
+        rig = Rig(folder, store=store)
+        rig.start(isolation="auto")
+        try:
+            joined = (await rig.until(AgentJoined))[0]
+            assert joined.isolation == "user ids 60000-60999"
+            victim = await rig.grant("X=1 python3 train.py", code=rig.code(train=VICTIM))
+            await rig.until_printed("ready")
+            (pid,) = rig.agent._starter._mains.values()
+            assert psutil.Process(pid).uids().real == 60000
+            work = folder / "agent" / "work" / victim
+            wanted = {
+                "victim": victim,
+                "token": rig.agent._runs[victim].conversation.token,
+                "agent_pid": os.getpid(),
+                "victim_pid": pid,
+                "files": [
+                    str(folder / "agent" / "spool.db"),
+                    f"/proc/{os.getpid()}/environ",
+                    str(work / "secret"),
+                ],
+                "trace": True,
+                "folder": str(folder / "agent"),
+            }
+            ended = await rig.run_script(
+                ATTACK, entrypoint=["python3", "train.py", json.dumps(wanted)], slots=[1]
+            )
+            assert ended.exit.outcome == "finished", ended.lines
+            found = json.loads(ended.printed()[-1])
+            assert (found.pop("own"), found.pop("report")) == ("", "refused")
+            assert (found.pop("tokens"), found.pop("umount")) == (0, -1)
+            assert set(found.values()) == {"PermissionError"}, found
+            await rig.signal(victim, "kill")
+            assert (await rig.end_of(victim)).rows == [("validation", 1, {"loss": 0.5})]
+            stored = await rig.run_script(STORE)
+            assert stored.exit.outcome == "finished", stored.lines
+            (fact,) = stored.of(CheckpointStored)
+            restored = await rig.run_script(RESTORE, restore=[fact.checkpoint_id])
+            assert restored.printed()[:2] == [f"latest {fact.checkpoint_id}", "3000000 more"]
+        finally:
+            await rig.close()
+
+
+def test_links_lead_no_further_than_the_rights_of_a_run(tmp_path: Path) -> None:
+    """What the agent reads and writes for a run it may not read and write for itself."""
+    if OPENED not in os.environ:
+        return
+    secret = tmp_path / "secret"
+    secret.write_text("the agent's")
+    secret.chmod(0o600)
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "link").symlink_to(secret)
+    os.chown(own, 60000, 60000)
+    tmp_path.chmod(0o755)
+    with as_owner_of(own), pytest.raises(PermissionError):
+        (own / "link").read_text()
+    with as_owner_of(own), pytest.raises(PermissionError):
+        (own / "link").write_text("overwritten")
+    assert secret.read_text() == "the agent's"
+
+
+def test_on_a_machine_that_is_open_to_other_users() -> None:
+    """All of it, as root, where other users reach the interpreter."""
+    if os.geteuid() == 0 and OPENED not in os.environ:
+        run_tests(Path(__file__), root=True)

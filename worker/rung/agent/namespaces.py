@@ -1,0 +1,233 @@
+"""Linux namespaces: a process with its own process ids, mounts and shared memory.
+
+`clone` makes the first process of such namespaces (PID 1 there), `enter` gives it the file system
+of a run: Rung's own folders hidden, the run's folders back in their places, `/proc` and `/dev/shm`
+of its own. What PID 1 starts calls `drop_capabilities`, so that it cannot undo the mounts.
+
+Root needs no user namespace for this. Any other user gets one in which it is the same user, where
+the kernel allows that (`user.max_user_namespaces`, AppArmor, the seccomp profile of a container).
+"""
+
+import contextlib
+import ctypes
+import os
+import platform
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from rung.agent.wire import View
+
+_CLONE_NEWNS: Final = 0x00020000
+_CLONE_NEWIPC: Final = 0x08000000
+_CLONE_NEWUSER: Final = 0x10000000
+_CLONE_NEWPID: Final = 0x20000000
+_SYS_CLONE: Final = {"x86_64": 56, "aarch64": 220, "riscv64": 220, "ppc64le": 120}
+"""`clone`'s number; on these machines the flags are its first argument."""
+
+_MS_RDONLY: Final = 1
+_MS_NOSUID: Final = 2
+_MS_NODEV: Final = 4
+_MS_NOEXEC: Final = 8
+_MS_REMOUNT: Final = 32
+_MS_BIND: Final = 4096
+_MS_REC: Final = 16384
+_MS_SLAVE: Final = 1 << 19
+_MS_RELATIME: Final = 1 << 21
+_ST_RELATIME: Final = 4096
+_KEPT_FLAGS: Final = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC | os.ST_NOATIME | os.ST_NODIRATIME
+"""Of a mount, as `statvfs` gives them: in a user namespace a remount must not drop them."""
+
+_PR_CAPBSET_DROP: Final = 24
+_CAPABILITY_VERSION: Final = 0x20080522
+_CAP_SETPCAP: Final = 8
+_CAP_SYS_ADMIN: Final = 21
+_CAPABILITIES_OF_TRIALS: Final = (0, 1, 3, 4, 5, 6, 7, 10, 14, 23, 24)
+"""What a trial of root's keeps: CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID,
+NET_BIND_SERVICE, IPC_LOCK, SYS_NICE, SYS_RESOURCE."""
+
+_libc: Final = ctypes.PyDLL(None, use_errno=True)
+"""Holds the interpreter's lock: the child of `clone` has no other thread to take it from."""
+
+
+class _Unmapped:
+    """The user and the group that this process is outside of its new user namespace, if any."""
+
+    ids: tuple[int, int] | None = None
+
+
+def clone() -> int:
+    """Fork a process that is the first of new namespaces; return its number, 0 in itself.
+
+    It calls `enter` next, and must not return to what its parent does, whatever that raises.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    number = _SYS_CLONE.get(platform.machine())
+    if number is None:
+        raise OSError(0, f"Rung cannot make namespaces on {platform.machine()}")
+    uid, gid = os.geteuid(), os.getegid()
+    user = not _has_capability(_CAP_SYS_ADMIN)
+    flags = _CLONE_NEWNS | _CLONE_NEWPID | _CLONE_NEWIPC | (_CLONE_NEWUSER if user else 0)
+    ctypes.pythonapi.PyOS_BeforeFork()
+    null = ctypes.c_void_p(None)
+    pid: int = _libc.syscall(number, ctypes.c_ulong(flags | signal.SIGCHLD), *(null,) * 4)
+    error = ctypes.get_errno()
+    if pid == 0:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+        _Unmapped.ids = (uid, gid) if user else None
+        return 0
+    ctypes.pythonapi.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError(error, os.strerror(error))
+    return pid
+
+
+def enter(view: View) -> None:
+    """Give PID 1 of new namespaces, and all that it starts, the file system of a run.
+
+    Raises:
+        OSError: a folder is missing, or the kernel refuses.
+    """
+    if _Unmapped.ids is not None:
+        _map_user(*_Unmapped.ids)
+        _Unmapped.ids = None
+    os.chdir("/")
+    _mount(None, "/", None, _MS_SLAVE | _MS_REC)
+    hidden = [os.path.realpath(path) for path in view.hidden]
+    inside = [path for path in (*view.writable, *view.readable) if _below(path, hidden)]
+    sources = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in inside}
+    for path in hidden:
+        _mount("tmpfs", path, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=0755,size=4m")
+    for path, source in sources.items():
+        _make_mount_point(path, folder=os.path.isdir(f"/proc/self/fd/{source}"))  # noqa: PTH112
+        _mount(f"/proc/self/fd/{source}", path, None, _MS_BIND | _MS_REC)
+        os.close(source)
+    for path in view.readable:
+        if path not in sources:
+            _mount(path, path, None, _MS_BIND | _MS_REC)
+        _make_readable_only(path)
+    for path in hidden:
+        _make_readable_only(path)
+    if os.path.isdir("/dev/shm"):  # noqa: PTH112, S108 - where POSIX has it
+        _mount("tmpfs", "/dev/shm", "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=1777")  # noqa: S108
+    _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+
+
+def drop_capabilities() -> None:
+    """Give up, for good, whatever could undo the mounts or look into other namespaces."""
+    held = _capabilities()
+    kept = 0
+    if os.geteuid() == 0:
+        kept = held & sum(1 << number for number in _CAPABILITIES_OF_TRIALS)
+    if held >> _CAP_SETPCAP & 1:
+        for number in range(64):
+            if not kept >> number & 1 and _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) != 0:
+                break  # the kernel has no more
+    _set_capabilities(kept)
+
+
+def _map_user(uid: int, gid: int) -> None:
+    """Be the same user in the new user namespace as outside."""
+    _write("/proc/self/uid_map", f"{uid} {uid} 1")
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/gid_map", f"{gid} {gid} 1")
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="ascii") as file:  # noqa: PTH123 - as cheap as can be
+        file.write(text)
+
+
+def _below(path: str, folders: Iterable[str]) -> bool:
+    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
+
+
+def _make_mount_point(path: str, *, folder: bool) -> None:
+    point = Path(path)
+    if folder:
+        point.mkdir(parents=True, exist_ok=True)
+        return
+    point.parent.mkdir(parents=True, exist_ok=True)
+    point.touch()
+
+
+def _make_readable_only(path: str) -> None:
+    found = os.statvfs(path).f_flag
+    flags = found & _KEPT_FLAGS | (_MS_RELATIME if found & _ST_RELATIME else 0)
+    _mount(None, path, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | flags)
+
+
+def _mount(
+    source: str | None, target: str, kind: str | None, flags: int, options: str | None = None
+) -> None:
+    arguments = [None if text is None else os.fsencode(text) for text in (source, target, kind)]
+    data = None if options is None else options.encode()
+    if _libc.mount(*arguments, ctypes.c_ulong(flags), data) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"cannot mount {target}: {os.strerror(number)}")
+
+
+def _has_capability(number: int) -> bool:
+    return bool(_capabilities() >> number & 1)
+
+
+def _capabilities() -> int:
+    """Return the effective capabilities of this process, as bits."""
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
+    data = (ctypes.c_uint32 * 6)()
+    if _libc.capget(header, data) != 0:
+        return 0
+    return data[0] | data[3] << 32
+
+
+def _set_capabilities(bits: int) -> None:
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
+    low, high = bits & 0xFFFFFFFF, bits >> 32
+    data = (ctypes.c_uint32 * 6)(low, low, 0, high, high, 0)
+    if _libc.capset(header, data) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"cannot drop capabilities: {os.strerror(number)}")
+
+
+def probe() -> None:
+    """Make such namespaces once, and end them.
+
+    Raises:
+        OSError: the kernel refuses; the message says what.
+    """
+    reading, writing = os.pipe()
+    pid = clone()
+    if pid == 0:
+        said = ""
+        try:
+            enter(View())
+            if os.getpid() != 1:
+                said = "the kernel did not make a process namespace"
+            drop_capabilities()
+        except BaseException as error:  # noqa: BLE001 - told to the parent
+            said = str(error)
+        finally:
+            with contextlib.suppress(OSError):
+                os.write(writing, said.encode())
+            os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as pipe:  # noqa: PTH123 - of a descriptor
+        said = pipe.read().decode(errors="replace")
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if said or status:
+        raise OSError(0, said or f"the probe ended with {status}")
+
+
+def main() -> None:
+    """Print why namespaces cannot be used here; nothing where they can."""
+    try:
+        probe()
+    except OSError as error:
+        print(error.strerror or error)  # noqa: T201 - it is the answer
+
+
+if __name__ == "__main__":
+    main()
