@@ -44,6 +44,7 @@ def test_an_audit_lists_what_differs() -> None:
         "differences": [difference],
         "verdicts": [],
         "imports": ["not complete"],
+        "seals": None,
     }
     read = msgspec.json.decode(msgspec.json.encode(found | {"new": 1}), type=answer.Audit)
     assert read.differences[0].process == "searcher"

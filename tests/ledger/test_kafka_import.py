@@ -1,5 +1,6 @@
 """`rung ledger import` into a ledger on Kafka, killed by SIGKILL and resumed."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -10,10 +11,12 @@ from typing import Any, Final
 import pytest
 
 from archive.history import exported, simulated
-from ledger.brokers import Ground
+from ledger.brokers import Broker, Ground
 from ledger.conformance import read_all
+from rung.cli.cluster_group import sharing
 from rung.cli.deciders import audit_all
 from rung.events import LedgerError
+from rung.host.faust_share import open_share
 from rung.host.launch import observed
 from rung.ledger import Ledger
 from rung.ledger.import_record import imports_of
@@ -73,4 +76,30 @@ async def test_a_killed_import_is_resumed(ground: Ground, tmp_path: Path) -> Non
     assert again["code"] != 0
     opened = await observed(ground.url)
     await opened.close()
+    await ledger.close()
+
+
+async def test_services_that_run_are_found(shared_kafka: Broker, tmp_path: Path) -> None:
+    """A replica that shares partitions keeps an import from beginning; nothing is written."""
+    ground = Ground(shared_kafka.url, tmp_path / "objects")
+    ledger = await ground.open()
+    assert await sharing(ground.url) == {}
+    share = open_share(ground.url, service="searcher", topics=["experiments", "placements"])
+    held = asyncio.Event()
+
+    async def work(_: int) -> None:
+        held.set()
+        await asyncio.Event().wait()
+
+    async with share.joined():
+        holding = asyncio.create_task(share.hold("experiments", work))
+        await asyncio.wait_for(held.wait(), 60)
+        assert list(await sharing(ground.url)) == ["searcher"]
+        file = tmp_path / "export.jsonl"
+        file.write_bytes(await exported(await simulated()))
+        (refused,) = await asyncio.to_thread(kill_at, file, ground.url, (0,))
+        assert refused["code"] == 6
+        assert await imports_of(ledger) == []
+        holding.cancel()
+        await asyncio.gather(holding, return_exceptions=True)
     await ledger.close()

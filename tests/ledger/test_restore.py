@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from ledger.conformance import draft, read_all
 from ledger.events import populate
 from ledger.test_archive import EXPERIMENTS, causes_hold, exported, original
-from ledger.test_failures import small_disk
 from rung.events import LedgerError, LedgerUnavailable, decode, encode, fact, partition_of, topic
 from rung.events.experiment import PauseRequested
 from rung.events.ledger_import import ImportCompleted, ImportKeysListed, ImportStarted
@@ -30,6 +29,7 @@ from rung.ledger import (
 from rung.ledger.archive import export, history, import_
 from rung.ledger.import_record import KeyDigests, check_imported, imports_of
 from rung.ledger.line import DECISIONS, FACTS_OF
+from small_disk import small_disk
 
 AT: Final = "2026-01-01T00:00:00.000Z"
 CONSUMERS: Final = (("scheduler-intake", topic.SEARCHES),)

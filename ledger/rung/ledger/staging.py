@@ -11,7 +11,15 @@ from rung.events import partition_of, topic
 from rung.events.errors import LedgerError
 from rung.events.ledger_import import ImportCompleted, ImportedKey, ImportStarted
 from rung.ledger.import_record import KeyDigests
-from rung.ledger.line import FACTS_OF, Header, Parsed, is_end, parse_header, parse_line
+from rung.ledger.line import (
+    FACTS_OF,
+    VERSION_UNSEALED,
+    Header,
+    Parsed,
+    is_end,
+    parse_header,
+    parse_line,
+)
 
 _BATCH_RECORDS: Final = 10_000
 _BATCH_BYTES: Final = 16 << 20
@@ -85,15 +93,17 @@ class Staging:
         numbered = enumerate(lines, 1)
         _, first = next(numbered, (1, b""))
         self.header = parse_header(first)
+        ended = self.header.version == VERSION_UNSEALED
         self._database.execute("BEGIN")
         for number, line in numbered:
             if is_end(line):  # `rung.ledger.seals.exported` verifies it, and the seals
+                ended = True
                 break
             parsed = parse_line(line, number)
             if parsed.topic != topic.SEALS:  # of other positions: the new ledger makes its own
                 self._take(number, parsed)
         self._database.execute("COMMIT")
-        self._check()
+        self._check(ended=ended)
 
     def keys(self, name: str) -> list[str]:
         """Return the keys that a topic of facts has here, sorted."""
@@ -206,12 +216,14 @@ class Staging:
             )
         return found[0]
 
-    def _check(self) -> None:
+    def _check(self, *, ended: bool) -> None:
         if self.records != self.header.records:
             raise LedgerError(
                 f"the export is not complete: it should hold {self.header.records} records and "
                 f"holds {self.records}"
             )
+        if not ended:
+            raise LedgerError("the export is not complete: its last line is missing")
         if self._unfinished:
             raise LedgerError(
                 f"the ledger {self.header.ledger} was exported while an import into it was not"
