@@ -87,6 +87,8 @@ class Connection(asyncio.Protocol):
         self._tail = b""
         self._body_bytes = 0
         self._body_failed = False
+        self._trusted = False
+        """Whether the last request that was answered brought a valid token."""
         self._unread: web.BaseRequest | None = None
         """An answered request whose body is still read, and thrown away."""
         self._unsent = 0
@@ -138,8 +140,9 @@ class Connection(asyncio.Protocol):
 
     def end(self) -> None:
         """Note that a request was answered, but for what is unsent."""
-        if self.request is not None and not self.request.content.is_eof():
-            self._unread = self.request
+        if self.request is not None:
+            self._trusted = self.request.get(AUTHENTICATED, False)
+            self._unread = None if self.request.content.is_eof() else self.request
         self.request = None
         self._since = self._now()
         self._owner.waits(self)
@@ -155,7 +158,7 @@ class Connection(asyncio.Protocol):
     def held_up(self) -> bool:
         """Whether a client without a token keeps an answer from going on."""
         if self.request is None:
-            return True
+            return not self._trusted
         if self.request.get(AUTHENTICATED):
             return False
         return bool(self._unsent_now()) or not self.request.content.is_eof()
