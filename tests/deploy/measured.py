@@ -17,6 +17,8 @@ _COUNTERS_AND_GAUGES: Final[Mapping[str, str]] = {
     "rung_decisions_total": "process",
     "rung_experiments": "state",
     "rung_facts_decided_total": "process",
+    "rung_http_connections": "port",
+    "rung_http_connections_cut_total": "port reason",
     "rung_http_requests_total": "method route status",
     "rung_lag_records": "consumer topic partition",
     "rung_ledger_errors_total": "kind",

@@ -12,7 +12,7 @@ from gateway.client import TOKEN, Client
 from gateway.conftest import EXPERIMENT_FILE, World
 from gateway.process import GatewayProcess, gateway_process
 from rung.gateway.config import Settings
-from rung.host.connection import Limits
+from rung.host.connection_limit import Limits
 
 _LOG_BYTES_MAX = 20_000
 _HALVES = {

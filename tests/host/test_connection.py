@@ -15,14 +15,8 @@ import pytest
 import structlog
 from aiohttp import web
 
-from rung.host import connection as module
-from rung.host.connection import (
-    AUTHENTICATED,
-    BodyTooSlow,
-    Connections,
-    Limits,
-    raise_open_files,
-)
+from rung.host.connection import AUTHENTICATED, BodyTooSlow, Connections
+from rung.host.connection_limit import OPEN_FILES, Limits, raise_open_files
 
 SECRET = "the-token-of-a-client"  # noqa: S105 - not a secret
 HALF = b"GET /quick HTTP/1.1\r\nHost: x\r\nAuthorization: Bea"
@@ -401,5 +395,5 @@ def test_the_soft_limit_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     assert raise_open_files() == 4096
     assert raise_open_files() == 4096
     limit[:] = [1024, resource.RLIM_INFINITY]
-    assert raise_open_files() == module.OPEN_FILES
-    assert asked == [(4096, 4096), (module.OPEN_FILES, resource.RLIM_INFINITY)]
+    assert raise_open_files() == OPEN_FILES
+    assert asked == [(4096, 4096), (OPEN_FILES, resource.RLIM_INFINITY)]

@@ -106,7 +106,7 @@ def _say(path: Path, server: Server, *, as_json: bool) -> None:
 def _serve(path: Path, options: UpOptions, *, as_json: bool) -> None:
     # Imported here, so that `rung --help` does not pay for the services.
     from rung.cli.one_machine import listen, run  # noqa: PLC0415 - see above
-    from rung.host.connection import raise_open_files  # noqa: PLC0415 - see above
+    from rung.host.connection_limit import raise_open_files  # noqa: PLC0415 - see above
     from rung.host.journal import log_to  # noqa: PLC0415 - see above
     from rung.host.vital import VITALS  # noqa: PLC0415 - see above
 

@@ -24,29 +24,32 @@ import asyncio
 import contextlib
 import ipaddress
 import logging
-import resource
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from http import HTTPStatus
 from typing import Final, cast
 
-import msgspec
 import structlog
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
-from msgspec import Struct, structs
 
-from rung.answer import ProblemDocument
 from rung.events import RungError
 from rung.host import measure
+from rung.host.connection_answer import BUSY, TIMEOUT, TOO_LARGE, AnsweringProtocol
+from rung.host.connection_limit import Limits, raise_open_files
+
+__all__ = [
+    "AUTHENTICATED",
+    "BodyTooSlow",
+    "Connection",
+    "Connections",
+    "Limits",
+    "raise_open_files",
+]
 
 AUTHENTICATED: Final = web.RequestKey("authenticated", bool)
 """Set on a request that brought a valid token: it is never cut in favor of another connection."""
-OPEN_FILES: Final = 65_536
-"""The soft limit of open files is raised to this, where the hard limit allows it: some programs
-take the time to close every possible file."""
 LOG_S: Final = 60.0
 """Seconds between two log lines about connections."""
 
@@ -55,7 +58,6 @@ _ACCEPTS: Final = 64
 _BACKLOG: Final = 1024
 _RETRY_S: Final = 0.1
 _SWEEP_S: Final = 1.0
-_PROBLEM: Final = "application/problem+json"
 _HEAD_END: Final = b"\r\n\r\n"
 
 _log = structlog.get_logger()
@@ -63,57 +65,6 @@ _log = structlog.get_logger()
 
 class BodyTooSlow(RungError, TimeoutError):
     """The body of a request did not arrive in time."""
-
-
-class Limits(Struct, frozen=True, kw_only=True):
-    """What the clients of a server may take.
-
-    Raises:
-        ValueError: a value is out of range; the message names it and what would be right.
-    """
-
-    connections: int = 2048
-    """In all; at most half of the open files that the process may have."""
-    connections_per_address: int = 256
-    """Of one IPv4 address or one /64 of IPv6; at most half of `connections`, unless it is as
-    large. Behind a proxy all clients have the proxy's address."""
-    head_s: float = 20.0
-    """Seconds from the first byte of a request, or the connection, to the end of its headers."""
-    head_bytes: int = 64 * 1024
-    """Of the request line and all headers, and of requests sent ahead of their answers."""
-    idle_s: float = 75.0
-    """Seconds without a request; longer than proxies keep connections to their servers."""
-    progress_s: float = 60.0
-    """Seconds in which a client has to send or read `progress_bytes`."""
-    progress_bytes: int = 16 * 1024
-
-    def __post_init__(self) -> None:
-        for name in ("connections", "connections_per_address", "head_bytes", "progress_bytes"):
-            number: int = getattr(self, name)
-            if number < 1:
-                raise ValueError(f"{name} is {number}: give a whole number from 1 on")
-        for name in ("head_s", "idle_s", "progress_s"):
-            seconds: float = getattr(self, name)
-            if not 0 < seconds < float("inf"):
-                raise ValueError(f"{name} is {seconds}: give a number of seconds above 0")
-
-    def within(self, open_files: int) -> "Limits":
-        """Return these limits for a process that may have so many open files."""
-        most = max(2, min(self.connections, open_files // 2))
-        share = most if self.connections_per_address >= self.connections else max(1, most // 2)
-        of_address = min(self.connections_per_address, share)
-        return structs.replace(self, connections=most, connections_per_address=of_address)
-
-
-def raise_open_files(most: int = OPEN_FILES) -> int:
-    """Raise the soft limit of open files as far as the hard limit allows, and return it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return most if soft == resource.RLIM_INFINITY else soft
-    with contextlib.suppress(OSError, ValueError):  # some kernels allow less than they say
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 class Connection(asyncio.Protocol):
@@ -136,6 +87,8 @@ class Connection(asyncio.Protocol):
         self._tail = b""
         self._body_bytes = 0
         self._body_failed = False
+        self._trusted = False
+        """Whether the last request that was answered brought a valid token."""
         self._unread: web.BaseRequest | None = None
         """An answered request whose body is still read, and thrown away."""
         self._unsent = 0
@@ -187,8 +140,9 @@ class Connection(asyncio.Protocol):
 
     def end(self) -> None:
         """Note that a request was answered, but for what is unsent."""
-        if self.request is not None and not self.request.content.is_eof():
-            self._unread = self.request
+        if self.request is not None:
+            self._trusted = self.request.get(AUTHENTICATED, False)
+            self._unread = None if self.request.content.is_eof() else self.request
         self.request = None
         self._since = self._now()
         self._owner.waits(self)
@@ -204,7 +158,7 @@ class Connection(asyncio.Protocol):
     def held_up(self) -> bool:
         """Whether a client without a token keeps an answer from going on."""
         if self.request is None:
-            return True
+            return not self._trusted
         if self.request.get(AUTHENTICATED):
             return False
         return bool(self._unsent_now()) or not self.request.content.is_eof()
@@ -229,7 +183,7 @@ class Connection(asyncio.Protocol):
             self._since = now
         elif self._first or self._head_bytes or self._reads_on:
             if now - self._since > self._limits.head_s:
-                answer = _TIMEOUT if self._head_bytes else b""
+                answer = TIMEOUT if self._head_bytes else b""
                 self.cut("head-timeout" if self._head_bytes else "no-request", answer)
         elif now - self._since > self._limits.idle_s:
             self.cut(None)
@@ -267,7 +221,7 @@ class Connection(asyncio.Protocol):
             self._tail = data[-3:]
         if self._head_ended or self._head_bytes <= self._limits.head_bytes:
             return False
-        self.cut("head-too-large", _TOO_LARGE if self.request is None else b"")
+        self.cut("head-too-large", TOO_LARGE if self.request is None else b"")
         return True
 
     def _does_not_read(self, now: float) -> bool:
@@ -355,7 +309,7 @@ class Connections:
 
         def protocol() -> asyncio.Protocol:
             loop = asyncio.get_running_loop()
-            return _Http(server, loop=loop, logger=self.logger, access_log=None)  # type: ignore[arg-type]
+            return AnsweringProtocol(server, loop=loop, logger=self.logger, access_log=None)  # type: ignore[arg-type]
 
         return protocol
 
@@ -493,7 +447,7 @@ class Connections:
         self.count(reason, address)
         with accepted, contextlib.suppress(OSError):
             accepted.setblocking(False)  # noqa: FBT003 - how sockets take it
-            accepted.send(_BUSY)
+            accepted.send(BUSY)
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
@@ -513,39 +467,6 @@ class Connections:
             _log.warning("connections cut", port=self._port, counts=counts, last_address=last)
             self._logged_at = now
             self._cut.clear()
-
-
-class _Http(web.RequestHandler):
-    """aiohttp's protocol, which answers what cannot be parsed with a problem document."""
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,  # noqa: ARG002 - it repeats what was sent
-    ) -> web.StreamResponse:
-        """Return the answer to a request that has no other."""
-        self.log_exception("a request failed", exc_info=exc)
-        if request.writer.output_size > 0:
-            raise ConnectionError("the answer has begun")
-        if isinstance(exc, LineTooLong):
-            detail = f"a line or a header has more than {self.max_line_size:,} bytes"
-        elif isinstance(exc, HttpProcessingError):
-            detail = "this is no request of HTTP/1.1"
-        else:
-            detail = "something went wrong here; the server's log says more"
-        response = web.Response(
-            status=status,
-            body=_problem(status, detail),
-            headers={
-                "Content-Type": _PROBLEM,
-                "Server": "rung",
-                "X-Content-Type-Options": "nosniff",
-            },
-        )
-        response.force_close()
-        return response
 
 
 class _Failures(logging.Handler):
@@ -579,32 +500,3 @@ def _address_of(peer: object) -> str:
             return str(address.ipv4_mapped)
         return str(ipaddress.ip_network((address, 64), strict=False))
     return host
-
-
-def _problem(status: int, detail: str) -> bytes:
-    phrase = HTTPStatus(status).phrase
-    kind = phrase.lower().replace(" ", "-")
-    return msgspec.json.encode(
-        ProblemDocument(
-            type=f"urn:rung:problem:{kind}",
-            title=phrase,
-            status=status,
-            detail=detail,
-            instance="/",
-        )
-    )
-
-
-def _response(status: int, detail: str) -> bytes:
-    body = _problem(status, detail)
-    head = (
-        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {_PROBLEM}\r\n"
-        f"Content-Length: {len(body)}\r\nServer: rung\r\nX-Content-Type-Options: nosniff\r\n"
-        "Retry-After: 1\r\nConnection: close\r\n\r\n"
-    )
-    return head.encode() + body
-
-
-_TIMEOUT: Final = _response(408, "the request's headers did not come in time")
-_TOO_LARGE: Final = _response(431, "the request's headers are too large in all")
-_BUSY: Final = _response(503, "there are too many connections; try again later")

@@ -20,7 +20,7 @@ import structlog
 
 from rung.events import LedgerError, LedgerMissing, RungError
 from rung.host import journal
-from rung.host.connection import raise_open_files
+from rung.host.connection_limit import raise_open_files
 from rung.host.observed_ledger import ObservedLedger
 from rung.host.observed_store import ObservedStore
 from rung.host.probe import probe

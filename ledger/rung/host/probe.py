@@ -27,7 +27,8 @@ import structlog
 from aiohttp import web
 
 from rung.events import RungError
-from rung.host.connection import Connections, Limits
+from rung.host.connection import Connections
+from rung.host.connection_limit import Limits
 from rung.host.measure import METER
 from rung.host.meter import MeterMissing
 from rung.host.vital import VITALS, Vitals

@@ -18,7 +18,7 @@ from rung.agent.spool_file import SpoolRefused
 from rung.agent.spot import Choice
 from rung.events import RungError
 from rung.host import journal
-from rung.host.connection import raise_open_files
+from rung.host.connection_limit import raise_open_files
 from rung.host.launch import Place, placed
 
 

@@ -11,7 +11,7 @@ from rung.gateway.config import Settings
 from rung.gateway.context import Audit
 from rung.gateway.series import Series
 from rung.gateway.service import serve
-from rung.host.connection import Limits
+from rung.host.connection_limit import Limits
 from rung.host.launch import Opened, Place, checked, launch, placed
 from rung.ledger import Ledger
 

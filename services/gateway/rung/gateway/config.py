@@ -4,7 +4,7 @@ import math
 
 from msgspec import Struct
 
-from rung.host.connection import Limits
+from rung.host.connection_limit import Limits
 
 MIB = 1024 * 1024
 
