@@ -127,9 +127,7 @@ class Experiment(ExperimentSummary, kw_only=True):
     config: dict[str, Any]
     source: Annotated[
         str,
-        Meta(
-            description="the file as its author wrote it; as JSON if secrets in it are hidden"
-        ),
+        Meta(description="the file as its author wrote it; as JSON if secrets in it are hidden"),
     ]
     code_digest: str | None
     actor: str | None
