@@ -1,5 +1,6 @@
 """Generated experiment files: accepted by all who read them, or refused in words."""
 
+import copy
 import json
 import random
 import time
@@ -108,12 +109,15 @@ class Author:
         """Return something that hardly anything is."""
         chance = self.chance
         if chance.random() < 0.1:
-            return {str(n): chance.choice(ODD) for n in range(chance.choice([1, 20, 3000]))}
-        return chance.choice(ODD)
+            return {
+                str(n): copy.deepcopy(chance.choice(ODD))
+                for n in range(chance.choice([1, 20, 3000]))
+            }
+        return copy.deepcopy(chance.choice(ODD))  # what is drawn may be spoiled further
 
     def nested(self, depth: int) -> Any:
         """Return what is nested so deep."""
-        value: Any = self.chance.choice(ODD)
+        value: Any = copy.deepcopy(self.chance.choice(ODD))
         for _ in range(depth):
             value = [value] if self.chance.random() < 0.5 else {"a": value}
         return value

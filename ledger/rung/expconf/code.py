@@ -20,6 +20,7 @@ from rung.expconf.archive import (
     write,
 )
 from rung.expconf.ignore import Ignore
+from rung.expconf.problem import shortened
 
 __all__ = ["CodeArchive", "InvalidCode", "check_archive", "pack"]
 
@@ -54,13 +55,14 @@ def pack(folder: Path, *, max_bytes: int = BYTES_MAX) -> CodeArchive:
         name = leaving_link(links)
         if name is not None:
             raise InvalidCode(
-                f"{folder / name} is a link that leaves the folder (to {links[name]});"
+                f"{_shown(folder / name)} is a link that leaves the folder"
+                f" (to {shortened(links[name])});"
                 " copy what it points to, or name the link in .rungignore"
             )
         return write(check_members(members).values())
     except OSError as error:
         raise InvalidCode(
-            f"{error.filename or folder} cannot be read ({error.strerror or error});"
+            f"{_shown(error.filename or folder)} cannot be read ({error.strerror or error});"
             " make it readable, or name it in .rungignore"
         ) from error
 
@@ -87,7 +89,7 @@ def _walk(folder: Path, prefix: str, ignore: Ignore) -> Iterator[tuple[Member, i
             yield Member(name, tarfile.REGTYPE, executable, content=content), facts.st_size
         else:
             raise InvalidCode(
-                f"{folder / name} is a device, pipe or socket; remove it, or name it in"
+                f"{_shown(folder / name)} is a device, pipe or socket; remove it, or name it in"
                 " .rungignore"
             )
 
@@ -109,11 +111,16 @@ def _check_size(folder: Path, sizes: list[tuple[int, str]], max_bytes: int) -> N
         return
     first, *others = sorted(sizes, reverse=True)[:_LARGEST]
     largest = [first, *(item for item in others if item[0] >= total / 100)]
-    listed = ", ".join(f"{name} ({_mib(size)})" for size, name in largest)
+    listed = ", ".join(f"{_shown(name)} ({_mib(size)})" for size, name in largest)
     raise InvalidCode(
         f"{folder} holds {_mib(total)}; at most {_mib(max_bytes)} can be submitted. The largest"
         f" files: {listed}. Name what the code does not need in .rungignore"
     )
+
+
+def _shown(path: Path | str) -> str:
+    """Return a path as it may be quoted in a message."""
+    return shortened(str(path), 400)
 
 
 def _mib(size: int) -> str:
