@@ -232,7 +232,8 @@ def edit(number: int, change: Callable[[Json], object]) -> Callable[[list[bytes]
         (edit(3, lambda line: line["event"].update(cause="x")), "line 3: the fact .* is missing"),
         (lambda lines: lines.__delitem__(1), "line 2: the fact of this decision is missing"),
         (lambda lines: lines.insert(2, lines[1]), "line 3 is out of order"),
-        (lambda lines: lines.__delitem__(-1), "not complete: it should hold 25 .* holds 24"),
+        (lambda lines: lines.__delitem__(-1), "not complete: its last line is missing"),
+        (lambda lines: lines.__delitem__(-2), "not complete: it should hold 25 .* holds 24"),
     ],
 )
 async def test_damaged_exports(damage: Callable[[list[bytes]], None], message: str) -> None:

@@ -9,7 +9,15 @@ import msgspec
 
 from rung.events import TOPICS, partition_of, topic
 from rung.events.errors import LedgerError
-from rung.ledger.line import FACTS_OF, Header, Parsed, is_end, parse_header, parse_line
+from rung.ledger.line import (
+    FACTS_OF,
+    VERSION_UNSEALED,
+    Header,
+    Parsed,
+    is_end,
+    parse_header,
+    parse_line,
+)
 from rung.ledger.port import Draft, Ledger
 
 _BATCH_RECORDS: Final = 10_000
@@ -106,14 +114,18 @@ class _Spool:
         _, first = next(numbered, (1, b""))
         header = parse_header(first)
         self._database.execute("BEGIN")
+        ended = header.version == VERSION_UNSEALED
         for number, line in numbered:
             if is_end(line):  # `rung.ledger.seals.exported` verifies it, and the seals
+                ended = True
                 break
             parsed = parse_line(line, number)
             if parsed.topic != topic.SEALS:  # of other positions: the new ledger makes its own
                 self._take(number, parsed)
         self._database.execute("COMMIT")
         self._check_count(header)
+        if not ended:
+            raise LedgerError("the export is not complete: its last line is missing")
 
     def keys(self, name: str) -> list[str]:
         """Return the keys that a topic has here, sorted."""
