@@ -278,4 +278,4 @@ async def test_what_is_written_twice_ends_an_import() -> None:
 def _one_fact(lines: list[bytes]) -> list[bytes]:
     """Return an export of the first fact alone."""
     header = json.loads(lines[0])
-    return [json.dumps({**header, "records": 1}).encode(), lines[1]]
+    return [json.dumps({**header, "records": 1, "version": 1}).encode(), lines[1]]
