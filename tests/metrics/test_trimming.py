@@ -3,12 +3,15 @@
 import asyncio
 import contextlib
 
+from ledger.sealed import seal
 from metrics.report import EXPERIMENT, draft, line, logs
 from rung.events import topic
 from rung.events.metric import LogsDeleted
 from rung.ledger.memory import MemoryLedger
+from rung.ledger.seals import SealKey
+from rung.ledger.seals.verify import Known, verify
 from rung.metrics import SeriesStore
-from rung.metrics.trimming import expired, keep_trimmed
+from rung.metrics.trimming import expired, keep_trimmed, remove
 
 DAY_MS = 86_400_000
 NOW_MS = 1_763_000_000_000
@@ -75,3 +78,17 @@ async def test_it_is_done_now_and_then(store: SeriesStore) -> None:
     trimming.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await trimming
+
+
+async def test_a_sealed_ledger_verifies_after_it(store: SeriesStore) -> None:
+    """What goes ends with a sealed range and is on record; without the key nothing goes."""
+    ledger = await _kept(store, 40, 39, 38, 1)
+    key = SealKey.generate()
+    await seal(ledger, key, records=2)
+    assert await remove(ledger, 0, 3, None) == 0
+    assert await remove(ledger, 0, 3, key) == 2
+    assert await ledger.start(topic.LOGS, 0) == 2
+    report = await verify(ledger, Known(keys=key.trusted))
+    assert report.whole
+    await ledger.trim(topic.LOGS, 0, 4)
+    assert not (await verify(ledger, Known(keys=key.trusted))).whole

@@ -17,6 +17,7 @@ import structlog
 
 from rung.events import LedgerError
 from rung.ledger import Ledger
+from rung.ledger.seals import SealKey
 from rung.metrics.config import Settings
 from rung.metrics.errors import SeriesDamaged, SeriesError, SeriesLocked
 from rung.metrics.service import serve
@@ -40,6 +41,7 @@ class Recovery:
         store: SeriesStore,
         settings: Settings | None = None,
         *,
+        key: SealKey | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare it.
@@ -48,11 +50,13 @@ class Recovery:
             ledger: which the series derive from.
             store: in a folder of this machine; the caller closes it.
             settings: of the service; their defaults if not given.
+            key: as `serve` takes it.
             clock: in seconds, from any beginning.
         """
         self._ledger = ledger
         self._store = store
         self._settings = settings
+        self._key = key
         self._clock = clock
         self._renamed: deque[float] = deque()
         self.settled: Final = asyncio.Event()
@@ -80,7 +84,9 @@ class Recovery:
 
     async def _serve(self) -> SeriesError:
         """Serve until the series fail, for the service or for a reader; return why."""
-        serving = asyncio.create_task(serve(self._ledger, self._store, self._settings))
+        serving = asyncio.create_task(
+            serve(self._ledger, self._store, self._settings, key=self._key)
+        )
         damaged = asyncio.create_task(self._store.damaged())
         opened = asyncio.create_task(self._opened())
         tasks = (serving, damaged, opened)

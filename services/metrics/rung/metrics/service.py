@@ -12,9 +12,9 @@ meanwhile does no harm: equal rows are one row, and of two positions the higher 
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -24,6 +24,7 @@ from rung.host.pulse import waiting_for
 from rung.host.share import Share, Whole
 from rung.host.supervise import supervise
 from rung.ledger import Ledger, Record
+from rung.ledger.seals import SealKey
 from rung.metrics.config import Settings
 from rung.metrics.errors import SeriesDamaged, SeriesUnavailable
 from rung.metrics.store import SeriesStore
@@ -48,6 +49,7 @@ async def serve(
     settings: Settings | None = None,
     *,
     share: Share | None = None,
+    key: SealKey | None = None,
 ) -> None:
     """Keep the store up to date with the ledger until cancelled.
 
@@ -56,6 +58,7 @@ async def serve(
         store: opened if it is not yet; the caller closes it.
         settings: sizes and times; their defaults if not given.
         share: the partitions of `metrics` and `logs` to keep; all of them if not given.
+        key: signs the record of what is trimmed from `logs`; see `trimming`.
 
     Raises:
         SeriesError: the store cannot be used, see its message.
@@ -67,11 +70,16 @@ async def serve(
     with measure.SERIES_PENDING_BYTES.read_from(lambda: {(): float(store.pending_bytes)}):
         await patiently(store.open)
         await store.forget()
-        await _run(ledger, store, settings, intake, share or Whole(ledger))
+        work = partial(_keep, ledger, store, settings, intake, key)
+        await _run(store, settings, intake, work, share or Whole(ledger))
 
 
 async def _run(
-    ledger: Ledger, store: SeriesStore, settings: Settings, intake: "_Intake", share: Share
+    store: SeriesStore,
+    settings: Settings,
+    intake: "_Intake",
+    work: Callable[[str, int], Coroutine[Any, Any, None]],
+    share: Share,
 ) -> None:
     try:
         async with asyncio.TaskGroup() as group:
@@ -79,8 +87,7 @@ async def _run(
             group.create_task(intake.write())
             group.create_task(_retain(store, settings))
             for name in TOPICS:
-                work = partial(_keep, ledger, store, settings, intake, name)
-                group.create_task(share.hold(name, work))
+                group.create_task(share.hold(name, partial(work, name)))
     except ExceptionGroup as failures:
         raise _first(failures) from failures
 
@@ -109,6 +116,7 @@ async def _keep(  # noqa: PLR0913, PLR0917 - what all partitions share, and whic
     store: SeriesStore,
     settings: Settings,
     intake: "_Intake",
+    key: SealKey | None,
     name: str,
     partition: int,
 ) -> None:
@@ -131,7 +139,9 @@ async def _keep(  # noqa: PLR0913, PLR0917 - what all partitions share, and whic
         )
     follower = _Follower(ledger, intake, name, partition, max(start, first))
     trimming = (
-        asyncio.create_task(keep_trimmed(ledger, store, partition, settings.logs_days or 0))
+        asyncio.create_task(
+            keep_trimmed(ledger, store, partition, settings.logs_days or 0, key=key)
+        )
         if name == topic.LOGS
         else None
     )

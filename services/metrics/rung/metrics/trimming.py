@@ -14,7 +14,9 @@ import structlog
 
 from rung.events import LedgerError, UndecodableEvent, decode, topic
 from rung.events.metric import LogsDropped, LogsPrinted
+from rung.host import now
 from rung.ledger import Ledger, Record
+from rung.ledger.seals import SealKey, record_trim
 from rung.metrics.errors import SeriesError
 from rung.metrics.store import SeriesStore
 
@@ -25,8 +27,14 @@ _DAY_MS: Final = 86_400_000
 _log = structlog.get_logger()
 
 
-async def keep_trimmed(
-    ledger: Ledger, store: SeriesStore, partition: int, days: int, *, every_s: float = EVERY_S
+async def keep_trimmed(  # noqa: PLR0913 - what is trimmed, by which rule, and how it is recorded
+    ledger: Ledger,
+    store: SeriesStore,
+    partition: int,
+    days: int,
+    *,
+    key: SealKey | None = None,
+    every_s: float = EVERY_S,
 ) -> None:
     """Trim a partition of `logs` now and then, for ever.
 
@@ -35,6 +43,8 @@ async def keep_trimmed(
         store: the series; what they do not have stays.
         partition: of the topic.
         days: after which lines go, 0: never, but for those of experiments with days of their own.
+        key: signs the record of what is removed. A ledger that has seals is not trimmed without
+            it: on Kafka, where checkpoint-gc alone has the key, brokers remove old records.
         every_s: seconds between two times.
     """
     while True:
@@ -44,8 +54,8 @@ async def keep_trimmed(
                 ledger, store, partition, days, now_ms=time.time_ns() // 1_000_000
             )
             if position > (start := await ledger.start(topic.LOGS, partition)):
-                await remove(ledger, partition, position)
-                _log.info("old lines removed", partition=partition, records=position - start)
+                removed = await remove(ledger, partition, position, key) - start
+                _log.info("old lines removed", partition=partition, records=removed)
         except (LedgerError, SeriesError) as error:
             _log.warning("old lines not removed", partition=partition, reason=str(error))
 
@@ -65,9 +75,14 @@ async def expired(
     return position
 
 
-async def remove(ledger: Ledger, partition: int, position: int) -> None:
-    """Remove the records of a partition of `logs` before a position; the one place that does."""
-    await ledger.trim(topic.LOGS, partition, position)
+async def remove(ledger: Ledger, partition: int, position: int, key: SealKey | None) -> int:
+    """Remove the records of a partition of `logs` before a position; return the first one kept.
+
+    What is removed ends where a sealed range ends, and is on record before it goes.
+    """
+    kept = await record_trim(ledger, key, topic.LOGS, partition, position, time=now())
+    await ledger.trim(topic.LOGS, partition, kept)
+    return kept
 
 
 def _gone(record: Record, deleted: Mapping[str, int], days: int, now_ms: int) -> bool:
