@@ -236,7 +236,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Rig]:
 @contextlib.contextmanager
 def _process(rig: Rig, *options: str, **more: object) -> Iterator[subprocess.Popen[bytes]]:
     """Run an agent as a process of its own."""
-    command = [sys.executable, "-m", "rung.agent", "--cold", "--slots", "2"]
+    command = [sys.executable, "-m", "rung.agent", "--isolation", "off", "--cold", "--slots", "2"]
     places = ["--ledger", str(rig.folder / "ledger"), "--folder", str(rig.folder / "agent")]
     process = subprocess.Popen(
         [*command, *places, "--objects", rig.store.url, "--agent-id", "a1", *options],
