@@ -52,10 +52,13 @@ async def test_what_is_dropped_waits_for_nothing(tmp_path: Path) -> None:
         reports = Reports(spool, SPEC, 4096)
         capture = Capture(reports, lambda lines: reports.printed_out(lines, 0))
         lines = b"".join(b"%d %s\n" % (number, b"x" * 100) for number in range(40_000))
-        async with asyncio.timeout(20):
-            await asyncio.to_thread(_print_all, capture.write_end, lines)
-            capture.started()
-            await capture.ended()
+        try:
+            async with asyncio.timeout(20):
+                await asyncio.to_thread(_print_all, capture.write_end, lines)
+                capture.started()
+                await capture.ended()
+        finally:
+            capture.close()
         reports.close()
         await spool.durable(spool.last)
         facts = [decode(item.draft.value).data for item in await spool.read(0, 1000)]
