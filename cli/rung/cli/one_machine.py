@@ -198,10 +198,9 @@ async def _caught_up() -> None:
 
 
 def _set_aside(folder: DataFolder) -> list[str]:
-    """Return what was damaged at some time and lies aside, until somebody removes it."""
+    """Return a sentence for each damaged file or folder that was set aside and is still there."""
     return [
-        f"{path} was not usable and was set aside; {what}. Remove it when nobody wants to look at"
-        " it any more"
+        f"{path} was not usable and was set aside; {what}. Remove it when it is no longer needed"
         for place, mark, what in (
             (
                 folder.path,
