@@ -89,10 +89,11 @@ class Attacker:
 
 @pytest.fixture
 async def attacker(tmp_path: Path) -> AsyncIterator[Attacker]:
-    """Give a sealed ledger of a few experiments, a few records in each range."""
+    """Give a sealed ledger with records on every topic, a few of them in each range."""
     ledger = await SqliteLedger.open(tmp_path / "ledger", partitions=1)
     await populate(ledger, ["aaaaaaaa", "bbbbbbbb"], rounds=2)
-    await ledger.append([example("rung.message.rejected.v1")])
+    for kind in ("rung.message.rejected.v1", "rung.import.started.v1"):
+        await ledger.append([example(kind)])
     await seal(ledger, KEY, records=3)
     attacker = Attacker(tmp_path / "ledger", ledger)
     yield attacker

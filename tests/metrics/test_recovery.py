@@ -53,6 +53,8 @@ async def _kept(ledger: MemoryLedger, folder: Path) -> AsyncIterator[tuple[Serie
         keeping.cancel()
         await asyncio.wait([keeping])
         await store.close()
+    if not keeping.cancelled():
+        keeping.result()
 
 
 async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -176,7 +178,7 @@ async def test_what_breaks_again_and_again_is_left_alone(
     folder = tmp_path / "series"
     errors = iter([SeriesDamaged("x"), KeyError("x"), SeriesDamaged("x"), SeriesDamaged("last")])
 
-    async def fail(*_: object) -> None:
+    async def fail(*_: object, **__: object) -> None:
         folder.mkdir()
         raise next(errors)
 
