@@ -49,7 +49,7 @@ check: $(DEV)
 test-fast: $(DEV) $(DEPLOYING) $(CLICKHOUSE)
 	$(BIN)/pytest -m "not e2e and not ledger and not sim and not attacks and not cluster and not horovod" -n 2
 
-# The ledger's adapters against one conformance suite.
+# The ledger's adapters against one conformance suite; all that can be altered in a sealed ledger.
 test-ledger: $(DEV) $(KAFKA)
 	$(BIN)/pytest -m ledger
 

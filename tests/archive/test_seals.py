@@ -21,7 +21,7 @@ from rung.objects import FolderStore
 KEY = SealKey.generate()
 SMALL = ArchiveSettings(segment_bytes=3_000)
 
-pytestmark = pytest.mark.usefixtures("no_power_cuts")
+pytestmark = [pytest.mark.ledger, pytest.mark.usefixtures("no_power_cuts")]
 
 
 @pytest.fixture
