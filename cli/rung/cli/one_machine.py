@@ -106,7 +106,9 @@ async def run(  # noqa: PLR0913 - what it is started with
     sealer = Sealer(ledger, key, anchor=Anchor(options.anchor) if options.anchor else None)
     store = ObservedStore(FolderStore(folder.objects))
     series = SeriesStore(folder.series, ledger_id=ledger.id)
-    limits = MetricsSettings(logs_days=options.logs_keep_days)
+    limits = MetricsSettings(
+        logs_days=options.logs_keep_days, logs_total_bytes=options.logs_total_bytes
+    )
     recovery = Recovery(ledger, series, limits, key=key)
     bind(ledger=ledger.id)
     disk = Disk([folder.ledger, folder.objects / INCOMING])
