@@ -1,6 +1,7 @@
 """Cutting output into lines, and telling their severity."""
 
 import itertools
+import time
 
 import pytest
 from hypothesis import given
@@ -111,6 +112,18 @@ def test_levels(line: str, level: Level) -> None:
 def test_levels_of_anything(line: str) -> None:
     """Any text has a level, quickly."""
     assert Severity("warning").of(line)
+
+
+@pytest.mark.parametrize(
+    "line", ["1" * 160, "12345 " + "x" * 200, "[1] " * 50, "1.1 a" * 40, "\x1b[1" * 50]
+)
+def test_levels_take_no_time(line: str) -> None:
+    """Lines that almost begin like a logger's cost about as much as any other."""
+    severity = Severity("info")
+    started = time.process_time()
+    for _ in range(1000):
+        severity.of(line)
+    assert time.process_time() - started < 1.0
 
 
 def test_tracebacks() -> None:

@@ -23,12 +23,13 @@ _LEVELS: Final[dict[str, Level]] = {
     "CRITICAL": "critical",
     "FATAL": "critical",
 }
+# Possessive, so that its time grows with the line's length alone, whatever a script prints.
 _LEVEL: Final = re.compile(
     r"""
-    (?:\x1b\[[\d;]*m)*                               # colours
-    (?:[\[(]?[\d][\d:.,TZ/+-]*[\])]?[\s|:-]*){0,3}   # date, time, process number
-    (?:[\w.]+[ ](?:-|\|)[ ])?                        # the logger's name
-    (?:\x1b\[[\d;]*m)*
+    (?:\x1b\[[\d;]*+m)*                              # colours
+    (?:[\[(]?\d[\d:.,TZ/+-]*+[\])]?[\s|:-]*+){0,3}   # date, time, process number
+    (?:[\w.]++[ ](?:-|\|)[ ])?                       # the logger's name
+    (?:\x1b\[[\d;]*+m)*
     [\[(<]?(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)[\])>]?(?=[\s:|,\x1b-]|$)
     """,
     re.VERBOSE,
