@@ -113,11 +113,11 @@ async def test_a_log_has_its_beginning_a_mark_and_its_end(kept: Any) -> None:
 async def test_lines_that_came_too_fast_follow_by_themselves(kept: Any) -> None:
     """Nobody has to print more for that."""
     reports = Reports(kept, spec_of({}), 1 << 30)
-    for number in range(300):
+    for number in range(900):
         reports.printed_out([f"{number} {'x' * 60_000}"], rank=0)
     async with asyncio.timeout(10):
         while not any(isinstance(it, LogsDropped) for it in kept.payloads):  # noqa: ASYNC110 - a timer
             await asyncio.sleep(0.05)
-        while kept.payloads[-1].lines[-1].text[:3] != "299":  # noqa: ASYNC110 - a timer
+        while kept.payloads[-1].lines[-1].text[:3] != "899":  # noqa: ASYNC110 - a timer
             await asyncio.sleep(0.05)
     reports.close()

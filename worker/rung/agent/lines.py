@@ -7,6 +7,7 @@ UTF-8 is replaced. Memory is bounded by one piece.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Final, Literal
 
 PIECE_BYTES_MAX: Final = 64 * 1024
@@ -36,6 +37,8 @@ _LEVEL: Final = re.compile(
 )
 _PYTHON_WARNING: Final = re.compile(r"\S+:\d+: \w*Warning: ")
 _TRACEBACK: Final = "Traceback (most recent call last):"
+_SIGNS: Final = (_TRACEBACK, "Warning: ", *(name for name in _LEVELS if name != "WARNING"))
+"""What text has in which any line is not of its stream's own level."""
 _PREFIX_MAX: Final = 160
 
 
@@ -53,8 +56,11 @@ class Splitter:
         buffer = self._rest + data
         if b"\r" not in buffer:
             *complete, self._rest = buffer.split(b"\n")
-            for line in complete:
-                self._take(line, lines)
+            if self._held is None and len(max(complete, key=len, default=b"")) <= PIECE_BYTES_MAX:
+                lines = list(map(_text, complete))
+            else:
+                for line in complete:
+                    self._take(line, lines)
         else:
             self._rest = self._split_returns(buffer, now, lines)
         if len(self._rest) > PIECE_BYTES_MAX:
@@ -151,6 +157,17 @@ class Severity:
         """The last line of the newest traceback."""
         self.last = ""
         """The newest line that is not blank."""
+
+    def of_lines(self, lines: Sequence[str]) -> list[Level]:
+        """Return the levels of the next lines."""
+        text = "\n".join(lines)
+        if self._in_traceback or any(sign in text for sign in _SIGNS):
+            return [self.of(line) for line in lines]
+        for line in reversed(lines):
+            if line and not line.isspace():
+                self.last = line
+                break
+        return [self._default] * len(lines)
 
     def of(self, line: str) -> Level:
         """Return the level of the next line."""

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 
 from rung.agent.capture import Capture
 from rung.agent.reports import Reports
-from rung.agent.spool import Spool
 from rung.agent.starter import Starter
 from rung.agent.wire import Exited, Launch
 
@@ -25,13 +24,12 @@ class Member:
         """Sent before it was asked for."""
         self._captures: list[Capture] = []
 
-    def listen(self, spool: Spool, reports: Reports) -> None:
+    def listen(self, reports: Reports) -> None:
         """Make the pipes that it will print to."""
         rank = self.rank
-        self._captures = [
-            Capture(spool, lambda lines: reports.printed_out(lines, rank)),
-            Capture(spool, lambda lines: reports.printed_err(lines, rank)),
-        ]
+        stdout = Capture(reports, lambda lines: reports.printed_out(lines, rank))
+        stderr = Capture(reports, lambda lines: reports.printed_err(lines, rank), after=stdout)
+        self._captures = [stdout, stderr]
 
     async def live(
         self, launch: Launch, *, frameworks: bool, begun: Callable[[int], None]

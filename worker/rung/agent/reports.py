@@ -7,8 +7,8 @@ between the two, the run starts from the checkpoint and will not report them aga
 import asyncio
 import time
 from collections import deque
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, Literal
 
 from msgspec import structs
 
@@ -85,27 +85,28 @@ class Reports:
         """Return what a process printed to stderr last."""
         return list(self._last_lines.get(rank, ()))
 
+    @property
+    def saturated(self) -> bool:
+        """Whether what is printed should wait; what will not be stored need not."""
+        return self._spool.saturated and not self._quota.dropping
+
+    def when_room(self, callback: Callable[[], None]) -> None:
+        """Call back once, as soon as the spool is not saturated."""
+        self._spool.when_room(callback)
+
     def printed_out(self, lines: list[str], rank: int) -> None:
         """Take lines of stdout."""
-        now = time.time_ns() // 1_000_000
-        severity = self._stdout.setdefault(rank, Severity("info"))
-        for line in lines:
-            level = severity.of(line)
-            self._line(LogLine(rank=rank, stream="stdout", level=level, time_ms=now, text=line))
+        self._printed(lines, rank, "stdout", self._stdout.setdefault(rank, Severity("info")))
 
     def printed_err(self, lines: list[str], rank: int) -> None:
         """Take lines of stderr."""
-        now = time.time_ns() // 1_000_000
-        severity = self._stderr.setdefault(rank, Severity("warning"))
         self._last_lines.setdefault(rank, deque(maxlen=_LAST_LINES)).extend(lines)
-        for line in lines:
-            level = severity.of(line)
-            self._line(LogLine(rank=rank, stream="stderr", level=level, time_ms=now, text=line))
+        self._printed(lines, rank, "stderr", self._stderr.setdefault(rank, Severity("warning")))
 
     def note(self, level: Level, text: str, rank: int) -> None:
         """Add a line of the platform's own."""
         now = time.time_ns() // 1_000_000
-        self._line(LogLine(rank=rank, stream="platform", level=level, time_ms=now, text=text))
+        self._take([LogLine(rank=rank, stream="platform", level=level, time_ms=now, text=text)])
 
     def flush(self) -> None:
         """Put everything into the spool, but for lines that the log has no room for now."""
@@ -123,12 +124,26 @@ class Reports:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _line(self, line: LogLine) -> None:
-        size = len(encoder.encode(line)) + 1
-        self._store(self._quota.take(line, size, time.monotonic()))
+    def _printed(
+        self, texts: list[str], rank: int, stream: Literal["stdout", "stderr"], severity: Severity
+    ) -> None:
+        now = time.time_ns() // 1_000_000
+        for start in range(0, len(texts), _LINES_MAX):
+            block = texts[start : start + _LINES_MAX]
+            self._take(
+                [
+                    LogLine(rank=rank, stream=stream, level=level, time_ms=now, text=text)
+                    for text, level in zip(block, severity.of_lines(block), strict=True)
+                ]
+            )
+
+    def _take(self, lines: list[LogLine]) -> None:
+        self._store(self._quota.take(lines, time.monotonic()))
+        if self._quota.holding:
+            self._flush_soon()
         if self._quota.full and not self._told_full:
             self._told_full = True
-            self._stored(self._full(line))
+            self._stored(self._full(lines[-1]))
 
     def _store(self, parts: Sequence[LogLine | Missing]) -> None:
         for part in parts:

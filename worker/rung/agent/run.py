@@ -175,7 +175,7 @@ class Run:
         if self._outside.asked is not None:
             return self._outside.unstarted()
         for member in self._crew.members:
-            member.listen(self._node.spool, self._reports)
+            member.listen(self._reports)
         self._launched = True
         try:
             whole = await self._process(launches)
