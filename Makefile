@@ -49,7 +49,7 @@ check: $(DEV)
 test-fast: $(DEV) $(DEPLOYING) $(CLICKHOUSE)
 	$(BIN)/pytest -m "not e2e and not ledger and not sim and not attacks and not cluster and not horovod" -n 2
 
-# The ledger's adapters against one conformance suite.
+# The ledger's adapters against one conformance suite; all that can be altered in a sealed ledger.
 test-ledger: $(DEV) $(KAFKA)
 	$(BIN)/pytest -m ledger
 
@@ -57,9 +57,10 @@ test-ledger: $(DEV) $(KAFKA)
 sim: $(DEV)
 	$(BIN)/pytest -m sim -n 2
 
-# Generated attacks, half a minute a module: RUNG_ATTACK_SECONDS=600 for longer, and
-# RUNG_ATTACK_SEED for the same ones again.
-test-attacks: export RUNG_ATTACK_SEED := $(or $(RUNG_ATTACK_SEED),$(shell date +%s))
+# Generated attacks, half a minute a module, others for each commit: RUNG_ATTACK_SECONDS=600 for
+# longer, and RUNG_ATTACK_SEED for the same ones again.
+COMMIT := $(shell git rev-parse HEAD 2>/dev/null | cut -c 1-7)
+test-attacks: export RUNG_ATTACK_SEED := $(or $(RUNG_ATTACK_SEED),$(shell printf %d 0x$(or $(COMMIT),1)))
 test-attacks: $(DEV)
 	@echo "RUNG_ATTACK_SEED=$(RUNG_ATTACK_SEED)"
 	$(BIN)/pytest -m attacks -n 2 --dist loadfile

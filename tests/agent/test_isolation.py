@@ -6,6 +6,7 @@ as root and once more, in a process of its own, as a user without any rights.
 
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,13 @@ from agent.process import alive, eventually
 from agent.rig import EXPERIMENT, SPEAK, Rig
 from agent.unprivileged import run_tests
 from rung.agent import namespaces
-from rung.agent.isolation import Isolation, IsolationRefused, UserIds, isolation_of
+from rung.agent.isolation import (
+    Isolation,
+    IsolationRefused,
+    UserIds,
+    _problem_with_namespaces,
+    isolation_of,
+)
 from rung.events.allocation import AgentJoined
 
 USERS = UserIds(60000, 60009)
@@ -85,12 +92,8 @@ print(json.dumps(found))
 
 
 def refused_here() -> bool:
-    """Whether this kernel refuses namespaces to this user."""
-    try:
-        namespaces.probe()
-    except OSError:
-        return True
-    return False
+    """Whether this kernel refuses namespaces to this user; asked as the agent asks."""
+    return bool(_problem_with_namespaces())
 
 
 async def _joined(rig: Rig) -> str:
@@ -227,6 +230,19 @@ async def test_how_it_ended(rig: Rig, script: str, code: int | None, number: int
     if refused_here():
         return
     assert (ended.exit.exit_code, ended.exit.signal) == (code, number)
+
+
+def test_namespaces_are_not_made_beside_other_threads() -> None:
+    """A process with threads is refused: its copy could wait for ever for what they had locked."""
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    try:
+        with pytest.raises(OSError, match=r"has \d+ threads instead of one"):
+            namespaces.probe()
+    finally:
+        over.set()
+        thread.join()
 
 
 async def test_grace_stacks_and_a_warm_parent_that_dies(rig: Rig) -> None:

@@ -126,7 +126,8 @@ def _commands() -> list[str]:
         elif any("--token" in option.opts for option in command.params):
             if name in LOCAL | SERVED:
                 return
-            needed = [p for p in command.params if isinstance(p, click.Argument) and p.required]
+            taken = [p for p in command.params if isinstance(p, click.Argument)]
+            needed = [p for p in taken if p.required or name == "gc logs"]
             found.append(" ".join([name, *("k3v9x2ab.0" for _ in needed)]))
 
     walk(group, click.Context(group), "")

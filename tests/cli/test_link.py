@@ -1,6 +1,7 @@
 """Which Rung is meant, and what is said when there is none; status and audit over HTTP."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ def test_status(server: Scripted, rung: Rung) -> None:
         "since": "2026-01-31T12:00:00Z",
         "slots": [slot],
         "reason": None,
+        "isolation": "namespaces",
     }
     server.on("/status", json_answer(facts))
     server.on("/agents", json_answer({"items": [agent]}))
@@ -50,6 +52,7 @@ def test_status(server: Scripted, rung: Rung) -> None:
     result = rung("status")
     assert result.code == 0
     assert "k3v9x2ab.0.1" in result.out
+    assert re.search(r"^isolation +namespaces$", result.out, re.MULTILINE)
     assert "Problem: series.damaged-1 was set aside\\x1b]0;x\n" in result.out
     assert "logs/3 7" in result.out
     assert "and 1 older" in result.out
@@ -139,6 +142,8 @@ def test_audit_over_http(server: Scripted, rung: Rung) -> None:
         "decisions": 5,
         "differences": [difference],
         "verdicts": [verdict],
+        "imports": [],
+        "seals": None,
     }
     server.on(f"{EXPERIMENT}/audit", json_answer(answer))
     result = rung("audit", "k3v9x2ab")
@@ -201,10 +206,10 @@ def test_a_ledger_that_is_away_is_no_verdict(
     """Whoever audits tells what differs, 1, from what could not be read, 3."""
     (tmp_path / "x.jsonl").touch()
 
-    def away(*_: object) -> None:
+    async def away(*_: object) -> None:
         raise kind("nobody answers")
 
-    monkeypatch.setattr("rung.cli.records.open_ledger", away)
+    monkeypatch.setattr("rung.cli.verify.verify_source", away)
     result = rung("audit", "--ledger", str(tmp_path / "x.jsonl"))
     assert (result.code, result.err) == (3, "Error: nobody answers\n")
 

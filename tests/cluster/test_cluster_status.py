@@ -11,6 +11,7 @@ import pytest
 
 from cluster.trials import Trials
 from ledger.brokers import Broker, started, usable
+from rung.events import TOPICS
 from rung.ledger.kafka import KafkaLedger
 from searcher.scenario import config
 from servers.kafka import KafkaBroker
@@ -69,7 +70,7 @@ def test_init_says_what_it_made_and_what_differs(operator: Operator) -> None:
     assert "topic is missing" in dry.stdout
     first = operator.cluster("init", "--partitions", "2", "--json")
     assert first.returncode == 0, first.stderr
-    assert len(json.loads(first.stdout)["ledger"]["made"]) == 10
+    assert len(json.loads(first.stdout)["ledger"]["made"]) == len(TOPICS) + 1
     again = operator.cluster("init")
     assert (again.returncode, "made: nothing" in again.stdout) == (0, True), again.stderr
     well = operator.cluster("init", "--dry-run")

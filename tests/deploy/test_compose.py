@@ -186,7 +186,7 @@ def test_secrets_are_drawn_once(tmp_path: Path) -> None:
     again = subprocess.run(["sh", tmp_path / "secrets.sh"], check=False, capture_output=True)
 
     asked = {n for n, value in _assignments(_FOLDER / ".env.example") if value == "drawn"}
-    assert len({drawn[name] for name in asked}) == len(asked) == 4
+    assert len({drawn[name] for name in asked}) == len(asked) == 5
     assert all(re.fullmatch(r"[0-9a-f]{48}", drawn[name]) for name in asked)
     assert stat.S_IMODE((tmp_path / ".env").stat().st_mode) == 0o600
     assert again.returncode == 1

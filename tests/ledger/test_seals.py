@@ -39,6 +39,8 @@ TIME = "2026-01-01T00:00:00.000Z"
 Row = tuple[int, str, bytes]
 Found = set[tuple[str, int, int | None]]
 
+pytestmark = pytest.mark.ledger
+
 
 def named(report: SealReport) -> Found:
     """Return which records are named as altered or missing."""

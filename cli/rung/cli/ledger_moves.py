@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
@@ -54,6 +54,7 @@ async def import_(source: Path | str, target: str | None, link: Link) -> None:
     from rung.ledger.archive import import_ as read  # noqa: PLC0415 - see above
     from rung.ledger.line import parse_header  # noqa: PLC0415 - see above
 
+    _check_target(target, link)
     await _check_seals(source)
     async with _lines_of(source) as lines, _target(target, link) as opened:
         alone = parse_header(lines.readline()).experiment
@@ -177,45 +178,46 @@ async def _lines_of(source: Path | str) -> AsyncIterator[IO[bytes]]:
         yield lines
 
 
-@contextlib.asynccontextmanager
-async def _target(url: str | None, link: Link) -> AsyncIterator["Ledger"]:
-    """Open the ledger that is written to, which nobody else may use."""
-    from rung.host.journal import log_plainly  # noqa: PLC0415 - only where it is needed
-    from rung.ledger.opening import open_ledger  # noqa: PLC0415 - as above
+def _check_target(url: str | None, link: Link) -> None:
+    """Refuse a place that cannot be imported into, before anything is read.
 
-    log_plainly()
+    Raises:
+        RungError: Rung runs there, or another import.
+    """
     if url is None:
         if link.url is not None:
             raise click.UsageError(
                 "an export is imported into a data folder: name it with --data; or into a cluster:"
                 " name its ledger with --ledger kafka://…"
             )
+        if is_running(link.data):
+            raise RungError(
+                f"Rung runs on {link.data}, or another import; stop it with"
+                f" `rung down --data {link.data}`, import, and start it again"
+            )
     elif not url.startswith("kafka://"):
         raise click.UsageError(
             f"--ledger {url}: name a cluster, kafka://HOST/PREFIX; for a folder --data"
         )
-    with _locked(link.data) if url is None else contextlib.nullcontext():
+
+
+@contextlib.asynccontextmanager
+async def _target(url: str | None, link: Link) -> AsyncIterator["Ledger"]:
+    """Open the ledger that is written to; a data folder is locked, so that nothing starts there.
+
+    Raises:
+        RungError: Rung runs there, or another import.
+    """
+    from rung.host.journal import log_plainly  # noqa: PLC0415 - only where it is needed
+    from rung.ledger.opening import open_ledger  # noqa: PLC0415 - as above
+
+    log_plainly()
+    with locked(link.data) if url is None else contextlib.nullcontext():
         opened = await open_ledger(link.data / "ledger" if url is None else url)
         try:
             yield opened
         finally:
             await opened.close()
-
-
-@contextlib.contextmanager
-def _locked(data: Path) -> Iterator[None]:
-    """Keep a data folder's lock, so that nothing starts there meanwhile.
-
-    Raises:
-        RungError: Rung runs there, or another import.
-    """
-    if is_running(data):
-        raise RungError(
-            f"Rung runs on {data}, or another import; stop it with `rung down --data {data}`,"
-            " import, and start it again"
-        )
-    with locked(data):
-        yield
 
 
 async def _check_idle(url: str) -> None:

@@ -106,7 +106,9 @@ async def run(  # noqa: PLR0913 - what it is started with
     sealer = Sealer(ledger, key, anchor=Anchor(options.anchor) if options.anchor else None)
     store = ObservedStore(FolderStore(folder.objects))
     series = SeriesStore(folder.series, ledger_id=ledger.id)
-    limits = MetricsSettings(logs_days=options.logs_keep_days)
+    limits = MetricsSettings(
+        logs_days=options.logs_keep_days, logs_total_bytes=options.logs_total_bytes
+    )
     recovery = Recovery(ledger, series, limits, key=key)
     bind(ledger=ledger.id)
     disk = Disk([folder.ledger, folder.objects / INCOMING])
@@ -198,10 +200,9 @@ async def _caught_up() -> None:
 
 
 def _set_aside(folder: DataFolder) -> list[str]:
-    """Return what was damaged at some time and lies aside, until somebody removes it."""
+    """Return a sentence for each damaged file or folder that was set aside and is still there."""
     return [
-        f"{path} was not usable and was set aside; {what}. Remove it when nobody wants to look at"
-        " it any more"
+        f"{path} was not usable and was set aside; {what}. Remove it when it is no longer needed"
         for place, mark, what in (
             (
                 folder.path,

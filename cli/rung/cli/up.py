@@ -74,6 +74,12 @@ _SAY_S: Final = 15.0
     envvar="RUNG_LOGS_KEEP_DAYS",
     help="Days after which printed lines are deleted; 0: never. [as it was set before]",
 )
+@click.option(
+    "--logs-total-bytes",
+    type=Size(),
+    envvar="RUNG_LOGS_TOTAL_BYTES",
+    help="Delete the oldest logs where the text of all has more bytes, as 10GiB. [no limit]",
+)
 @click.option("--detach", is_flag=True, help="Return once everything runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print address, data folder and process.")
 def up(

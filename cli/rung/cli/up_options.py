@@ -17,12 +17,15 @@ class UpOptions(NamedTuple):
     """How much of the log of a run is stored."""
     logs_keep_days: int | None = None
     """After so many days printed lines are deleted; 0: never."""
+    logs_total_bytes: int | None = None
+    """Where the text of all printed lines has more bytes, the oldest logs are deleted."""
 
     def arguments(self) -> list[str]:
         """Return them as `rung up` takes them."""
         valued = {
             "--anchor": self.anchor,
             "--logs-keep-days": self.logs_keep_days,
+            "--logs-total-bytes": self.logs_total_bytes,
         }
         given = [text for name, value in valued.items() for text in _given(name, value)]
         token = ["--keep-token"] if self.keep_token else []

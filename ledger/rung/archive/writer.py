@@ -146,8 +146,6 @@ class _Archiver:
 
     async def heads(self, partition: int) -> Heads | None:
         """Return the signed heads of a partition of `seals`, if there are any."""
-        if self._key is None:
-            return None
         try:
             return await read_heads(self.ledger, partition)
         except (ValueError, LedgerError) as error:

@@ -85,14 +85,14 @@ class LogsDropped(Struct, frozen=True, kw_only=True):
 
 
 class LogsDeleted(Struct, frozen=True, kw_only=True):
-    """A user had the older lines of a trial deleted; whoever builds its log again leaves them out.
+    """The older lines of a trial were deleted, by a user or because all logs were too large.
 
     It lies behind the lines that it is about, in their partition.
     """
 
     TYPE: ClassVar[str] = "rung.logs.deleted.v1"
     TOPIC: ClassVar[str] = topic.LOGS
-    WRITER: ClassVar[str] = "gateway"
+    WRITER: ClassVar[str] = "gateway, metrics"
     READERS: ClassVar[tuple[str, ...]] = ("metrics",)
 
     experiment_id: str
@@ -105,9 +105,14 @@ class LogsDeleted(Struct, frozen=True, kw_only=True):
     """Of their text."""
 
 
+def deleted_text(event: LogsDeleted) -> str:
+    """Return the line that stands in a log before which lines were deleted."""
+    return f"{_count(event)} deleted before this, by `rung gc logs` or the quota of all logs"
+
+
 def missing_text(event: LogsDropped) -> str:
     """Return the line that stands in a log where lines are missing."""
-    count = f"{event.lines:,} line{'' if event.lines == 1 else 's'} ({event.size_bytes:,} bytes)"
+    count = _count(event)
     match event.reason:
         case "quota":
             return f"{count} dropped here: the run's log has reached its limit, logs.max_bytes"
@@ -147,3 +152,7 @@ class MessageRejected(Struct, frozen=True, kw_only=True):
     reason: str
     value: str
     """The message as text, undecodable bytes replaced."""
+
+
+def _count(event: LogsDropped | LogsDeleted) -> str:
+    return f"{event.lines:,} line{'' if event.lines == 1 else 's'} ({event.size_bytes:,} bytes)"

@@ -62,12 +62,17 @@ def clone() -> int:
 
     It calls `enter` next, and must not return to what its parent does, whatever that raises.
 
+    The caller must have one thread. Unlike `os.fork` this runs no handlers of the C library's, so
+    that a lock that another thread holds, as of `malloc`, would stay locked in the new process.
+
     Raises:
-        OSError: the kernel refuses.
+        OSError: the kernel refuses, or this process has more than one thread.
     """
     number = _SYS_CLONE.get(platform.machine())
     if number is None:
         raise OSError(0, f"Rung cannot make namespaces on {platform.machine()}")
+    if (threads := len(os.listdir("/proc/self/task"))) > 1:  # noqa: PTH208 - as cheap as can be
+        raise OSError(0, f"the process that makes them has {threads} threads instead of one")
     uid, gid = os.geteuid(), os.getegid()
     user = not _has_capability(_CAP_SYS_ADMIN)
     flags = _CLONE_NEWNS | _CLONE_NEWPID | _CLONE_NEWIPC | (_CLONE_NEWUSER if user else 0)

@@ -235,10 +235,10 @@ def _check_end(export: Export, keys: frozenset[str], report: SealReport) -> None
         text = f"it should hold {export.header.records:,} records, and holds {count:,}"
         _blame(report, "export", whole, None, text)
     if (end.lines, end.digest) != (export.lines, export.digest):
-        text = (
-            f"its {export.lines:,} lines are not the {end.lines:,} that were written: the export "
-            "was altered, or damaged on its way"
-        )
+        text = "its lines are not those that were written"
+        if end.lines != export.lines:
+            text = f"it has {export.lines:,} lines instead of the {end.lines:,} that were written"
+        text += ": the export was altered, or damaged on its way"
         _blame(report, "export", whole, None, text)
     if end.key is None:
         alone = export.header.experiment is not None

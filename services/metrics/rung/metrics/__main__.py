@@ -29,6 +29,11 @@ from rung.metrics.service import NAME, TOPICS, serve
     type=int,
     help="Drop older lines, also from the ledger; 0: none.  [default: as it is]",
 )
+@click.option(
+    "--logs-total-bytes",
+    type=int,
+    help="Drop the oldest logs where the text of all has more bytes.  [default: no limit]",
+)
 @click.option("--migrate/--no-migrate", default=True, help="Bring the tables to this version.")
 def main(*, place: Place, series: str, migrate: bool, **settings: Any) -> None:
     """Keep the metrics and logs of a ledger in ClickHouse until SIGTERM.

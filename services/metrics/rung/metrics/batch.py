@@ -53,6 +53,7 @@ class Batch:
                     self.logs.mark(data, event.origin or "", sequence)
                 case LogsDeleted() as data:
                     self.deleted.append(data)
+                    self.logs.mark(data, event.origin or "", sequence)
                 case _:
                     pass
         except (UndecodableEvent, Unfit) as error:

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rung.events.metric import (
+    LogsDeleted,
     LogsDropped,
     LogsPrinted,
     MetricRow,
     MetricsReported,
+    deleted_text,
     missing_text,
 )
 from rung.events.trial import MetricValue
@@ -181,26 +183,33 @@ class LogColumns:
         self.text += [line.text.encode() for line in lines]
         self.keep_days += [min(data.keep_days, DAYS_MAX)] * count
 
-    def mark(self, data: LogsDropped, origin: str, sequence: int) -> None:
+    def mark(self, data: LogsDropped | LogsDeleted, origin: str, sequence: int) -> None:
         """Add the line that says what is missing.
 
         Raises:
             Unfit: it does not fit.
         """
-        _fit("rank", [data.rank], 0, _UINT32_MAX)
-        _fit("time_ms", [data.time_ms], _INT64_MIN, _INT64_MAX)
+        match data:
+            case LogsDropped():
+                time_ms, run, rank = data.time_ms, data.run, data.rank
+                text, keep_days = missing_text(data), data.keep_days
+            case LogsDeleted():  # the first line that was not deleted
+                time_ms, run, rank = data.before_ms, 0, 0
+                text, keep_days = deleted_text(data), 0
+        _fit("rank", [rank], 0, _UINT32_MAX)
+        _fit("time_ms", [time_ms], _INT64_MIN, _INT64_MAX)
         self.experiment.append(data.experiment_id.encode())
-        self.time.append(data.time_ms)
+        self.time.append(time_ms)
         self.trial.append(data.trial_id.encode())
         self.sequence.append(sequence)
         self.line.append(0)
         self.origin.append(origin.encode())
-        self.run.append(data.run)
-        self.rank.append(data.rank)
+        self.run.append(run)
+        self.rank.append(rank)
         self.stream.append("dropped")
         self.level.append("warning")
-        self.text.append(missing_text(data).encode())
-        self.keep_days.append(min(data.keep_days, DAYS_MAX))
+        self.text.append(text.encode())
+        self.keep_days.append(min(keep_days, DAYS_MAX))
 
     def block(self) -> list[Column]:
         """Return the columns as they are inserted; none if there are no rows."""

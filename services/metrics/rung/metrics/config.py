@@ -22,6 +22,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Days after which reports are dropped, 0: never, None: as it was set before."""
     logs_days: int | None = None
     """Days after which printed lines are dropped, 0: never, None: as it was set before."""
+    logs_total_bytes: int | None = None
+    """Of the text of all printed lines, beyond which the oldest logs go; None: no limit."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.flush_seconds) and self.flush_seconds > 0):
@@ -32,6 +34,11 @@ class Settings(Struct, frozen=True, kw_only=True):
         if self.flush_bytes < 1:
             raise ValueError(
                 f"flush_bytes is {self.flush_bytes}: give the size of a batch, such as 8388608"
+            )
+        if self.logs_total_bytes is not None and self.logs_total_bytes < 1:
+            raise ValueError(
+                f"logs_total_bytes is {self.logs_total_bytes}: give the bytes that all logs may "
+                "have, such as 10737418240"
             )
         for name in ("metrics_days", "logs_days"):
             days = getattr(self, name)

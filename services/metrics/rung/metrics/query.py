@@ -73,6 +73,8 @@ class TrialLines(NamedTuple):
     lines: int
     size_bytes: int
     """Of their text."""
+    last_ms: int
+    """When the last of them was printed: Unix time in milliseconds."""
 
 
 class _Number(NamedTuple):

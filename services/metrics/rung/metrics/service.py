@@ -27,6 +27,7 @@ from rung.ledger import Ledger, Record
 from rung.ledger.seals import SealKey
 from rung.metrics.config import Settings
 from rung.metrics.errors import SeriesDamaged, SeriesUnavailable
+from rung.metrics.log_quota import keep_within
 from rung.metrics.store import SeriesStore
 from rung.metrics.trimming import keep_trimmed
 
@@ -138,19 +139,20 @@ async def _keep(  # noqa: PLR0913, PLR0917 - what all partitions share, and whic
             lost=first - start,
         )
     follower = _Follower(ledger, intake, name, partition, max(start, first))
-    trimming = (
-        asyncio.create_task(
-            keep_trimmed(ledger, store, partition, settings.logs_days or 0, key=key)
-        )
-        if name == topic.LOGS
-        else None
-    )
+    limiting: list[asyncio.Task[None]] = []
+    if name == topic.LOGS:
+        days = settings.logs_days or 0
+        trimmed = keep_trimmed(ledger, store, partition, days, key=key)
+        limiting.append(asyncio.create_task(trimmed))
+        if partition == 0 and settings.logs_total_bytes is not None:  # one replica does it for all
+            within = keep_within(ledger, store, settings.logs_total_bytes)
+            limiting.append(asyncio.create_task(within))
     try:
         await supervise(follower.run, name=f"{NAME}/{name}/{partition}")
     finally:
-        if trimming is not None:
-            trimming.cancel()
-            await asyncio.gather(trimming, return_exceptions=True)
+        for task in limiting:
+            task.cancel()
+        await asyncio.gather(*limiting, return_exceptions=True)
 
 
 async def _retain(store: SeriesStore, settings: Settings) -> None:

@@ -1,5 +1,5 @@
--- How many lines of each trial were printed before a time, and the bytes of their text.
-SELECT experiment_id, trial_id, count() AS lines, sum(length(text)) AS size_bytes
+-- How many lines of each trial were printed before a time, the bytes of their text, and the last time.
+SELECT experiment_id, trial_id, count() AS lines, sum(length(text)) AS size_bytes, max(time_ms) AS last_ms
 FROM logs FINAL
 WHERE ({experiment:String} = '' OR experiment_id = {experiment:String})
     AND time_ms < {before:Int64}

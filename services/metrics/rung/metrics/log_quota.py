@@ -1,0 +1,69 @@
+"""Keeps all printed lines of an installation within a number of bytes, the oldest logs first.
+
+The logs of whole trials go, of those first whose last line is the oldest. Each deletion is the
+same fact that `rung gc logs` writes, so the series, a rebuild of them and the trimming of the
+ledger follow from it.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import structlog
+
+from rung.events import LedgerError
+from rung.events.metric import LogsDeleted
+from rung.host import FactWriter
+from rung.ledger import Ledger
+from rung.metrics.errors import SeriesError
+from rung.metrics.query import TrialLines
+from rung.metrics.store import SeriesStore
+
+EVERY_S: Final = 600.0
+ACTOR: Final = "retention"
+_EVER_MS: Final = (1 << 63) - 1
+
+_log = structlog.get_logger()
+
+
+async def keep_within(
+    ledger: Ledger, store: SeriesStore, max_bytes: int, *, every_s: float = EVERY_S
+) -> None:
+    """Delete the oldest logs where all of them together are too large, for ever.
+
+    Args:
+        ledger: the deletions are appended to it.
+        store: the series, which hold the lines.
+        max_bytes: of the text of all lines.
+        every_s: seconds between two looks.
+    """
+    writer = FactWriter(ledger, source="/rung/metrics", origin=f"logs/{uuid.uuid4().hex}")
+    while True:
+        try:
+            for trial in excess(await store.log_sizes(None, _EVER_MS), max_bytes):
+                await writer.write(
+                    LogsDeleted(
+                        experiment_id=trial.experiment_id,
+                        trial_id=trial.trial_id,
+                        before_ms=trial.last_ms + 1,
+                        lines=trial.lines,
+                        size_bytes=trial.size_bytes,
+                    ),
+                    actor=ACTOR,
+                )
+                _log.info("log deleted", trial=trial.trial_id, size_bytes=trial.size_bytes)
+        except (LedgerError, SeriesError) as error:
+            _log.warning("logs not kept within their quota", reason=str(error))
+        await asyncio.sleep(every_s)
+
+
+def excess(sizes: Iterable[TrialLines], max_bytes: int) -> Iterator[TrialLines]:
+    """Yield the logs to delete, so that the others have at most `max_bytes` of text."""
+    oldest = sorted(sizes, key=lambda trial: (trial.last_ms, trial.trial_id))
+    left = sum(trial.size_bytes for trial in oldest)
+    for trial in oldest:
+        if left <= max_bytes:
+            return
+        left -= trial.size_bytes
+        yield trial

@@ -1,0 +1,80 @@
+"""The oldest logs go where all of them together are too large."""
+
+import asyncio
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metrics.report import EXPERIMENT, draft, line, logs
+from rung.events import decode, topic
+from rung.events.metric import LogsDeleted
+from rung.ledger.memory import MemoryLedger
+from rung.metrics import SeriesStore
+from rung.metrics.config import Settings
+from rung.metrics.log_quota import excess, keep_within
+from rung.metrics.query import TrialLines
+
+_TRIALS = st.lists(
+    st.builds(
+        TrialLines,
+        experiment_id=st.just(EXPERIMENT),
+        trial_id=st.integers(0, 9).map(lambda number: f"{EXPERIMENT}.{number}"),
+        lines=st.just(1),
+        size_bytes=st.integers(0, 100),
+        last_ms=st.integers(0, 5),
+    ),
+    unique_by=lambda trial: trial.trial_id,
+)
+
+
+@given(_TRIALS, st.integers(0, 300))
+def test_no_more_goes_than_must(trials: list[TrialLines], most: int) -> None:
+    """What stays is within the limit, is the newest, and would not be with one log more."""
+    gone = list(excess(trials, most))
+    kept = [trial for trial in trials if trial not in gone]
+    assert sum(trial.size_bytes for trial in kept) <= most
+    assert all(old.last_ms <= new.last_ms for old in gone for new in kept)
+    if gone:
+        assert sum(trial.size_bytes for trial in [*kept, gone[-1]]) > most
+
+
+async def test_the_oldest_log_is_deleted_by_a_fact(store: SeriesStore) -> None:
+    """It is on the ledger with its actor; the log has a mark in its place, the other is whole."""
+    ledger = MemoryLedger(partitions=1, ledger_id="ledger")
+    await ledger.append([draft(logs([line("x" * 60, 1_000)]), 1)])
+    await ledger.append([draft(logs([line("y" * 60, 2_000)], trial=1), 2)])
+    store.absorb(await ledger.read(topic.LOGS, 0, 0, 100))
+    keeping = asyncio.create_task(keep_within(ledger, store, 100, every_s=0.01))
+    records = ledger.follow(topic.LOGS, 0, 2)
+    async with asyncio.timeout(30):
+        written = (await anext(aiter(records)))[0]
+    keeping.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await keeping
+    event = decode(written.value)
+    assert isinstance(event.data, LogsDeleted)
+    assert (event.actor, event.data.trial_id) == ("retention", f"{EXPERIMENT}.0")
+    store.absorb([written])
+    found, _ = await store.logs(
+        experiment_id=EXPERIMENT,
+        trial_id=None,
+        rank=None,
+        level=None,
+        text=None,
+        since_ms=None,
+        until_ms=None,
+        after=None,
+        limit=10,
+    )
+    assert [(entry.stream, entry.text[:8]) for entry in found] == [
+        ("dropped", "1 line ("),
+        ("stdout", "yyyyyyyy"),
+    ]
+
+
+def test_a_limit_of_nothing_is_refused() -> None:
+    """The error names the field."""
+    with pytest.raises(ValueError, match="logs_total_bytes is 0"):
+        Settings(logs_total_bytes=0)
