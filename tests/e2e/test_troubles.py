@@ -197,7 +197,7 @@ def test_what_can_be_rebuilt_never_keeps_it_from_training(installation: Installa
 
     for aside in ("series.damaged-", "agent/spool.db.damaged-"):
         assert f"Warning: {folder}/{aside}" in up.stderr
-        assert f"Warning: {folder}/{aside}" in installation.rung("status").stdout
+        assert f"Problem: {folder}/{aside}" in installation.rung("status").stdout
     wait_for(lambda: _curves(installation, path) == before, "the curves are rebuilt")
     again = installation.submit(_constant("again"))
     assert installation.ended(again, 60)["state"] == "completed"
