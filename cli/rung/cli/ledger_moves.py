@@ -19,6 +19,7 @@ from rung.events.experiment import ExperimentEnded
 if TYPE_CHECKING:
     from rung.ledger import Ledger
     from rung.ledger.archive import Imported
+    from rung.objects import ObjectStore
 
 DELETER: Final = "checkpoint-gc-deleter"
 FORWARDERS: Final = (
@@ -99,7 +100,7 @@ async def archive(target: str, source: Path | str | None, link: Link) -> None:
 
     store = await asyncio.to_thread(open_store, target)
     try:
-        async with opened_for(link, source) as opened:
+        async with opened_for(link, source, store) as opened:
             done = await archive_now(opened, store, key=key_of(source or link.data))
             name = f"{store.url}#{opened.id}"
     finally:
@@ -112,8 +113,15 @@ async def archive(target: str, source: Path | str | None, link: Link) -> None:
 
 
 @contextlib.asynccontextmanager
-async def opened_for(link: Link, source: Path | str | None) -> AsyncIterator["Ledger"]:
+async def opened_for(
+    link: Link, source: Path | str | None, snapshots: "ObjectStore | None" = None
+) -> AsyncIterator["Ledger"]:
     """Open the ledger that is to be read: the one named, or that of the data folder.
+
+    Args:
+        link: names the data folder.
+        source: the ledger, if one was named.
+        snapshots: as `rung.cli.records.open_ledger` takes it.
 
     Raises:
         UsageError: it is said to be at an URL of HTTP.
@@ -128,7 +136,7 @@ async def opened_for(link: Link, source: Path | str | None) -> AsyncIterator["Le
         )
     if source is None and not has_ledger(link.data):
         raise RungError(f"{link.data} holds no ledger; name the data folder with --data")
-    async with open_ledger(source or link.data) as opened:
+    async with open_ledger(source or link.data, snapshots) as opened:
         yield opened
 
 

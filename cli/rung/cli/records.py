@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,6 +15,7 @@ from rung.ledger.sqlite import SqliteLedger
 if TYPE_CHECKING:
     from rung.archive import Report
     from rung.ledger import Ledger, Record
+    from rung.objects import ObjectStore
 
 FILE: Final = "ledger.db"
 _SQLITE: Final = b"SQLite format 3\0"
@@ -23,17 +25,24 @@ _BESIDE: Final = frozenset({topic.HEARTBEATS, topic.DEADLETTER, topic.SEALS})
 
 
 @contextlib.asynccontextmanager
-async def open_ledger(source: Path | str) -> AsyncIterator["Ledger"]:
+async def open_ledger(
+    source: Path | str, snapshots: "ObjectStore | None" = None
+) -> AsyncIterator["Ledger"]:
     """Open what a path or an URL names.
 
     A path names an export, a ledger's file or folder, or a data folder; an URL a ledger on Kafka,
     or the object store in which an archive lies.
 
+    Args:
+        source: the path or URL.
+        snapshots: where a ledger on Kafka keeps snapshots, the signed heads of its seals among
+            them, unless `RUNG_OBJECTS` names another store.
+
     Raises:
         RungError: it is none of these, or damaged.
     """
     if isinstance(source, str):
-        async with _open_url(source) as ledger:
+        async with _open_url(source, snapshots) as ledger:
             yield ledger
         return
     folder = await asyncio.to_thread(_folder_of, source)
@@ -169,20 +178,27 @@ def _folder_of(path: Path) -> Path | None:
 
 
 @contextlib.asynccontextmanager
-async def _open_url(url: str) -> AsyncIterator["Ledger"]:
+async def _open_url(url: str, snapshots: "ObjectStore | None") -> AsyncIterator["Ledger"]:
     if not url.startswith("kafka://"):
         async with open_archive(url) as archive:
             yield archive
         return
     from rung.host.journal import log_plainly  # noqa: PLC0415 - only for a cluster
     from rung.ledger.opening import open_ledger as open_url  # noqa: PLC0415 - as above
+    from rung.objects import open_store  # noqa: PLC0415 - as above
 
     log_plainly()
-    opened = await open_url(url)
+    objects = os.environ.get("RUNG_OBJECTS")
+    store = await asyncio.to_thread(open_store, objects) if objects else None
     try:
-        yield opened
+        opened = await open_url(url, store or snapshots)
+        try:
+            yield opened
+        finally:
+            await opened.close()
     finally:
-        await opened.close()
+        if store is not None:
+            store.close()
 
 
 async def _open_folder(folder: Path) -> "Ledger":

@@ -77,11 +77,10 @@ async def verify_source(
     """
     anchors = await _anchors(anchor)
     keys = await asyncio.to_thread(keys_of, source, public_keys)
-    if isinstance(source, str):
-        if source.startswith("kafka://"):  # noqa: ASYNC240 - a string is no path
-            return await _verify_cluster(source, keys, anchors)
+    cluster = isinstance(source, str) and source.startswith("kafka://")  # noqa: ASYNC240 - a string is no path
+    if isinstance(source, str) and not cluster:
         return (await verify_archive(source, keys, anchors))[1]
-    if await asyncio.to_thread(_is_export, source):
+    if isinstance(source, Path) and await asyncio.to_thread(_is_export, source):
         from rung.ledger.seals.exported import verify_export  # noqa: PLC0415 - only for exports
 
         with await asyncio.to_thread(source.open, "rb") as lines:
@@ -90,8 +89,9 @@ async def verify_source(
     from rung.ledger.seals.verify import Known  # noqa: PLC0415 - as above
     from rung.ledger.seals.verify import verify as hold  # noqa: PLC0415 - as above
 
+    expiring = (topic.METRICS, topic.LOGS) if cluster else ()
     async with open_ledger(source) as ledger:
-        return await hold(ledger, Known(keys=keys, anchors=anchors))
+        return await hold(ledger, Known(keys=keys, anchors=anchors, expiring=expiring))
 
 
 async def verify_archive(
@@ -146,28 +146,6 @@ async def verify_archive(
         for problem in report.problems
     ]
     return report, seals
-
-
-async def _verify_cluster(url: str, keys: frozenset[str], anchors: "list[Heads]") -> "SealReport":
-    from rung.host.journal import log_plainly  # noqa: PLC0415 - only for a cluster
-    from rung.ledger.opening import open_ledger  # noqa: PLC0415 - as above
-    from rung.ledger.seals.verify import Known  # noqa: PLC0415 - as above
-    from rung.ledger.seals.verify import verify as hold  # noqa: PLC0415 - as above
-    from rung.objects import open_store  # noqa: PLC0415 - as above
-
-    log_plainly()
-    objects = os.environ.get("RUNG_OBJECTS")
-    store = await asyncio.to_thread(open_store, objects) if objects else None
-    try:
-        ledger = await open_ledger(url, store)
-        try:
-            expiring = (topic.METRICS, topic.LOGS)
-            return await hold(ledger, Known(keys=keys, anchors=anchors, expiring=expiring))
-        finally:
-            await ledger.close()
-    finally:
-        if store is not None:
-            store.close()
 
 
 async def _anchors(where: str | None) -> "list[Heads]":

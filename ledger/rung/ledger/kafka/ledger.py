@@ -224,7 +224,7 @@ class KafkaLedger:
         if self._snapshots is None:
             raise LedgerError(
                 f"the ledger {self._cluster.address} was opened without an object store, in "
-                "which snapshots lie: name one with --objects"
+                "which snapshots lie: name one with --objects or RUNG_OBJECTS"
             )
         return self._snapshots
 
