@@ -14,7 +14,9 @@ async def main(folder: Path) -> None:
     """Append and seal for ever."""
     ledger = await SqliteLedger.open(folder / "ledger", partitions=1)
     key = SealKey.load_or_create(folder / "seal.key")
-    settings = SealSettings(every_s=0.001, heads_every_s=0.001, anchor_every_s=0.001)
+    settings = SealSettings(
+        every_s=0.001, heads_every_s=0.001, anchor_every_s=0.001, busy_share=1.0
+    )
     async with sealing(Sealer(ledger, key, settings=settings)):
         sys.stdout.write("started\n")
         sys.stdout.flush()

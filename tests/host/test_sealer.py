@@ -63,7 +63,7 @@ async def test_killed_at_any_moment(tmp_path: Path) -> None:
 async def test_what_is_appended_is_sealed_soon_and_the_rest_at_the_end() -> None:
     """While it runs it seals by itself; what came last is sealed once the others have stopped."""
     ledger = MemoryLedger(partitions=2)
-    settings = SealSettings(every_s=0.01, heads_every_s=0.01)
+    settings = SealSettings(every_s=0.01, heads_every_s=0.01, busy_share=1.0)
     async with sealing(Sealer(ledger, KEY, settings=settings)):
         await populate(ledger, ["aaaaaaaa"])
         async with asyncio.timeout(10):

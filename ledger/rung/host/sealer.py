@@ -69,12 +69,17 @@ class SealSettings(Struct, frozen=True, kw_only=True):
     """Seconds between two times that the signed heads are saved."""
     anchor_every_s: float = 60.0
     """Seconds between two times that an anchor gets the heads."""
+    busy_share: float = 0.03
+    """The part of the time, above 0 and up to 1, in which it works, so that appends of the same
+    process keep their speed. Under more load than that share takes, seals come later."""
 
     def __post_init__(self) -> None:
         for name in ("every_s", "heads_every_s", "anchor_every_s"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise ValueError(f"{name} is {value}: give seconds, such as 2")
+        if not 0 < self.busy_share <= 1:
+            raise ValueError(f"busy_share is {self.busy_share}: give a part, such as 0.03")
 
 
 class _Made(NamedTuple):
@@ -193,8 +198,10 @@ class Sealer:
         while True:
             began = clock()
             sealed = await finish(self.step())
-            if sealed < RANGE_RECORDS_MAX:
-                await asyncio.sleep(max(self._settings.every_s - (clock() - began), 0.05))
+            took = clock() - began
+            idle = took / self._settings.busy_share - took
+            rest = self._settings.every_s - took if sealed < RANGE_RECORDS_MAX else 0.0
+            await asyncio.sleep(max(idle, rest, 0.05))
 
     async def _new(self) -> AsyncIterator[_Made]:
         for place in sorted(self._held):

@@ -35,6 +35,8 @@ TOPICS_SEALING: Final = tuple(dict.fromkeys((*TOPICS, *SEALED, topic.SEALS)))
 SOURCE: Final = "/rung/checkpoint-gc"
 HEADS_EVERY_S: Final = 15.0
 """Signed heads are objects in a store, which costs more than a row in a file."""
+BUSY_SHARE: Final = 0.5
+"""In a cluster the sealer has no appends of searches and agents beside it in its process."""
 
 _log = structlog.get_logger()
 
@@ -117,7 +119,9 @@ def run_with(
             )
         sealer = None
         if key is not None:
-            every = SealSettings(every_s=sealing.every_s, heads_every_s=HEADS_EVERY_S)
+            every = SealSettings(
+                every_s=sealing.every_s, heads_every_s=HEADS_EVERY_S, busy_share=BUSY_SHARE
+            )
             anchor = Anchor(sealing.anchor) if sealing.anchor else None
             sealer = Sealer(opened.ledger, key, settings=every, anchor=anchor)
         await serve(
