@@ -70,8 +70,8 @@ class SealSettings(Struct, frozen=True, kw_only=True):
     anchor_every_s: float = 60.0
     """Seconds between two times that an anchor gets the heads."""
     busy_share: float = 0.03
-    """The part of the time, above 0 and up to 1, in which it works, so that appends of the same
-    process keep their speed. Under more load than that share takes, seals come later."""
+    """The part of the time, above 0 and up to 1, in which it works where much is appended: so the
+    appends of the same process keep their speed. Beyond that share, seals come later."""
 
     def __post_init__(self) -> None:
         for name in ("every_s", "heads_every_s", "anchor_every_s"):
@@ -199,7 +199,7 @@ class Sealer:
             began = clock()
             sealed = await finish(self.step())
             took = clock() - began
-            idle = took / self._settings.busy_share - took
+            idle = took / self._settings.busy_share - took if sealed > READ else 0.0
             rest = self._settings.every_s - took if sealed < RANGE_RECORDS_MAX else 0.0
             await asyncio.sleep(max(idle, rest, 0.05))
 
