@@ -1,6 +1,6 @@
 r"""What may reach the terminal: every text that the command line prints passes through here.
 
-Logs, labels, names, error texts and metric names are written by somebody else. A terminal obeys
+Logs, labels, names, error texts and metric names come from other users. A terminal obeys
 what is in them: escape sequences (OSC 52 sets the clipboard, OSC 8 hides an address behind a
 text), C1 controls, bidirectional overrides that show `exe.txt` for `txt.exe`, characters that
 cannot be seen. All of these are printed as Python would write them: `\x1b`, `\u202e`.
