@@ -14,7 +14,7 @@ from rung.expconf.archive import CodeArchive, InvalidCode, check_archive
 
 
 def member(
-    name: str, kind: bytes = tarfile.REGTYPE, link: str = "", **facts: int
+    name: str, kind: bytes = tarfile.REGTYPE, link: str = "", **facts: object
 ) -> tarfile.TarInfo:
     """Return a tar header."""
     info = tarfile.TarInfo(name)
@@ -128,6 +128,27 @@ def test_refused(name: str) -> None:
     data, words = REFUSED[name]
     with pytest.raises(InvalidCode, match=words):
         check_archive(data, max_unpacked=2 * 1024 * 1024, max_members=1000)
+
+
+@pytest.mark.parametrize(("count", "words"), [(16, ""), (17, "more than 16"), (900, "more than")])
+def test_many_headers_of_one_member(count: int, words: str) -> None:
+    """Few extended headers are read, many refused, in the same words however deep the stack."""
+    whole = packed(member("a", pax_headers={"comment": "x"}))
+    plain = gzip.decompress(whole)
+    data = gzip.compress(plain[:1024] * count + plain[1024:])
+
+    def refusal(frames: int) -> str:
+        if frames:
+            return refusal(frames - 1)
+        try:
+            check_archive(data)
+        except InvalidCode as error:
+            return str(error)
+        return ""
+
+    assert words in refusal(0)
+    assert bool(words) == bool(refusal(0))
+    assert refusal(0) == refusal(700)
 
 
 def test_a_size_that_lies() -> None:

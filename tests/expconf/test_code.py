@@ -138,3 +138,14 @@ def test_bad_patterns(tmp_path: Path) -> None:
     (tmp_path / ".rungignore").write_bytes(b"\xff\xfe")
     with pytest.raises(InvalidCode, match="rungignore"):
         pack(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("target", "words"), [(b"a/\xff", "not UTF-8"), (b"a/" * 513, "empty or too long")]
+)
+def test_a_link_that_would_be_refused(tmp_path: Path, target: bytes, words: str) -> None:
+    """A link's target is held to what the gateway holds it to, before anything is sent."""
+    (tmp_path / "link").symlink_to(os.fsdecode(target))
+    with pytest.raises(InvalidCode, match=f"link: the link's target is {words}") as refused:
+        pack(tmp_path)
+    assert str(refused.value).isprintable()

@@ -24,7 +24,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Final, NamedTuple, cast
+from typing import IO, Final, NamedTuple, Self, cast
 
 from rung.events.errors import RungError
 from rung.expconf.problem import shortened
@@ -46,6 +46,8 @@ _HEADER_MAX: Final = 64 * 1024
 """Of one extended header (PAX, GNU): names and targets have 1,024 bytes."""
 _GLOBALS_MAX: Final = 4096
 """Of all global headers together; tarfile goes through them for each member."""
+_NESTED_MAX: Final = 16
+"""Extended headers before one member; an honest tar writes four at most."""
 _PER_MEMBER: Final = 4096
 """What the headers of a member with the longest name and target take at most."""
 _CHUNK: Final = 1024 * 1024
@@ -59,7 +61,6 @@ _DAMAGED: Final = (
     TypeError,
     AttributeError,
     ArithmeticError,
-    RecursionError,
 )
 """What tarfile raises of headers that nobody's tar writes."""
 
@@ -265,6 +266,27 @@ def checked_name(name: str) -> str:
     return "/".join(kept)
 
 
+def checked_link(target: str, shown: str) -> str:
+    """Return a link's target if it may be made anywhere; where it leads is `leaving_link`'s.
+
+    Args:
+        target: what the link holds.
+        shown: what the link is called in an error.
+
+    Raises:
+        InvalidCode: it is absolute, empty, too long, or is no text.
+    """
+    if target.startswith("/"):
+        raise InvalidCode(f"{shown}: a link to an absolute path; make it relative")
+    try:
+        size = len(target.encode())
+    except UnicodeEncodeError:
+        raise InvalidCode(f"{shown}: the link's target is not UTF-8") from None
+    if not target or "\0" in target or size > _NAME_MAX:
+        raise InvalidCode(f"{shown}: the link's target is empty or too long")
+    return target
+
+
 class _Ways:
     """Where the links of a code folder lead, each found once."""
 
@@ -310,6 +332,8 @@ class _Bounded:
     def __init__(self, plain: IO[bytes], size: int) -> None:
         self._plain = plain
         self._size = size
+        self.nested = 0
+        """How many headers tarfile reads just now, each within the one before it."""
 
     def read(self, size: int = -1, /) -> bytes:
         """Return the next bytes."""
@@ -328,6 +352,24 @@ class _Bounded:
     def tell(self) -> int:
         """Return where it is."""
         return self._plain.tell()
+
+
+class _Header(tarfile.TarInfo):
+    """A member's header; its extended headers are few, wherever on the stack they are read."""
+
+    @classmethod
+    def fromtarfile(cls, tarfile: tarfile.TarFile) -> Self:
+        """Return the next member; tarfile calls this again for what follows an extended header."""
+        plain = cast("_Bounded", tarfile.fileobj)
+        if plain.nested > _NESTED_MAX:
+            raise InvalidCode(
+                f"the code archive is damaged: more than {_NESTED_MAX} headers of one member"
+            )
+        plain.nested += 1
+        try:
+            return super().fromtarfile(tarfile)
+        finally:
+            plain.nested -= 1
 
 
 @contextmanager
@@ -383,7 +425,11 @@ def _members(plain: _Bounded, max_unpacked: int, max_members: int) -> Iterator[M
 def _headers(plain: _Bounded) -> Iterator[tarfile.TarInfo]:
     try:
         with tarfile.open(
-            fileobj=cast("IO[bytes]", plain), mode="r:", encoding="utf-8", errors="surrogateescape"
+            fileobj=cast("IO[bytes]", plain),
+            mode="r:",
+            encoding="utf-8",
+            errors="surrogateescape",
+            tarinfo=_Header,
         ) as opened:
             while (info := opened.next()) is not None:
                 if sum(map(len, opened.pax_headers.values())) > _GLOBALS_MAX:
@@ -405,25 +451,13 @@ def _member(info: tarfile.TarInfo) -> Member:
     if not name:
         raise InvalidCode(f"{shown}: the code folder itself must be a folder")
     if info.issym():
-        return Member(name, tarfile.SYMTYPE, link=_checked_link(info.linkname, shown))
+        return Member(name, tarfile.SYMTYPE, link=checked_link(info.linkname, shown))
     if info.islnk():
         raise InvalidCode(f"{shown}: a hard link; pack with `tar --hard-dereference`")
     if not info.isreg() or info.issparse():
         raise InvalidCode(f"{shown}: neither a plain file, a folder nor a symbolic link")
     content = Slice(info.offset_data, info.size)
     return Member(name, tarfile.REGTYPE, bool(info.mode & 0o100), content=content)
-
-
-def _checked_link(target: str, shown: str) -> str:
-    if target.startswith("/"):
-        raise InvalidCode(f"{shown}: a link to an absolute path; make it relative")
-    try:
-        size = len(target.encode())
-    except UnicodeEncodeError:
-        raise InvalidCode(f"{shown}: the link's target is not UTF-8") from None
-    if not target or "\0" in target or size > _NAME_MAX:
-        raise InvalidCode(f"{shown}: the link's target is empty or too long")
-    return target
 
 
 def _check_count(found: Mapping[str, Member], max_members: int) -> None:

@@ -15,6 +15,7 @@ from rung.expconf.archive import (
     Member,
     check_archive,
     check_members,
+    checked_link,
     checked_name,
     leaving_link,
     write,
@@ -98,10 +99,11 @@ def _target(folder: Path, name: str) -> str:
     """Return a link's target; one that is absolute but inside of the folder becomes relative."""
     target = (folder / name).readlink()
     if not target.is_absolute():
-        return str(target)
+        return checked_link(str(target), _shown(folder / name))
     for root in (folder.absolute(), folder.resolve()):
         if target.is_relative_to(root):
-            return os.path.relpath(target, (root / name).parent)
+            relative = os.path.relpath(target, (root / name).parent)
+            return checked_link(relative, _shown(folder / name))
     return str(target)
 
 
