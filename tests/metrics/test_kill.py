@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from metrics.lines import all_lines
 from metrics.report import EXPERIMENT, draft, line, logs, metrics, row
 from rung.ledger import Draft, Ledger
 from rung.ledger.memory import MemoryLedger
@@ -98,17 +99,7 @@ async def _assert_everything_once(store: SeriesStore) -> None:
         f"{EXPERIMENT}.{trial}": [(step, trial + 1 / (step + 1), 1_000 + step) for step in steps]
         for trial in range(3)
     }
-    lines, _ = await store.logs(
-        experiment_id=EXPERIMENT,
-        trial_id=None,
-        rank=None,
-        level=None,
-        text=None,
-        since_ms=None,
-        until_ms=None,
-        after=None,
-        limit=50_000,
-    )
+    lines = await all_lines(store)
     assert sorted((entry.trial_id, entry.time_ms) for entry in lines) == sorted(
         (f"{EXPERIMENT}.{trial}", step) for trial in range(3) for step in steps
     )

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metrics.lines import all_lines
 from metrics.report import EXPERIMENT, draft, line, logs
 from rung.events import decode, topic
 from rung.events.metric import LogsDeleted
@@ -68,17 +69,7 @@ async def test_the_oldest_log_is_deleted_by_a_fact(store: SeriesStore) -> None:
 
 async def _lines(store: SeriesStore) -> list[tuple[str, str]]:
     """Return the stream and the beginning of each line."""
-    found, _ = await store.logs(
-        experiment_id=EXPERIMENT,
-        trial_id=None,
-        rank=None,
-        level=None,
-        text=None,
-        since_ms=None,
-        until_ms=None,
-        after=None,
-        limit=10,
-    )
+    found = await all_lines(store)
     return [(entry.stream, entry.text[:8]) for entry in found]
 
 

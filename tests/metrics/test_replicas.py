@@ -5,6 +5,7 @@ from collections.abc import Collection
 
 import pytest
 
+from metrics.lines import all_lines
 from metrics.report import EXPERIMENT, draft, line, logs, metrics, record, row
 from rung.host.share import Portion
 from rung.ledger import Draft, Ledger
@@ -51,18 +52,7 @@ async def _assert_everything_once(store: SeriesStore) -> None:
         ]
         for trial in range(TRIALS)
     }
-    lines, _ = await store.logs(
-        experiment_id=EXPERIMENT,
-        trial_id=None,
-        rank=None,
-        level=None,
-        text=None,
-        since_ms=None,
-        until_ms=None,
-        after=None,
-        limit=10_000,
-    )
-    assert len(lines) == EVENTS
+    assert len(await all_lines(store)) == EVENTS
 
 
 async def test_replicas_whose_partitions_overlap_and_change_store_everything_once(

@@ -2,15 +2,25 @@
 
 import asyncio
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from metrics.report import EXPERIMENT, metrics, record, row
-from rung.metrics import SeriesDamaged, SeriesError, SeriesStore, SeriesUnavailable, open_series
+from metrics.lines import all_lines
+from metrics.report import EXPERIMENT, line, logs, metrics, record, row
+from rung.metrics import (
+    SeriesDamaged,
+    SeriesError,
+    SeriesStore,
+    SeriesUnavailable,
+    migrate_series,
+    open_series,
+)
 from rung.metrics.embedded import Embedded
 from rung.metrics.engine import Tables
 from rung.metrics.native import Column, texts
+from rung.metrics.retention import days_kept
 from rung.metrics.schema import Plan, migrate, migrations, plan, statements
 from servers.clickhouse import ClickHouse
 
@@ -75,7 +85,47 @@ async def test_a_folder_of_the_first_version_is_brought_up(tmp_path: Path) -> No
     assert await store.positions() == {("metrics", 0): 1}
     store.absorb([record(metrics([row(2, loss=1.0)]), 1)])
     assert len(await store.curve(TRIAL, "training", "loss", 10)) == 2
+    store.absorb([record(logs([line("later", 9, level="critical")]), 0)])
+    for level in ("info", "warning", "error"):
+        texts_found = [entry.text for entry in await all_lines(store, level=level)]
+        assert texts_found == ["early", "later"]
     await store.close()
+
+
+async def test_migrating_by_hand_keeps_severe_lines_as_long_as_all(tmp_path: Path) -> None:
+    """The days that were set before there was a table of severe lines are this table's, too."""
+    place = tmp_path / "series"
+    store = await _opened(place)
+    await store.retain("logs", 5, now_ms=0)
+    await store._run(_forget_severe)
+    await store.close()
+    await migrate_series(place, days={}, now_ms=0, dry_run=False)
+    store = await _opened(place)
+    assert [await store._run(partial(days_kept, table=name)) for name in ("logs", "severe")] == [
+        5,
+        5,
+    ]
+    await store.close()
+
+
+async def test_a_batch_that_is_written_again_fills_the_view(tmp_path: Path) -> None:
+    """Killed between the table and its view, the batch comes again and is severe as well."""
+    store = await _opened(tmp_path / "series")
+    printed = record(logs([line("x", 1, level="error")]), 0)
+    store.absorb([printed])
+    await store.flush()
+    await store._run(lambda tables: tables.execute("TRUNCATE TABLE severe"))
+    assert await all_lines(store, level="error") == []
+    store.absorb([printed])
+    assert [entry.text for entry in await all_lines(store, level="error")] == ["x"]
+    await store.close()
+
+
+def _forget_severe(tables: Tables) -> None:
+    """Take the tables back to before migration 7."""
+    tables.execute("DROP VIEW severe_lines")
+    tables.execute("DROP TABLE severe")
+    tables.execute("ALTER TABLE migrations DELETE WHERE number = 7 SETTINGS mutations_sync = 1")
 
 
 def _make_as_the_first_version_did(tables: Tables) -> None:
@@ -98,6 +148,22 @@ def _make_as_the_first_version_did(tables: Tables) -> None:
             Column("time_ms", "Int64", [7]),
             Column("run", "UInt32", [1]),
             Column("version", "UInt64", [1 << 44]),
+        ],
+    )
+    tables.insert(
+        "logs",
+        [
+            texts("experiment_id", [EXPERIMENT]),
+            Column("time_ms", "Int64", [7]),
+            texts("trial_id", [TRIAL]),
+            Column("sequence", "UInt64", [1]),
+            Column("line", "UInt32", [0]),
+            texts("origin", ["agent/a/spool"]),
+            Column("run", "UInt32", [1]),
+            Column("rank", "UInt32", [0]),
+            Column("stream", "Name", ["stdout"]),
+            Column("level", "Name", ["error"]),
+            texts("text", ["early"]),
         ],
     )
     tables.insert(

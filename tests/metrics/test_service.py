@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from metrics.lines import all_lines
 from metrics.report import EXPERIMENT, draft, line, logs, metrics, record, row
 from rung.events import LedgerUnavailable, decode
 from rung.events.metric import MessageRejected
@@ -57,19 +58,7 @@ async def _caught_up(ledger: MemoryLedger, store: SeriesStore) -> bool:
 
 async def _everything(store: SeriesStore) -> tuple[object, object]:
     curves = await store.overlay(EXPERIMENT, "training", "loss", 100_000)
-    lines, after = await store.logs(
-        experiment_id=EXPERIMENT,
-        trial_id=None,
-        rank=None,
-        level=None,
-        text=None,
-        since_ms=None,
-        until_ms=None,
-        after=None,
-        limit=10_000,
-    )
-    assert after is None
-    return curves, lines
+    return curves, await all_lines(store)
 
 
 def _drafts(*, trials: int = 6, events: int = 20) -> list[Draft]:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from metrics.report import EXPERIMENT, line, logs, metrics, record, row
+from metrics.lines import all_lines, page
+from metrics.report import EXPERIMENT, Level, line, logs, metrics, record, row
 from rung.events.metric import LogsDeleted, LogsDropped, MetricRow
 from rung.metrics import LogEntry, SeriesStore
 from rung.metrics.cursor import LineKey, write_cursor
@@ -118,35 +119,8 @@ async def test_odd_texts_come_back_as_they_were(store: SeriesStore) -> None:
     )
     assert await store.names(EXPERIMENT) == [("training", odd)]
     assert await store.curve(TRIAL, "training", odd, 10) == [(1, 1.0, 1_001)]
-    found, _ = await _lines(store, text=odd)
+    found, _ = await page(store, text=odd)
     assert [entry.text for entry in found] == [odd]
-
-
-async def _lines(
-    store: SeriesStore,
-    *,
-    trial_id: str | None = None,
-    rank: int | None = None,
-    level: str | None = None,
-    text: str | None = None,
-    since_ms: int | None = None,
-    until_ms: int | None = None,
-    after: str | None = None,
-    limit: int = 100,
-    order: str = "oldest",
-) -> tuple[list[LogEntry], str | None]:
-    return await store.logs(
-        experiment_id=None if trial_id else EXPERIMENT,
-        trial_id=trial_id,
-        rank=rank,
-        level=level,
-        text=text,
-        since_ms=since_ms,
-        until_ms=until_ms,
-        after=after,
-        limit=limit,
-        order=order,
-    )
 
 
 async def test_lines_are_sorted_by_time_and_chosen_by_filters(store: SeriesStore) -> None:
@@ -160,18 +134,19 @@ async def test_lines_are_sorted_by_time_and_chosen_by_filters(store: SeriesStore
     )
 
     async def texts(**filters: object) -> list[str]:
-        found, after = await _lines(store, **filters)  # type: ignore[arg-type]
-        assert after is None
-        return [entry.text for entry in found]
+        return [entry.text for entry in await all_lines(store, **filters)]
 
     assert await texts() == ["dbg", "Epoch ONE", "other trial", "epoch two", "hm"]
     assert await texts(trial_id=TRIAL) == ["dbg", "Epoch ONE", "epoch two", "hm"]
     assert await texts(rank=1) == ["hm"]
     assert await texts(level="warning") == ["epoch two", "hm"]
+    assert await texts(level="info") == ["Epoch ONE", "other trial", "epoch two", "hm"]
+    assert await texts(level="critical") == []
+    assert await texts(level="warning", trial_id=TRIAL, rank=0) == ["epoch two"]
     assert await texts(text="ePOCH") == ["Epoch ONE", "epoch two"]
     assert await texts(since_ms=15, until_ms=30) == ["other trial", "epoch two"]
     assert await texts(text="epoch", level="error", since_ms=11) == ["epoch two"]
-    (first, *_), _ = await _lines(store, rank=1)
+    (first, *_), _ = await page(store, rank=1)
     assert first == LogEntry(TRIAL, 1, 1, "stdout", "warning", 30, "hm")
 
 
@@ -185,7 +160,7 @@ async def test_pages_have_every_line_once(store: SeriesStore) -> None:
     after: str | None = None
     pages = 0
     while pages == 0 or after:
-        found, after = await _lines(store, after=after, limit=7)
+        found, after = await page(store, after=after, limit=7)
         got += [entry.text for entry in found]
         pages += 1
     assert got == sent
@@ -201,11 +176,43 @@ async def test_pages_from_the_end(store: SeriesStore) -> None:
     got: list[str] = []
     after: str | None = None
     while not got or after:
-        found, after = await _lines(store, after=after, limit=7, order="newest")
+        found, after = await page(store, after=after, limit=7, order="newest")
         got += [entry.text for entry in found]
     assert got == sent[::-1]
-    found, _ = await _lines(store, limit=2, order="newest", until_ms=8)
+    found, _ = await page(store, limit=2, order="newest", until_ms=8)
     assert [entry.text for entry in found] == ["line 14", "line 13"]
+
+
+@pytest.mark.parametrize("experiment_id", [EXPERIMENT, None])
+async def test_pages_of_severe_lines(store: SeriesStore, experiment_id: str | None) -> None:
+    """Lines of several levels come sorted as if there were one, in pages, in both directions."""
+    levels: list[Level] = ["info", "warning", "error", "critical", "debug"]
+    for position in range(12):
+        lines = []
+        for number in range(5):
+            level = levels[(position * 3 + number * number) % 5]
+            lines.append(line(f"{level} {position}.{number}", position // 4, level=level))
+        store.absorb([record(logs(lines, trial=position % 2), position)])
+        if position % 3 == 0:
+            await store.flush()
+    everything = await all_lines(store)
+    for level, chosen in (("warning", levels[1:4]), ("error", levels[2:4])):
+        wanted = [entry.text for entry in everything if entry.level in chosen]
+        assert len(wanted) > 10
+        for order in ("oldest", "newest"):
+            texts: list[str] = []
+            after: str | None = None
+            while not texts or after:
+                found, after = await page(
+                    store,
+                    experiment_id=experiment_id,
+                    level=level,
+                    after=after,
+                    limit=4,
+                    order=order,
+                )
+                texts += [entry.text for entry in found]
+            assert texts == (wanted if order == "oldest" else wanted[::-1])
 
 
 async def test_text_is_no_pattern(store: SeriesStore) -> None:
@@ -214,7 +221,7 @@ async def test_text_is_no_pattern(store: SeriesStore) -> None:
     store.absorb([record(logs([line(text, 7) for text in texts]), 0)])
 
     async def found(text: str) -> list[str]:
-        return [entry.text for entry in (await _lines(store, text=text))[0]]
+        return [entry.text for entry in await all_lines(store, text=text)]
 
     assert await found("0% O") == ["100% of a_b"]
     assert await found("A_b") == ["100% of a_b"]
@@ -242,7 +249,7 @@ async def test_a_mark_stands_where_lines_are_missing(store: SeriesStore) -> None
             record(logs([line("after", 7)]), 2),
         ]
     )
-    found, _ = await _lines(store)
+    found = await all_lines(store)
     assert [(entry.stream, entry.text) for entry in found] == [
         ("stdout", "before"),
         (
@@ -269,7 +276,7 @@ async def test_deleted_lines_stay_deleted(store: SeriesStore) -> None:
         )
 
     records = [
-        record(logs([line("old", 5), line("new", 20)]), 0),
+        record(logs([line("old", 5, level="error"), line("new", 20, level="error")]), 0),
         record(logs([line("other", 5)], trial=1), 1),
         record(deleted(0, 10), 2),
         record(logs([line("newer", 30)]), 3),
@@ -278,8 +285,12 @@ async def test_deleted_lines_stay_deleted(store: SeriesStore) -> None:
     async def texts() -> list[str]:
         async with asyncio.timeout(30):
             while True:  # a server before 23.8 deletes in the background
-                found = [entry.text for entry in (await _lines(store))[0]]
-                if "old" not in found:
+                found = [entry.text for entry in await all_lines(store)]
+                severe = [entry.text for entry in await all_lines(store, level="warning")]
+                if "old" not in found + severe:
+                    assert severe == [
+                        text for text in found if not text.startswith(("oth", "newer"))
+                    ]
                     return found
                 await asyncio.sleep(0.05)
 
@@ -306,7 +317,7 @@ async def test_a_page_of_long_lines_ends_early(store: SeriesStore) -> None:
     pages: list[int] = []
     after: str | None = None
     while not pages or after:
-        found, after = await _lines(store, after=after, limit=1_100)
+        found, after = await page(store, after=after, limit=1_100)
         pages.append(len(found))
     assert sum(pages) == 1_200
     assert len(pages) >= 2
@@ -314,7 +325,7 @@ async def test_a_page_of_long_lines_ends_early(store: SeriesStore) -> None:
 
 
 async def test_a_page_takes_as_long_however_many_lines_there_are(tmp_path: Path) -> None:
-    """First page, last page and one in the middle, of 20,000 lines and of a million."""
+    """First, last, one in the middle, one of a rare level, of 20,000 lines and of a million."""
     engine = Embedded(tmp_path / "series")
     store = SeriesStore(engine, ledger_id="x")
     await store.open()
@@ -323,24 +334,16 @@ async def test_a_page_takes_as_long_however_many_lines_there_are(tmp_path: Path)
         least = float("inf")
         for _ in range(5):
             started = time.perf_counter()
-            found, _ = await store.logs(
-                experiment_id=experiment_id,
-                trial_id=None,
-                rank=None,
-                level=None,
-                text=None,
-                since_ms=None,
-                until_ms=None,
-                **{"after": None, "limit": 500, **asked},  # type: ignore[arg-type]
-            )
+            found, _ = await page(store, experiment_id=experiment_id, limit=500, **asked)
             least = min(least, time.perf_counter() - started)
-            assert len(found) == 500
+            assert len(found) == (100 if "level" in asked else 500)
         return least
 
     fill = """INSERT INTO logs
         (experiment_id, time_ms, trial_id, sequence, line, origin, run, rank, stream, level, text)
         SELECT '{0}', intDiv(number, 10), concat('{0}.', toString(number % 4)),
-        intDiv(number, 1000), number % 1000, 'agent/a/b', 1, 0, 'stdout', 'info',
+        intDiv(number, 1000), number % 1000, 'agent/a/b', 1, 0, 'stdout',
+        multiIf(number % 10000 = 7, 'error', number % 20 = 3, 'warning', 'info'),
         concat('step ', toString(number)) FROM numbers({1})"""
     try:
         for name, lines in (("short", 20_000), ("long", 1_000_000)):
@@ -352,6 +355,8 @@ async def test_a_page_takes_as_long_however_many_lines_there_are(tmp_path: Path)
             "first": await spent("long"),
             "last": await spent("long", order="newest"),
             "middle": await spent("long", after=middle),
+            "rare": await spent("long", level="error"),
+            "rare from the end": await spent("long", level="error", order="newest"),
         }
     finally:
         await store.close()
@@ -363,7 +368,7 @@ async def test_a_line_delivered_again_is_one_line(store: SeriesStore) -> None:
     printed = logs([line("same", 7), line("same", 7)])
     store.absorb([record(printed, 0, sequence=3), record(printed, 1, sequence=3)])
     store.absorb([record(printed, 0, sequence=3)])
-    found, _ = await _lines(store)
+    found = await all_lines(store)
     assert [entry.text for entry in found] == ["same", "same"]
 
 
@@ -381,7 +386,7 @@ async def test_bad_requests_name_field_and_fix(
 ) -> None:
     """A level, cursor or limit that is none is refused with what would be right."""
     with pytest.raises(ValueError, match=message):
-        await _lines(store, **asked)  # type: ignore[arg-type]
+        await page(store, **asked)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="points is 0"):
         await store.curve(TRIAL, "training", "loss", 0)
 

@@ -28,6 +28,7 @@ _log = structlog.get_logger()
 _SETTINGS: Final = (
     "SET max_threads = 2, max_memory_usage = 1000000000, "
     "compile_expressions = 0, compile_aggregate_expressions = 0, "
+    "deduplicate_blocks_in_dependent_materialized_views = 1, "
     "output_format_json_quote_denormals = 1, output_format_json_quote_64bit_integers = 0"
 )
 SET_ASIDE: Final = "damaged"

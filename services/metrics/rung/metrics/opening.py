@@ -55,7 +55,7 @@ async def migrate_series(
         if dry_run:
             return await engine.run(plan)
         todo = await engine.run(migrate)
-        for table, kept in days.items():
+        for table, kept in ({"logs": None} | dict(days)).items():
             await engine.run(partial(retain, table=table, days=kept, now_ms=now_ms))
         return todo
     finally:

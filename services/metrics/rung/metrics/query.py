@@ -12,7 +12,7 @@ from rung.metrics.cursor import LineKey, read_cursor, write_cursor
 from rung.metrics.engine import Parameter, Tables
 from rung.metrics.literal import literal
 from rung.metrics.native import Column, texts
-from rung.metrics.schema import query
+from rung.metrics.schema import has_severe, log_tables, query
 
 Point = tuple[int, float, int]
 """Step, value (may be NaN or infinite), Unix time in milliseconds."""
@@ -28,6 +28,8 @@ LOG_LIMIT_MAX: Final = 100_000
 _FIRST_ROUND: Final = 1_000
 _PAGE_CHARACTERS: Final = 8 << 20
 """A page ends at the line that reaches this."""
+_SEVERE: Final = LEVELS["warning"]
+"""Lines from this level on are also in the table `severe`, sorted by level."""
 _COMPARISONS: Final = {"oldest": ">", "newest": "<"}
 _BEHIND: Final = (
     "({after_time_ms:Int64}, {after_trial_id:String}, {after_sequence:UInt64}, "
@@ -159,10 +161,11 @@ def _delete(tables: Tables, deleted: Sequence[LogsDeleted]) -> None:
             f"experiment_id = {literal(experiment_id)} AND time_ms < {before_ms} "
             f"AND trial_id IN ({', '.join(map(literal, sorted(set(names))))})"
         )
-        if tables.version >= _DELETES_AT_ONCE:
-            tables.execute(f"DELETE FROM logs WHERE {condition}")  # noqa: S608 - literals
-        else:
-            tables.execute(f"ALTER TABLE logs DELETE WHERE {condition}")
+        for table in log_tables(tables):
+            if tables.version >= _DELETES_AT_ONCE:
+                tables.execute(f"DELETE FROM {table} WHERE {condition}")  # noqa: S608 - literals
+            else:
+                tables.execute(f"ALTER TABLE {table} DELETE WHERE {condition}")
 
 
 def positions(tables: Tables) -> dict[tuple[str, int], int]:
@@ -276,12 +279,49 @@ def _log_rows(
 ) -> list[_LogRow]:
     """Return the next lines; one that was delivered twice may come twice, one after the other.
 
+    Severe levels are read one by one, each in the order of its table, and then merged: what a page
+    costs does not depend on how rare one of them is.
+    """
+    conditions, given = _conditions(asked, behind)
+    columns = ["experiment_id"] if "experiment" in given else []
+    choices = [("logs", conditions, columns)]
+    least = _severity(asked.level)
+    if least >= _SEVERE and has_severe(tables):
+        choices = [
+            ("severe", [f"level = '{name}'", *conditions], [*columns, "level"])
+            for name, severity in LEVELS.items()
+            if severity >= least
+        ]
+    elif asked.level is not None:
+        conditions.append("level >= {level:Int8}")
+        given["level"] = least
+    direction = " DESC" if asked.order == "newest" else ""
+    selected = ", ".join(_LogRow.__struct_fields__)
+
+    def ordered(prefix: Sequence[str]) -> str:
+        order = ", ".join(f"{name}{direction}" for name in (*prefix, *LineKey._fields))
+        return f"ORDER BY {order} LIMIT {{limit:UInt32}}"
+
+    parts = [
+        f"SELECT {selected} FROM {table} "  # noqa: S608 - parameters hold the input
+        f"WHERE {' AND '.join(wanted)} {ordered(prefix if columns else [])}"
+        for table, wanted, prefix in choices
+    ]
+    sql = parts[0]
+    if len(parts) > 1:
+        merged = " UNION ALL ".join(f"SELECT * FROM ({part})" for part in parts)  # noqa: S608
+        sql = f"SELECT {selected} FROM ({merged}) {ordered([])}"  # noqa: S608 - parameters, too
+    return tables.rows(sql, _LogRow, limit=limit, **given)
+
+
+def _conditions(asked: LogQuery, behind: LineKey | None) -> tuple[list[str], dict[str, Parameter]]:
+    """Return what lines must fulfil, besides their level, and the values in it.
+
     Only the conditions that are asked for are written, so that the engine sees which prefix of
     the table's key they fix, and what its indexes can tell.
     """
     experiment_id = asked.experiment_id or experiment_of(asked.trial_id or "")
-    newest_first = asked.order == "newest"
-    given: dict[str, Parameter] = {"limit": limit}
+    given: dict[str, Parameter] = {}
     conditions = ["time_ms >= {since:Int64}", "time_ms < {until:Int64}"]
     since = _INT64_MIN if asked.since_ms is None else asked.since_ms
     until = _INT64_MAX if asked.until_ms is None else asked.until_ms
@@ -294,9 +334,6 @@ def _log_rows(
     if asked.rank is not None:
         conditions.append("rank = {rank:Int64}")
         given["rank"] = asked.rank
-    if asked.level is not None:
-        conditions.append("level >= {level:Int8}")
-        given["level"] = _severity(asked.level)
     if asked.text:
         conditions.append("positionCaseInsensitiveUTF8(text, {text:String}) > 0")
         given["text"] = asked.text
@@ -307,17 +344,11 @@ def _log_rows(
         comparison = _COMPARISONS[asked.order]
         conditions.append(f"(time_ms, trial_id, sequence, line, origin) {comparison} {_BEHIND}")
         given |= {f"after_{name}": value for name, value in behind._asdict().items()}
-        if newest_first:
+        if asked.order == "newest":
             until = min(until, behind.time_ms + 1)
         else:
             since = max(since, behind.time_ms)
-    columns = ["experiment_id", *LineKey._fields] if experiment_id else list(LineKey._fields)
-    order = ", ".join(f"{name} DESC" if newest_first else name for name in columns)
-    sql = (
-        f"SELECT {', '.join(_LogRow.__struct_fields__)} FROM logs "  # noqa: S608 - parameters hold the input
-        f"WHERE {' AND '.join(conditions)} ORDER BY {order} LIMIT {{limit:UInt32}}"
-    )
-    return tables.rows(sql, _LogRow, since=since, until=until, **given)
+    return conditions, given | {"since": since, "until": until}
 
 
 def experiment_of(trial_id: str) -> str:

@@ -8,6 +8,7 @@ import re
 from typing import Final, NamedTuple
 
 from rung.metrics.engine import Tables
+from rung.metrics.schema import log_tables
 
 DAYS_MAX: Final = 36_500
 TABLES: Final = ("metrics", "logs")
@@ -54,12 +55,14 @@ def retain(tables: Tables, table: str, days: int | None, *, now_ms: int) -> bool
         Whether ClickHouse goes on by itself; if not, this has to be called again and again.
     """
     assert table in TABLES, table
-    if tables.version >= KNOWS_TTL:
-        _set_ttl(tables, table, days)
-        return True
-    if days:
-        _delete(tables, table, before_ms=now_ms - days * _DAY_MS)
-    return not days
+    if tables.version < KNOWS_TTL:
+        if days:
+            _delete(tables, table, before_ms=now_ms - days * _DAY_MS)
+        return not days
+    kept = days_kept(tables, table) if days is None else days
+    for each in log_tables(tables) if table == "logs" else [table]:
+        _set_ttl(tables, each, kept)
+    return True
 
 
 def days_kept(tables: Tables, table: str) -> int:
@@ -74,10 +77,9 @@ def _definition(tables: Tables, table: str) -> str:
     return definition.text
 
 
-def _set_ttl(tables: Tables, table: str, days: int | None) -> None:
+def _set_ttl(tables: Tables, table: str, days: int) -> None:
     kept = days_kept(tables, table)
-    days = kept if days is None else days
-    if table == "logs":
+    if table != "metrics":
         if days == kept and "keep_days * " in _definition(tables, table):
             return
         most = days * _DAY_S or _FOR_EVER_S

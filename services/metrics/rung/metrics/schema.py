@@ -82,6 +82,16 @@ def statements(text: str) -> Iterator[str]:
             yield statement.strip()
 
 
+def has_severe(tables: Tables) -> bool:
+    """Return whether severe lines are in a table of their own: not on a server before 20.12."""
+    return tables.rows(query("has_severe"), _Number)[0].number > 0
+
+
+def log_tables(tables: Tables) -> list[str]:
+    """Return the tables that hold printed lines."""
+    return ["logs", "severe"] if has_severe(tables) else ["logs"]
+
+
 def prepare(tables: Tables, *, ledger_id: str, read_only: bool, migrates: bool) -> None:
     """Make sure that the tables can be used, see `rung.metrics.open_series`.
 

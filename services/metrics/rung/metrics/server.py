@@ -30,6 +30,7 @@ _CONNECTIONS: Final = 4
 _CONNECT_S_MAX: Final = 5.0
 _PING_S_MAX: Final = 5.0
 _SAYS_ASYNC_INSERT: Final = (21, 11)
+_SAYS_VIEWS: Final = (20, 12)
 _REFUSED_USER: Final = frozenset({192, 193, 194, 516})
 _REFUSED_RIGHT: Final = frozenset({164, 291, 497})
 _UNKNOWN_DATABASE: Final = 81
@@ -155,6 +156,8 @@ class _Connection:
         names = ", ".join(column.name for column in columns)
         # Acknowledged has to mean stored, whatever the user's profile on the server says.
         says = {"async_insert": 0} if self.version >= _SAYS_ASYNC_INSERT else {}
+        if self.version >= _SAYS_VIEWS:  # else a batch that is written again misses the view
+            says["deduplicate_blocks_in_dependent_materialized_views"] = 1
         self._ask(
             f"INSERT INTO {table} ({names}) VALUES",
             self._always | says | {"strings_as_bytes": True},

@@ -1,0 +1,35 @@
+"""Printed lines, as readers of a store get them."""
+
+from typing import Any
+
+from metrics.report import EXPERIMENT
+from rung.metrics import LogEntry, SeriesStore
+
+_EVERYTHING: dict[str, Any] = {
+    "experiment_id": None,
+    "trial_id": None,
+    "rank": None,
+    "level": None,
+    "text": None,
+    "since_ms": None,
+    "until_ms": None,
+    "after": None,
+    "limit": 50_000,
+}
+
+
+async def page(store: SeriesStore, **asked: Any) -> tuple[list[LogEntry], str | None]:
+    """Return a page of lines, and where the next begins.
+
+    It is of `EXPERIMENT`, if no trial and no experiment is named.
+    """
+    if not asked.get("trial_id"):
+        asked = {"experiment_id": EXPERIMENT} | asked
+    return await store.logs(**_EVERYTHING | asked)
+
+
+async def all_lines(store: SeriesStore, **asked: Any) -> list[LogEntry]:
+    """Return all lines that are asked for."""
+    found, after = await page(store, **asked)
+    assert after is None
+    return found
