@@ -209,3 +209,51 @@ async def test_kills_while_it_is_rebuilt_lose_nothing(tmp_path: Path) -> None:
         await _until(_all(store, 1_000))
     await ledger.close()
     assert len(_aside(folder)) == 1
+
+
+async def test_a_service_of_its_own_rebuilds_its_folder(tmp_path: Path) -> None:
+    """`rung service metrics --series FOLDER` does as `rung up`; SIGTERM ends it in good order."""
+    folder = tmp_path / "series"
+    folder.write_text("no folder")
+    ledger = await SqliteLedger.open(tmp_path / "ledger", partitions=1)
+    await _report(ledger, 4)  # type: ignore[arg-type]
+    end = {("metrics", 0): 4, ("logs", 0): 4}
+    serving = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "rung.metrics", "--flush-seconds", "0.01"),
+        *("--ledger", str(tmp_path / "ledger"), "--series", str(folder)),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert serving.stderr
+    try:
+        async with asyncio.timeout(60):
+            while b"set aside" not in (said := await serving.stderr.readline()):
+                assert said, "it ended"
+            while not (folder / "status").exists():  # noqa: ASYNC110 - another process makes it
+                await asyncio.sleep(0.01)
+    finally:
+        serving.terminate()
+        await serving.communicate()
+    assert serving.returncode == 0
+    (aside,) = _aside(folder)
+    assert aside.is_file()
+    store = SeriesStore(folder, ledger_id=ledger.id)
+    assert set(await store.positions()) <= set(end)
+    await store.close()
+    await ledger.close()
+
+
+async def test_without_migrating_a_folder_is_left_alone(tmp_path: Path) -> None:
+    """Who may make no tables cannot rebuild: the process ends and says why."""
+    folder = tmp_path / "series"
+    folder.write_text("no folder")
+    ledger = await SqliteLedger.open(tmp_path / "ledger", partitions=1)
+    await ledger.close()
+    serving = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "rung.metrics", "--no-migrate"),
+        *("--ledger", str(tmp_path / "ledger"), "--series", str(folder)),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, said = await serving.communicate()
+    assert serving.returncode == 1
+    assert b"it is no folder" in said
+    assert _aside(folder) == []

@@ -7,14 +7,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import structlog
 
+from ledger.sealed import seal
 from metrics.lines import all_lines
 from metrics.report import EXPERIMENT, draft, line, logs, metrics, record, row
-from rung.events import LedgerUnavailable, decode
+from rung.events import LedgerUnavailable, decode, topic
 from rung.events.metric import MessageRejected
 from rung.host import measure
 from rung.ledger import Draft
 from rung.ledger.memory import MemoryLedger
+from rung.ledger.seals import SealKey
 from rung.metrics import (
     SeriesDamaged,
     SeriesError,
@@ -24,6 +27,7 @@ from rung.metrics import (
     serve,
 )
 from rung.metrics.embedded import Embedded
+from rung.metrics.trimming import remove
 
 TRIAL = f"{EXPERIMENT}.0"
 QUICK = Settings(flush_seconds=0.01)
@@ -252,6 +256,53 @@ async def test_what_the_ledger_dropped_is_not_waited_for(store: SeriesStore) -> 
         await _until(lambda: _caught_up(ledger, store))
         curve = await store.curve(TRIAL, "training", "loss", 20)
     assert [step for step, _, _ in curve] == [7, 8, 9, 10]
+
+
+async def _said(ledger: MemoryLedger, store: SeriesStore) -> list[tuple[str, str, int]]:
+    """Serve until all is stored; return the level, the message and the number that was said."""
+    with structlog.testing.capture_logs() as logged:
+        async with _serving(ledger, store):
+            await _until(lambda: _caught_up(ledger, store))
+    return [
+        (each["log_level"], each["event"], each.get("count", each.get("lost")))
+        for each in logged
+        if each.get("topic") == "logs"
+    ]
+
+
+async def test_what_was_trimmed_on_purpose_is_no_loss(tmp_path: Path) -> None:
+    """Of what the ledger has no more, that is told apart which retention put on record."""
+    ledger = MemoryLedger(partitions=1, ledger_id="ledger-1")
+    key = SealKey.generate()
+    store = SeriesStore(tmp_path / "first", ledger_id="ledger-1")
+    for number in range(1, 9):
+        await ledger.append([draft(logs([line("x", number)]), number)])
+    await seal(ledger, key, records=2)
+    assert await remove(ledger, 0, 4, key) == 4
+
+    rebuilt = SeriesStore(tmp_path / "rebuilt", ledger_id="ledger-1")
+    removed = "old records were removed by retention, as is on record"
+    assert await _said(ledger, rebuilt) == [("info", removed, 4)]
+    await rebuilt.close()
+
+    store.absorb([record(logs([line("x", 1)]), 0)])
+    await store.flush()
+    await ledger.trim(topic.LOGS, 0, 6)
+    assert await _said(ledger, store) == [
+        ("info", removed, 3),
+        (
+            "error",
+            "reports are gone: the ledger keeps them for less time than nobody stored them",
+            2,
+        ),
+    ]
+    await store.close()
+
+    new = SeriesStore(tmp_path / "new", ledger_id="ledger-1")
+    begins = "the series begin where the ledger does: it has no older records"
+    assert await _said(ledger, new) == [("info", removed, 4), ("warning", begins, 2)]
+    assert await new.positions() == {("logs", 0): 8}
+    await new.close()
 
 
 class _Dumb(MemoryLedger):

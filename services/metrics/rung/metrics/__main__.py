@@ -8,6 +8,7 @@ from rung.host.launch import Opened, Place, checked, launch, placed
 from rung.host.vital import VITALS
 from rung.metrics.config import Settings
 from rung.metrics.opening import open_series
+from rung.metrics.recovery import Recovery
 from rung.metrics.service import NAME, TOPICS, serve
 
 
@@ -46,7 +47,10 @@ def main(*, place: Place, series: str, migrate: bool, **settings: Any) -> None:
         store = checked(open_series, place=series, ledger_id=opened.ledger.id, migrates=migrate)
         try:
             with VITALS.check("series", store.unready):
-                await serve(opened.ledger, store, chosen, share=opened.share)
+                if store.rebuilds:
+                    await Recovery(opened.ledger, store, chosen, share=opened.share).run()
+                else:
+                    await serve(opened.ledger, store, chosen, share=opened.share)
         finally:
             await store.close()
 

@@ -16,6 +16,7 @@ from typing import Final
 import structlog
 
 from rung.events import LedgerError
+from rung.host.share import Share
 from rung.ledger import Ledger
 from rung.ledger.seals import SealKey
 from rung.metrics.config import Settings
@@ -35,12 +36,13 @@ _log = structlog.get_logger()
 class Recovery:
     """Serves a series store, and rebuilds it where it must."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what `serve` takes, and a clock
         self,
         ledger: Ledger,
         store: SeriesStore,
         settings: Settings | None = None,
         *,
+        share: Share | None = None,
         key: SealKey | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -48,14 +50,16 @@ class Recovery:
 
         Args:
             ledger: which the series derive from.
-            store: in a folder of this machine; the caller closes it.
+            store: in a folder of this machine, that makes its tables; the caller closes it.
             settings: of the service; their defaults if not given.
+            share: as `serve` takes it.
             key: as `serve` takes it.
             clock: in seconds, from any beginning.
         """
         self._ledger = ledger
         self._store = store
         self._settings = settings
+        self._share = share
         self._key = key
         self._clock = clock
         self._renamed: deque[float] = deque()
@@ -85,7 +89,7 @@ class Recovery:
     async def _serve(self) -> SeriesError:
         """Serve until the series fail, for the service or for a reader; return why."""
         serving = asyncio.create_task(
-            serve(self._ledger, self._store, self._settings, key=self._key)
+            serve(self._ledger, self._store, self._settings, share=self._share, key=self._key)
         )
         damaged = asyncio.create_task(self._store.damaged())
         opened = asyncio.create_task(self._opened())

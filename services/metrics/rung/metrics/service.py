@@ -29,7 +29,7 @@ from rung.metrics.config import Settings
 from rung.metrics.errors import SeriesDamaged, SeriesUnavailable
 from rung.metrics.log_quota import keep_within
 from rung.metrics.store import SeriesStore
-from rung.metrics.trimming import keep_trimmed
+from rung.metrics.trimming import keep_trimmed, removed_on_record
 
 NAME: Final = "metrics"
 TOPICS: Final = (topic.METRICS, topic.LOGS)
@@ -132,12 +132,7 @@ async def _keep(  # noqa: PLR0913, PLR0917 - what all partitions share, and whic
         )
     first = await patiently(partial(ledger.start, name, partition))
     if start < first:
-        _log.error(
-            "reports are gone: the ledger keeps them for less time than nobody stored them",
-            topic=name,
-            partition=partition,
-            lost=first - start,
-        )
+        await _say_what_is_gone(ledger, name, partition, range(start, first))
     follower = _Follower(ledger, intake, name, partition, max(start, first))
     limiting: list[asyncio.Task[None]] = []
     if name == topic.LOGS:
@@ -153,6 +148,25 @@ async def _keep(  # noqa: PLR0913, PLR0917 - what all partitions share, and whic
         for task in limiting:
             task.cancel()
         await asyncio.gather(*limiting, return_exceptions=True)
+
+
+async def _say_what_is_gone(ledger: Ledger, name: str, partition: int, gone: range) -> None:
+    """Log which records the series never had and the ledger has no more, and whether by intent."""
+    kept = await patiently(partial(removed_on_record, ledger, name, partition))
+    told = _log.bind(topic=name, partition=partition)
+    if on_purpose := gone[: max(0, kept - gone.start)]:
+        told.info("old records were removed by retention, as is on record", count=len(on_purpose))
+    if not (lost := gone[len(on_purpose) :]):
+        return
+    if gone.start == 0:  # new series, or ones that are rebuilt: what earlier ones had is not known
+        told.warning(
+            "the series begin where the ledger does: it has no older records", count=len(lost)
+        )
+    else:
+        told.error(
+            "reports are gone: the ledger keeps them for less time than nobody stored them",
+            lost=len(lost),
+        )
 
 
 async def _retain(store: SeriesStore, settings: Settings) -> None:

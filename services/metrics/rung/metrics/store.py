@@ -61,6 +61,7 @@ class SeriesStore:
         """
         self._engine: Final = Embedded(place) if isinstance(place, Path) else place
         self._read_only: Final = read_only
+        self._migrates: Final = migrates
         self._prepare: Final = partial(
             prepare, ledger_id=ledger_id, read_only=read_only, migrates=migrates
         )
@@ -87,6 +88,14 @@ class SeriesStore:
     def remedy(self) -> str:
         """What to do when its contents cannot be used."""
         return self._engine.remedy
+
+    @property
+    def rebuilds(self) -> bool:
+        """Whether a folder that cannot be used may be set aside, and made anew.
+
+        A database of a server is its operator's, and tables that others make cannot be made here.
+        """
+        return isinstance(self._engine, Embedded) and self._migrates and not self._read_only
 
     @property
     def absorbed_bytes(self) -> int:
@@ -201,6 +210,7 @@ class SeriesStore:
             SeriesDamaged: it cannot be renamed.
         """
         assert isinstance(self._engine, Embedded), "a database of a server is its operator's"
+        assert self.rebuilds, "there would be no tables in the empty one"
         async with self._cutting, self._writing, self._opening:
             self._generation += 1
             self.opened.clear()

@@ -14,9 +14,10 @@ import structlog
 
 from rung.events import LedgerError, UndecodableEvent, decode, topic
 from rung.events.metric import LogsDropped, LogsPrinted
+from rung.events.seal import PartitionTrimmed
 from rung.host import now
 from rung.ledger import Ledger, Record
-from rung.ledger.seals import SealKey, record_trim
+from rung.ledger.seals import SealKey, record_trim, seals_partition
 from rung.metrics.errors import SeriesError
 from rung.metrics.store import SeriesStore
 
@@ -73,6 +74,29 @@ async def expired(
                 return record.position
             position = record.position + 1
     return position
+
+
+async def removed_on_record(ledger: Ledger, name: str, partition: int) -> int:
+    """Return the first position that retention kept of a partition, as the ledger says; 0: all.
+
+    What brokers removed, or what was removed from a ledger without seals, is not on record. Whose
+    key signed the record is not asked: it is for verification to judge.
+    """
+    where = seals_partition(ledger, name, partition)
+    position = first = 0
+    while records := await ledger.read(topic.SEALS, where, position, _BATCH):
+        position = records[-1].position + 1
+        for record in records:
+            try:
+                data = decode(record.value).data
+            except UndecodableEvent:
+                continue
+            if isinstance(data, PartitionTrimmed) and (data.topic, data.partition) == (
+                name,
+                partition,
+            ):
+                first = max(first, data.first)
+    return first
 
 
 async def remove(ledger: Ledger, partition: int, position: int, key: SealKey | None) -> int:
