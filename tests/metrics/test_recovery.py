@@ -1,7 +1,9 @@
 """Series that cannot be used are set aside and rebuilt; what they derive from goes on."""
 
 import asyncio
+import re
 import sys
+import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ from rung.ledger import SqliteLedger
 from rung.ledger.memory import MemoryLedger
 from rung.metrics import SeriesDamaged, SeriesStore, Settings, recovery
 from rung.metrics.recovery import Recovery
+from servers.process import free_port
 
 TRIAL = f"{EXPERIMENT}.0"
 QUICK = Settings(flush_seconds=0.01)
@@ -217,10 +220,10 @@ async def test_a_service_of_its_own_rebuilds_its_folder(tmp_path: Path) -> None:
     folder.write_text("no folder")
     ledger = await SqliteLedger.open(tmp_path / "ledger", partitions=1)
     await _report(ledger, 4)  # type: ignore[arg-type]
-    end = {("metrics", 0): 4, ("logs", 0): 4}
+    probe = f"127.0.0.1:{free_port()}"
     serving = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "rung.metrics", "--flush-seconds", "0.01"),
-        *("--ledger", str(tmp_path / "ledger"), "--series", str(folder)),
+        *("--ledger", str(tmp_path / "ledger"), "--series", str(folder), "--probe", probe),
         stderr=asyncio.subprocess.PIPE,
     )
     assert serving.stderr
@@ -228,8 +231,10 @@ async def test_a_service_of_its_own_rebuilds_its_folder(tmp_path: Path) -> None:
         async with asyncio.timeout(60):
             while b"set aside" not in (said := await serving.stderr.readline()):
                 assert said, "it ended"
-            while not (folder / "status").exists():  # noqa: ASYNC110 - another process makes it
+            stored = 0
+            while stored < 80:  # 40 reports and 40 lines
                 await asyncio.sleep(0.01)
+                stored = await asyncio.to_thread(_rows_stored, probe)
     finally:
         serving.terminate()
         await serving.communicate()
@@ -237,9 +242,17 @@ async def test_a_service_of_its_own_rebuilds_its_folder(tmp_path: Path) -> None:
     (aside,) = _aside(folder)
     assert aside.is_file()
     store = SeriesStore(folder, ledger_id=ledger.id)
-    assert set(await store.positions()) <= set(end)
+    assert await _all(store, 40)()
     await store.close()
     await ledger.close()
+
+
+def _rows_stored(probe: str) -> int:
+    """Return how many rows a process says that it stored."""
+    with urllib.request.urlopen(f"http://{probe}/metrics") as answer:
+        text = answer.read().decode()
+    found = re.findall(r"^rung_series_rows_total\{.*\} (\d+)", text, re.MULTILINE)
+    return sum(map(int, found))
 
 
 async def test_without_migrating_a_folder_is_left_alone(tmp_path: Path) -> None:

@@ -386,7 +386,7 @@ async def test_bad_requests_name_field_and_fix(
 ) -> None:
     """A level, cursor or limit that is none is refused with what would be right."""
     with pytest.raises(ValueError, match=message):
-        await page(store, **asked)  # type: ignore[arg-type]
+        await page(store, **asked)
     with pytest.raises(ValueError, match="points is 0"):
         await store.curve(TRIAL, "training", "loss", 0)
 
