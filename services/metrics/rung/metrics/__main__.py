@@ -8,8 +8,8 @@ from rung.host.launch import Opened, Place, checked, launch, placed
 from rung.host.vital import VITALS
 from rung.metrics.config import Settings
 from rung.metrics.opening import open_series
-from rung.metrics.recovery import Recovery
-from rung.metrics.service import NAME, TOPICS, serve
+from rung.metrics.recovery import keep_series
+from rung.metrics.service import NAME, TOPICS
 
 
 @click.command(context_settings={"auto_envvar_prefix": "RUNG_METRICS", "show_default": True})
@@ -47,10 +47,7 @@ def main(*, place: Place, series: str, migrate: bool, **settings: Any) -> None:
         store = checked(open_series, place=series, ledger_id=opened.ledger.id, migrates=migrate)
         try:
             with VITALS.check("series", store.unready):
-                if store.rebuilds:
-                    await Recovery(opened.ledger, store, chosen, share=opened.share).run()
-                else:
-                    await serve(opened.ledger, store, chosen, share=opened.share)
+                await keep_series(opened.ledger, store, chosen, share=opened.share)
         finally:
             await store.close()
 

@@ -33,6 +33,21 @@ _WAIT_S_MAX: Final = 300.0
 _log = structlog.get_logger()
 
 
+async def keep_series(
+    ledger: Ledger, store: SeriesStore, settings: Settings, *, share: Share
+) -> None:
+    """Keep a store up to date with the ledger until cancelled; a folder is rebuilt where it must.
+
+    Raises:
+        SeriesError: the store cannot be used, and is not this process's to rebuild.
+        LedgerError: the ledger cannot be used, and will not be by waiting.
+    """
+    if store.rebuilds:
+        await Recovery(ledger, store, settings, share=share).run()
+    else:
+        await serve(ledger, store, settings, share=share)
+
+
 class Recovery:
     """Serves a series store, and rebuilds it where it must."""
 
