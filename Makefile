@@ -45,7 +45,7 @@ check: $(DEV)
 	PYTHONPATH=$(ROOTS) $(BIN)/lint-imports
 	$(BIN)/python deploy/advisories.py constraints.txt $(VENV)/.advisories
 
-# Pure parts and single services, in less than three minutes. Folders that are other lanes' as a
+# Pure parts and single services, in about three minutes. Folders that are other lanes' as a
 # whole are not even imported; test_layout.py checks that they are.
 OTHER_LANES := attacks e2e keras lightning sim tensorflow_loop transformers
 test-fast: $(DEV) $(DEPLOYING) $(CLICKHOUSE)
