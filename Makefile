@@ -45,9 +45,12 @@ check: $(DEV)
 	PYTHONPATH=$(ROOTS) $(BIN)/lint-imports
 	$(BIN)/python deploy/advisories.py constraints.txt $(VENV)/.advisories
 
-# Pure parts and single services, in about three minutes.
+# Pure parts and single services, in about three minutes. Folders that are other lanes' as a
+# whole are not even imported; test_layout.py checks that they are.
+OTHER_LANES := attacks e2e keras lightning sim tensorflow_loop transformers
 test-fast: $(DEV) $(DEPLOYING) $(CLICKHOUSE)
-	$(BIN)/pytest -m "not e2e and not ledger and not sim and not attacks and not cluster and not horovod" -n 2
+	$(BIN)/pytest -m "not e2e and not ledger and not sim and not attacks and not cluster and not horovod" \
+	  -n 2 $(OTHER_LANES:%=--ignore tests/%)
 
 # The ledger's adapters against one conformance suite; all that can be altered in a sealed ledger.
 test-ledger: $(DEV) $(KAFKA)

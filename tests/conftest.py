@@ -1,5 +1,6 @@
 """What holds for all tests."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -16,6 +17,10 @@ from hypothesis import HealthCheck, settings
 
 from servers.seaweed import Seaweed
 
+# What is collected stays until the end: to look through it for garbage again and again, while it
+# grows and in each test, would be a tenth of the time of all.
+gc.disable()
+
 # How long an example takes depends on what else the machine does: never a reason to fail.
 settings.register_profile(
     "rung", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
@@ -29,6 +34,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # TensorBoard then reads and writes by its own code: where TensorFlow is installed it would import
 # that, whose LLVM and the one that torch compiles with end a process which has both.
 sys.modules.setdefault("tensorboard.compat.notf", ModuleType("tensorboard.compat.notf"))
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage from now on, among what the tests make."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

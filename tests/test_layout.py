@@ -1,5 +1,7 @@
 """The tree: what a newcomer may rely on when looking for something."""
 
+import ast
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -83,3 +85,37 @@ def test_no_module_is_a_drawer() -> None:
     ]
 
     assert found == []
+
+
+def test_what_the_fast_lane_leaves_out_belongs_to_other_lanes() -> None:
+    """A test without a mark in a folder that it does not look into would be run by no lane."""
+    makefile, tests = (_ROOT / "Makefile").read_text(), _ROOT / "tests"
+    (named,) = re.findall(r"^OTHER_LANES := (.*)$", makefile, re.MULTILINE)
+    files = [file for name in named.split() for file in (tests / name).glob("**/test_*.py")]
+    assert len(files) > 30
+    unmarked = [
+        f"{file.parent.name}/{file.name}: {test.name}"
+        for file in files
+        for tree in [ast.parse(file.read_text())]
+        if not any(map(_marks_all, tree.body))
+        for test in tree.body
+        if isinstance(test, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        if test.name.lower().startswith("test")
+        if not any(map(_is_of_a_lane, test.decorator_list))
+    ]
+    assert unmarked == []
+
+
+_LANES = ("e2e", "sim", "attacks", "cluster", "horovod")
+
+
+def _marks_all(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Assign)
+        and ast.unparse(statement.targets[0]) == "pytestmark"
+        and _is_of_a_lane(statement.value)
+    )
+
+
+def _is_of_a_lane(mark: ast.expr) -> bool:
+    return any(f"pytest.mark.{lane}" in ast.unparse(mark) for lane in _LANES)

@@ -249,6 +249,7 @@ def _process(rig: Rig, *options: str, **more: object) -> Iterator[subprocess.Pop
         process.wait()
 
 
+@pytest.mark.e2e
 async def test_killed_agent(node: Rig) -> None:
     """SIGKILL to the agent ends its trials; the next life joins anew and loses no report."""
     code = node.code(train=SPEAK + "hello()\nreport('validation', 1, loss=1.0)\n" + FOREVER)
@@ -276,6 +277,7 @@ async def test_killed_agent(node: Rig) -> None:
     assert abs(marks[0].time_ms / 1000 - died_s) < 60
 
 
+@pytest.mark.e2e
 async def test_leftovers_of_a_killed_tree(node: Rig) -> None:
     """Daemons that survived agent and warm parent are killed by the next agent."""
     script = (

@@ -336,6 +336,7 @@ def test_user_ids_are_used_in_turn() -> None:
     assert isolation.user_of("d") == 8
 
 
+@pytest.mark.e2e
 def test_as_a_user_without_rights() -> None:
     """The same holds where the agent is an ordinary user."""
     if os.geteuid() != 0:

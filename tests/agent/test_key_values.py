@@ -12,7 +12,7 @@ from rung.agent.network import ReservedPort
 @pytest.fixture
 async def url() -> AsyncIterator[str]:
     """Give the address of a server."""
-    port = ReservedPort("127.0.0.1")
+    port = ReservedPort()
     server = KeyValues()
     await server.open("127.0.0.1", port.number)
     yield f"http://127.0.0.1:{port.number}"

@@ -67,7 +67,7 @@ async def test_what_is_expected_is_kept(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_ranks_of_one_agent_meet_on_the_loopback() -> None:
     """Nobody else needs to know; each run has a key of its own."""
-    ports = Ports(3, loopback=True)
+    ports = Ports(3)
     found, other = alone(ports), alone(ports)
     assert found.chief == f"127.0.0.1:{ports.numbers[0]}"
     assert len(set(ports.numbers)) == 4

@@ -1,7 +1,9 @@
 """This machine on the network."""
 
+import contextlib
 import ipaddress
 import socket
+from collections.abc import Iterator
 
 import pytest
 
@@ -54,20 +56,40 @@ def test_an_interface_that_is_not_there_is_refused(name: str) -> None:
         address_of(name)
 
 
-def test_a_reserved_port_is_given_to_nobody_else() -> None:
-    """Who asks for any port never gets it; who asks for it can listen at it."""
-    reserved = ReservedPort("127.0.0.1")
-    others = []
-    for _ in range(500):
-        other = socket.socket()
-        other.bind(("127.0.0.1", 0))
-        others.append(other)
-    assert reserved.number not in {other.getsockname()[1] for other in others}
-    for host in ("127.0.0.1", ""):
-        with socket.socket() as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((host, reserved.number))
-            listener.listen()
-    for other in others:
-        other.close()
-    reserved.close()
+EVERYWHERE = [("127.0.0.1", socket.AF_INET), ("", socket.AF_INET)] + [
+    (host, socket.AF_INET6) for host in ("::1", "::") if socket.has_dualstack_ipv6()
+]
+
+
+@pytest.fixture
+def reserved() -> Iterator[ReservedPort]:
+    """Give a port that is reserved."""
+    with contextlib.closing(ReservedPort()) as port:
+        yield port
+
+
+@pytest.mark.parametrize(("host", "family"), [*EVERYWHERE, ("127.0.0.2", socket.AF_INET)])
+def test_a_reserved_port_is_free_at_no_address(
+    reserved: ReservedPort, host: str, family: socket.AddressFamily
+) -> None:
+    """The system assigns it at none: not where the ranks meet, nor where somebody else listens."""
+    with socket.socket(family) as other, pytest.raises(OSError, match="in use"):
+        other.bind((host, reserved.number))
+
+
+@pytest.mark.parametrize(("host", "family"), EVERYWHERE)
+def test_a_reserved_port_can_be_listened_at(
+    reserved: ReservedPort, host: str, family: socket.AddressFamily
+) -> None:
+    """Whoever binds it and allows its address to be reused gets it, at one address or at all."""
+    with socket.socket(family) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, reserved.number))
+        listener.listen()
+
+
+def test_a_reserved_port_is_the_source_of_no_connection(reserved: ReservedPort) -> None:
+    """A connection from an address of the machine would keep the ranks from listening at all."""
+    source = ("127.0.0.2", reserved.number)
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(OSError, match="in use"):
+        socket.create_connection(server.getsockname(), source_address=source)

@@ -87,6 +87,7 @@ async def test_all_ranks_files_are_one_checkpoint(pair: Pair, tmp_path: Path) ->
         await eventually(is_empty(rig.folder / "agent" / "staged"))
 
 
+@pytest.mark.e2e
 async def test_a_rank_killed_between_the_parts_leaves_no_checkpoint(
     pair: Pair, tmp_path: Path
 ) -> None:

@@ -312,6 +312,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.e2e
 async def test_killed_while_writing(tmp_path: Path) -> None:
     """What the spool called durable survives SIGKILL at any moment, in order, without gaps."""
     path = tmp_path / "spool.db"

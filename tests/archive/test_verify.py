@@ -198,8 +198,8 @@ async def test_strange_objects(store: FolderStore, ledger: MemoryLedger) -> None
 
 
 async def test_memory_does_not_grow_with_the_archive(tmp_path: Path) -> None:
-    """An archive of 200,000 records is verified and read in the memory of a few segments."""
-    count = 200_000
+    """An archive of 100,000 records is verified and read in the memory of a few segments."""
+    count = 100_000
     store = FolderStore(tmp_path)
     place = Place("long", topic.METRICS, 0, 1)
     previous: str | None = None

@@ -18,6 +18,8 @@ from cli.conftest import Rung
 from rung.events import TOPICS
 from rung.ledger import SqliteLedger
 
+pytestmark = pytest.mark.e2e
+
 KILLER: Final = Path(__file__).with_name("import_killer.py")
 ROOTS: Final = os.pathsep.join(path for path in sys.path if path)
 BESIDE: Final = "imports"

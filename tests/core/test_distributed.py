@@ -1,6 +1,5 @@
 """`ctx.distributed`: what the ranks of a run have in common."""
 
-import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,17 +13,9 @@ from rung.core.distributed import DistributedContext, Place, place_from
 from rung.core.goal import Goal
 from rung.core.preempt import PreemptContext
 from rung.core.protocol import Acknowledged
+from servers.process import free_port
 
 Managed = Callable[..., tuple[AgentEnd, core.Context]]
-
-
-def free_port() -> int:
-    """Return a port that is free."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def ranked(places: list[Place], work: Callable[[DistributedContext], Any]) -> list[Any]:

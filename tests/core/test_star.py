@@ -1,7 +1,6 @@
 """The sockets between ranks: who is let in, who is told what."""
 
 import os
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ import pytest
 
 from rung.core import star
 from rung.core.star import Hub, RanksApart, Spoke
+from servers.process import free_port
 
 KEY = "key"
 Meet = Callable[[int], list[Any]]
@@ -26,10 +26,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def address() -> tuple[str, int]:
     """An address that is free."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("127.0.0.1", 0))
-        return "127.0.0.1", probe.getsockname()[1]
+    return "127.0.0.1", free_port()
 
 
 @pytest.fixture

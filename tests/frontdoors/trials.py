@@ -75,7 +75,7 @@ class Runs:
         if length is not None:
             changes["length"] = length
         self.agent.spec = msgspec.structs.replace(self.agent.spec, **changes)
-        with contextlib.closing(Ports(slots, loopback=True)) as ports:
+        with contextlib.closing(Ports(slots)) as ports:
             own = environments(self.agent.spec.config, ports, slots)
             full = {
                 "environments": [self.agent.environment | each for each in own],

@@ -19,12 +19,7 @@ from rung.host.observed_ledger import ObservedLedger
 from rung.host.probe import ProbeRefused, probe
 from rung.host.vital import Vitals
 from rung.ledger import MemoryLedger, SqliteLedger
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+from servers.process import free_port
 
 
 @pytest.fixture
@@ -37,7 +32,7 @@ def vitals(monkeypatch: pytest.MonkeyPatch) -> Vitals:
 @pytest.fixture
 async def url(vitals: Vitals) -> AsyncIterator[str]:
     """Where this test's process is probed."""
-    address = f"127.0.0.1:{_free_port()}"
+    address = f"127.0.0.1:{free_port()}"
     async with probe(address, service="searcher", vitals=vitals, stalled_after_s=60):
         yield f"http://{address}"
 
@@ -90,7 +85,7 @@ async def test_metrics_are_told(url: str, vitals: Vitals) -> None:
 
 async def test_an_event_loop_that_stands_still_is_found_out(vitals: Vitals) -> None:
     """A blocked loop cannot answer; its probe does, and says where it is blocked."""
-    port = _free_port()
+    port = free_port()
     here, there = socket.socketpair()
 
     def ask() -> tuple[int, dict[str, Any]]:

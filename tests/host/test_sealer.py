@@ -21,6 +21,7 @@ KEY = SealKey.generate()
 TESTS = Path(__file__).parents[1]
 
 
+@pytest.mark.e2e
 async def test_killed_at_any_moment(tmp_path: Path) -> None:
     """SIGKILL at random moments: each time the record verifies, and sealing goes on from it."""
     seed = random.randrange(1 << 32)  # noqa: S311 - a moment, not a secret

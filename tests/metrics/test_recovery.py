@@ -192,6 +192,7 @@ async def test_what_breaks_again_and_again_is_left_alone(
     assert len(_aside(folder)) == recovery._SET_ASIDE_MAX
 
 
+@pytest.mark.e2e
 async def test_kills_while_it_is_rebuilt_lose_nothing(tmp_path: Path) -> None:
     """At whatever moment: the last one finds whole series, or none, and rebuilds the rest."""
     folder = tmp_path / "series"

@@ -103,9 +103,8 @@ class Introductions:
 class Ports:
     """The ports of one agent's part of a run, kept free until it is over."""
 
-    def __init__(self, ranks: int, *, loopback: bool) -> None:
-        host = LOOPBACK if loopback else ""
-        self._reserved = [ReservedPort(host) for _ in range(1 + ranks)]
+    def __init__(self, ranks: int) -> None:
+        self._reserved = [ReservedPort() for _ in range(1 + ranks)]
         self.numbers: Final = [port.number for port in self._reserved]
 
     def close(self) -> None:

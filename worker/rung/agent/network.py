@@ -72,22 +72,22 @@ def _address_of_interface(interface: str) -> str:
 
 
 class ReservedPort:
-    """A port that the system gives to nobody who asks for any, as long as this is open.
+    """A port that the system assigns to no other socket as long as this is open.
 
-    It is bound but does not listen; so a process that asks for this very port and allows its
-    address to be reused, as all that listen do, gets it.
+    It is bound but does not listen; so a process that binds this very port and allows its address
+    to be reused, as all that listen do, gets it. It is bound at every address of the machine, of
+    IPv6 too: bound at one only, the system would assign it at the others, to listeners and to
+    outgoing connections, and frameworks listen at all of them, whichever address they are given.
     """
 
-    def __init__(self, host: str) -> None:
-        """Reserve one.
-
-        Args:
-            host: the address to listen at; empty for all of the machine's.
-        """
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    def __init__(self) -> None:
+        dual = socket.has_dualstack_ipv6()
+        self._socket = socket.socket(socket.AF_INET6 if dual else socket.AF_INET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._socket.bind((host, 0))
-        self.number: int = self._socket.getsockname()[1]
+        if dual:
+            self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        self._socket.bind(("", 0))
+        self.number: Final[int] = self._socket.getsockname()[1]
 
     def close(self) -> None:
         """Give it back."""

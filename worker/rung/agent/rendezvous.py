@@ -37,7 +37,7 @@ class Rendezvous:
             return None
         gang = len(shares) > 1
         ranks = max(1, len(shares[self._share].slots))
-        self._ports = Ports(ranks, loopback=not gang)
+        self._ports = Ports(ranks)
         if self._share == 0 and self._wanted.launcher == "horovod":
             self._values = KeyValues()
             host = "0.0.0.0" if gang else LOOPBACK  # noqa: S104 - ranks on other machines ask

@@ -13,18 +13,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from rung.cache.fill import Fill
 from rung.cache.listing import Listing
+from rung.cache.log import log
 from rung.cache.origin import Origin
 from rung.cache.shelf import Shelf
 from rung.cache.tree import Tree
 from rung.cache.trouble import DataError, NoRoom
 
 _GIB: Final = 1024**3
-
-_log = structlog.get_logger(__name__)
 
 
 class Held:
@@ -106,7 +103,7 @@ class Cache:
         with self._alone():
             for tree, listing in zip(trees, listings, strict=True):
                 if tree.complete and not all(map(tree.holds, listing.entries)):
-                    _log.warning(
+                    log().warning(
                         "files in the data cache were changed; brought anew", tree=str(tree.folder)
                     )
                     tree.doubt()
@@ -172,7 +169,7 @@ class Cache:
         )
 
     def _evict(self, tree: Tree) -> None:
-        _log.info("evicting data", tree=tree.folder.name)
+        log().info("evicting data", tree=tree.folder.name)
         doomed = self.folder / "doomed"
         doomed.mkdir(exist_ok=True)
         moved = tree.folder.rename(doomed / tree.folder.name)

@@ -4,9 +4,8 @@ import os
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from rung.cache.cache import Cache, Held
+from rung.cache.log import log
 from rung.cache.origin import origin_of
 from rung.cache.source import Source
 from rung.cache.trouble import DataChanged
@@ -14,8 +13,6 @@ from rung.cache.trouble import DataChanged
 _CHANGES_MAX: Final = 5
 _held: Final[list[Held]] = []
 """What this process uses, until it ends."""
-
-_log = structlog.get_logger("rung")
 
 
 def brought(source: Source) -> Path:
@@ -32,7 +29,7 @@ def brought(source: Source) -> Path:
             try:
                 if not held.trees[0].complete:
                     size = held.listings[0].size
-                    _log.info("bringing data", source=source.location, size_bytes=size)
+                    log().info("bringing data", source=source.location, size_bytes=size)
                 cache.fill(held, 0, origin).run()
             except DataChanged:
                 held.close()

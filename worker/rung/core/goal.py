@@ -4,16 +4,13 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-import structlog
-
+from rung.cache.log import log
 from rung.core.errors import ReportRefused
 from rung.core.values import plain_number
 from rung.events.trial import MetricValue, RunSpec
 
 COUNTED: Final = ("batches", "epochs", "records", "steps")
 """Time metrics for which `steps_completed` stands in where a validation does not hold them."""
-
-_log = structlog.get_logger("rung")
 
 
 class Goal:
@@ -71,7 +68,7 @@ class Goal:
             return
         if name == "records" or (name == "epochs" and steps > length):
             self._tells = False
-            _log.warning(
+            log().warning(
                 f"the validation at steps_completed={steps} holds no metric {name!r}, so it counts"
                 f" as {steps} {name} of {length}; where a step is something else, report {name!r}"
                 " with each validation"

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from typing import Final, NoReturn, Protocol
 
 import msgspec
-import structlog
 
+from rung.cache.log import log
 from rung.core import protocol
 from rung.core.errors import AgentGone
 from rung.core.protocol import Fetched, FromTrial, Hello, Preempt, Shipped, Welcome
@@ -32,8 +32,6 @@ _WELCOME_TIMEOUT_S: Final = 60.0
 _CHUNK: Final = 256 << 10
 _WATCHED_BYTES: Final = 64 << 20
 _NEVER_WAIT: Final = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
-
-_log = structlog.get_logger(__name__)
 
 
 class Link(Protocol):
@@ -127,7 +125,7 @@ class AgentLink:
         self._wakeup.notify()
         if self._queued_bytes > self._watch_bytes:
             self._watch_bytes *= 2
-            _log.warning(
+            log().warning(
                 "the agent reads more slowly than this process reports; report less often",
                 queued_bytes=self._queued_bytes,
                 queued_messages=len(self._queue),
@@ -182,7 +180,7 @@ class AgentLink:
         try:
             message = protocol.agent_decoder.decode(line)
         except msgspec.DecodeError as error:
-            _log.warning("the agent said what this version does not know", error=str(error))
+            log().warning("the agent said what this version does not know", error=str(error))
             return
         match message:
             case Preempt():
@@ -190,7 +188,7 @@ class AgentLink:
             case Fetched() | Shipped():
                 self.hear(message)
             case Welcome():
-                _log.warning("the agent welcomed this process twice")
+                log().warning("the agent welcomed this process twice")
 
 
 def _ignore(_message: Fetched | Shipped) -> None:

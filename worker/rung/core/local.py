@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
-
+from rung.cache.log import log
 from rung.core.protocol import (
     Acknowledged,
     Damaged,
@@ -27,8 +26,6 @@ FOLDER: Final = "rung-local"
 """The folder, below the working folder, in which unmanaged runs keep their checkpoints."""
 DEFAULT_SEED: Final = 0
 
-_log = structlog.get_logger("rung")
-
 
 class LocalLink:
     """Shows what a managed run would send."""
@@ -44,17 +41,17 @@ class LocalLink:
         report_frame(message)
         match message:
             case Reported(kind=kind, step=step, values=values):
-                _log.info(
+                log().info(
                     kind,
                     step=step,
                     **{f"_{k}" if k in _TAKEN else k: v for k, v in values.items()},
                 )
             case Stored(checkpoint_id=checkpoint_id, size_bytes=size_bytes):
-                _log.info("checkpoint stored", id=checkpoint_id, size_bytes=size_bytes)
+                log().info("checkpoint stored", id=checkpoint_id, size_bytes=size_bytes)
             case Restored(checkpoint_id=checkpoint_id, steps_completed=steps):
-                _log.info("checkpoint restored", id=checkpoint_id, steps_completed=steps)
+                log().info("checkpoint restored", id=checkpoint_id, steps_completed=steps)
             case HparamsRefused(reason=reason):
-                _log.error("hyperparameters refused", reason=reason)
+                log().error("hyperparameters refused", reason=reason)
             case Damaged() | Acknowledged():
                 pass
 

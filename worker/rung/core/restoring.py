@@ -12,8 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
-import structlog
-
+from rung.cache.log import log
 from rung.core.distributed import DistributedContext
 from rung.core.link import Link
 from rung.core.protocol import Damaged, Restored
@@ -32,8 +31,6 @@ from rung.objects import (
 from rung.objects.transfer import OpenCheckpoint
 
 BroughtT = TypeVar("BroughtT")
-
-_log = structlog.get_logger(__name__)
 
 
 class Restoring:
@@ -155,7 +152,7 @@ class Restoring:
                 )
             except (ObjectDamaged, ObjectMissing) as error:
                 shutil.rmtree(folder)
-                _log.warning("checkpoint damaged; trying the one before", reason=str(error))
+                log().warning("checkpoint damaged; trying the one before", reason=str(error))
                 self._link.send(Damaged(checkpoint_id, str(error)))
         foreign = [
             checkpoint_id
@@ -168,7 +165,7 @@ class Restoring:
                 " submit it again with another searcher.source_checkpoint_uuid or source_trial_id"
             )
         if self._spec.restore:
-            _log.warning("no checkpoint is whole; training starts from scratch")
+            log().warning("no checkpoint is whole; training starts from scratch")
         return None
 
     def _note_restored(self, checkpoint_id: str) -> None:

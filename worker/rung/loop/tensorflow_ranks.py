@@ -8,13 +8,14 @@ the others, over `ctx.distributed`.
 
 import os
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import tensorflow as tf
 
 from rung import core
+from rung.agent.network import ReservedPort
 from rung.core import protocol
 from rung.core.star import RanksApart
 from rung.loop.errors import NotJoined
@@ -94,11 +95,9 @@ def _met(ranks: core.DistributedContext, ports: ExitStack) -> Any:
     chief = urlsplit(f"//{os.environ[protocol.CHIEF_VARIABLE]}").hostname
     assert chief is not None
     host = _own_address(chief)
-    port = ports.enter_context(socket.socket(_family(host)))
-    port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    port.bind((host, 0))
+    port = ports.enter_context(closing(ReservedPort()))
     shown = f"[{host}]" if ":" in host else host
-    workers = ranks.allgather(f"{shown}:{port.getsockname()[1]}")
+    workers = ranks.allgather(f"{shown}:{port.number}")
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({_JOB: workers}),
         task_type=_JOB,
@@ -115,10 +114,6 @@ def _own_address(chief: str) -> str:
     with socket.socket(family, kind, number) as probe:
         probe.connect(address)
         return str(probe.getsockname()[0])
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def _take_device(local_rank: int) -> None:

@@ -90,4 +90,5 @@ def run(  # noqa: PLR0913 - the options of the command
                 settings=settings,
             )
 
-    launch(place, work, service="gateway")
+    with listener:
+        launch(place, work, service="gateway")
