@@ -90,10 +90,11 @@ class Agent:
         self._membership = Membership(self._spool, str(folder))
         store = open_store(settings.objects_url)
         self._depot = Depot(folder, store, self._spool)
-        self._suspension = Suspension(_written_to(folder, store), self._spool, self._on_suspension)
         self._supply = Supply(
             settings.cache or folder / "data", settings.cache_bytes, settings.objects_url
         )
+        written = _written_to(folder, store, self._supply.folder)
+        self._suspension = Suspension(written, self._spool, self._on_suspension)
         self._sources = SourceFolder(folder, self._depot.store)
         self._socket = SocketFolder(folder)
         self._presence = Presence(settings, ledger, self._spool, self._slots)
@@ -410,9 +411,10 @@ class Agent:
         await self._drain.close()
 
 
-def _written_to(folder: Path, store: ObjectStore) -> list[Path]:
+def _written_to(folder: Path, store: ObjectStore, cache: Path) -> list[Path]:
     """Return the folders that runs and the agent write to."""
-    return [folder, store.root / INCOMING] if isinstance(store, FolderStore) else [folder]
+    objects = [store.root / INCOMING] if isinstance(store, FolderStore) else []
+    return [folder, cache, *objects]
 
 
 async def _end(*tasks: asyncio.Task[Any]) -> None:
