@@ -164,7 +164,7 @@ def test_the_disk_keeps_what_its_agents_need(tmp_path: Path) -> None:
         cache = Cache(disk / "cache", 10**12)
         old, _ = filled(cache, written(tmp_path / "old", a="o" * 5_000_000))
         wanted = written(tmp_path / "wanted", a="w" * 5_000_000)
-        with pytest.raises(NoRoom, match="its disk has 3,.* left"):
+        with pytest.raises(NoRoom, match=r"its disk has 3,.* left"):
             cache.reserve([wanted.list()])
         old.close()
         filled(cache, wanted)[0].close()

@@ -293,7 +293,7 @@ class Agent:
             case AllocationSignaled():
                 run = self._runs.get(decision.allocation_id)
                 if run is not None and self._spool.agent_id in decision.agents:
-                    run.ask(decision.how, decision.reason)
+                    run.ask(decision.how, decision.reason, machine=decision.machine)
             case AllocationLost():
                 if run := self._runs.get(decision.allocation_id):
                     run.ask("kill")
