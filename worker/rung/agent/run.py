@@ -117,7 +117,7 @@ class Run:
             self._data.close()
             self._reports.close()
             self._crew.close()
-            self._rendezvous.close()
+            await self._rendezvous.close()
         if ending is not None and self._gang:
             ending = await self._outside.explained(ending)
         if ending is not None:
