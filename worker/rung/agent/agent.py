@@ -212,6 +212,7 @@ class Agent:
             settings.isolation,
             folder=self._folder,
             users=settings.trial_uids,
+            groups=settings.trial_groups,
             hidden=[self._folder, *self._depot.folders(), *settings.hide],
             cluster=self._depot.staged,
         )

@@ -23,6 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from msgspec import structs
+
 from rung.agent.command import InvalidEntrypoint
 from rung.agent.conversation import Concerned, Conversation
 from rung.agent.crew import Crew
@@ -251,6 +253,7 @@ class Run:
             launch = launch_of(
                 spec, identity, self._slots, node.slots, source.folder, network, view, user
             )
+            launch = structs.replace(launch, groups=list(node.isolation.groups))
             launch.environment.update(self._data.variables)
             launches.append(launch)
         self._frameworks = source.frameworks and launches[0].command.how != "execute"
