@@ -12,7 +12,7 @@ from rung.agent import key_values
 from rung.agent.key_values import KeyValues, limits_of
 from rung.agent.network import ReservedPort
 
-LIMITS = structs.replace(limits_of(ranks=1, peers=1), head_s=2.0)
+LIMITS = structs.replace(limits_of(ranks=1), head_s=2.0)
 
 
 @pytest.fixture

@@ -26,19 +26,14 @@ _ENTRY_BYTES: Final = 256
 """What an entry takes besides its key and its value."""
 _PATIENCE_S: Final = 30.0
 _SPARE: Final = 16
-"""Connections of a peer beyond two for each of its ranks, which asks one thing at a time."""
+"""Connections of a peer beyond two for each rank, which asks one thing at a time."""
 
 
-def limits_of(ranks: int, peers: int) -> Limits:
-    """Return what the ranks of a run may take.
-
-    Args:
-        ranks: the most that one peer has.
-        peers: agents that have a part of the run.
-    """
+def limits_of(ranks: int) -> Limits:
+    """Return what so many ranks may take; all may have one address, and then half is left."""
     of_peer = 2 * ranks + _SPARE
     return Limits(
-        connections=of_peer * peers,
+        connections=2 * of_peer,
         connections_per_address=of_peer,
         head_s=_PATIENCE_S,
         head_bytes=_HEAD_BYTES_MAX,

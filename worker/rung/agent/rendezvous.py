@@ -39,8 +39,7 @@ class Rendezvous:
         ranks = max(1, len(shares[self._share].slots))
         self._ports = Ports(ranks, loopback=not gang)
         if self._share == 0 and self._wanted.launcher == "horovod":
-            most = max(len(share.slots) for share in shares)
-            self._values = KeyValues(limits_of(max(1, most), len(shares)))
+            self._values = KeyValues(limits_of(max(1, slots)))
             host = "0.0.0.0" if gang else LOOPBACK  # noqa: S104 - ranks on other machines ask
             await self._values.open(host, self._ports.numbers[1])
         if not gang:
