@@ -79,6 +79,7 @@ class Pair:
                 agents=others,
                 how="kill",
                 reason=failed.failed,
+                machine=failed.machine,
             )
         )
 

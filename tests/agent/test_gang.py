@@ -93,6 +93,23 @@ async def test_a_failure_on_the_second_agent_ends_the_run_on_both(pair: Pair) ->
     assert released == {"a1": "", "a2": "rank 3: ValueError: no data (exit code 1)"}
 
 
+@pytest.mark.parametrize("other", ["raise ConnectionResetError('reset by peer')", "pause()"])
+async def test_a_machine_that_fails_one_part_fails_the_run(pair: Pair, other: str) -> None:
+    """All who speak of the run's end say that it is the machine's, whoever is heard of first."""
+    script = (
+        "import os\n"
+        "from signal import pause\n"
+        "from rung.objects import ObjectError\n"
+        "if os.environ['RUNG_RANK'] == '3': raise ObjectError('no checkpoint: the disk is full')\n"
+        f"{other}"
+    )
+    scheduler = asyncio.create_task(pair.pass_failures_on())
+    ended = await pair.end_of(await pair.grant(script))
+    await scheduler
+    exits = {each.agent_id: (each.outcome, each.machine) for each in ended.of(TrialExited)}
+    assert exits == {"a1": ("failed", True), "a2": ("failed", True)}
+
+
 async def test_a_fault_at_an_unknown_step_cannot_repeat_itself(pair: Pair) -> None:
     """The second agent does not hear how far the run was, so it names no kind of fault."""
     script = (

@@ -4,6 +4,7 @@ Where the kernel refuses namespaces, these tests hold the agent to saying so. As
 as root and once more, in a process of its own, as a user without any rights.
 """
 
+import grp
 import json
 import os
 import threading
@@ -16,11 +17,13 @@ from agent.process import alive, eventually
 from agent.rig import EXPERIMENT, SPEAK, Rig
 from agent.unprivileged import run_tests
 from rung.agent import namespaces
+from rung.agent.config import Settings
 from rung.agent.isolation import (
     Isolation,
     IsolationRefused,
     UserIds,
     _problem_with_namespaces,
+    groups_of,
     isolation_of,
 )
 from rung.events.allocation import AgentJoined
@@ -324,6 +327,33 @@ def test_user_ids_that_are_none(text: str) -> None:
     """What is no range of user ids is refused by name."""
     with pytest.raises(ValueError, match="trial_uids"):
         UserIds.parse(text)
+
+
+def test_groups_are_named_or_numbered() -> None:
+    """Each is named once; one that is not there is refused by name."""
+    root = grp.getgrgid(0).gr_name
+    assert groups_of("") == ()
+    assert groups_of(f"61234, {root},61234") == (61234, 0)
+    with pytest.raises(ValueError, match="no group 'nobodys-group'"):
+        groups_of("61234,nobodys-group")
+
+
+@pytest.mark.parametrize(
+    ("group", "why"),
+    [
+        (0, "root's group"),
+        (60500, "one trial to the others"),
+        (2**32 - 1, "no id of a group"),
+        (1234, "the agent's own group"),
+    ],
+)
+def test_groups_that_no_trial_gets(
+    group: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither root's, nor the agent's, nor another trial's."""
+    monkeypatch.setattr(os, "getegid", lambda: 1234)
+    with pytest.raises(ValueError, match=why):
+        Settings(folder=tmp_path, objects_url="s3://bucket", trial_groups=(61234, group))
 
 
 def test_user_ids_are_used_in_turn() -> None:

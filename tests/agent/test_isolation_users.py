@@ -12,9 +12,11 @@ from agent.rig import Rig
 from agent.test_depot import RESTORE, STORE, store_at
 from agent.test_isolation import ATTACK, VICTIM
 from agent.unprivileged import OPENED, run_tests
+from rung.agent import namespaces
 from rung.agent.isolation import as_owner_of
 from rung.events.allocation import AgentJoined
 from rung.events.checkpoint import CheckpointStored
+from rung.events.metric import MetricsReported
 from servers.seaweed import Seaweed
 
 pytestmark = pytest.mark.e2e
@@ -66,6 +68,55 @@ async def test_trials_are_users_apart(seaweed: Seaweed, monkeypatch: pytest.Monk
             (fact,) = stored.of(CheckpointStored)
             restored = await rig.run_script(RESTORE, restore=[fact.checkpoint_id])
             assert restored.printed()[:2] == [f"latest {fact.checkpoint_id}", "3000000 more"]
+        finally:
+            await rig.close()
+
+
+GROUP = 61234
+USES = """
+import os, pathlib, time
+print(os.getuid(), os.getgid(), os.getgroups(), flush=True)
+print(pathlib.Path({data!r}).read_text(), flush=True)
+while not pathlib.Path({go!r}).exists():
+    with open("written", "wb") as file:
+        file.write(bytes(1_000_000))
+        os.fsync(file.fileno())
+    time.sleep(0.05)
+"""
+
+
+async def test_trials_have_the_groups_that_are_given_and_are_measured() -> None:
+    """What a group may read they may read; what they write to disk is in their metrics.
+
+    The agent has the rights of the chart's, so it may not trace processes of other users.
+    """
+    if OPENED not in os.environ:
+        return
+    with tempfile.TemporaryDirectory(prefix="rung-users-", dir="/var/tmp") as name:
+        folder = Path(name)
+        os.chmod(name, 0o711)  # noqa: PTH101, S103 - others pass through it
+        data = folder / "data"
+        data.write_text("the group's")
+        os.chown(data, 0, GROUP)
+        data.chmod(0o640)
+        namespaces._set_capabilities(sum(1 << number for number in (0, 1, 3, 5, 6, 7)))
+        os.setgroups([4321])  # of the agent's alone
+        rig = Rig(folder)
+        rig.start(isolation="users", trial_groups=(GROUP,), vitals_s=0.1)
+        rig.agent._depot.staged = True  # as where objects lie in S3
+        try:
+            joined = (await rig.until(AgentJoined))[0]
+            assert joined.isolation == f"user ids 60000-60999, groups {GROUP}"
+            script = USES.format(data=str(data), go=str(folder / "go"))
+            allocation = await rig.grant(code=rig.code(train=script))
+            await rig.until(
+                MetricsReported,
+                lambda it: any(row.values.get("disk_write_bytes_per_s") for row in it.rows),
+            )
+            (folder / "go").touch()
+            ended = await rig.end_of(allocation)
+            assert ended.exit.outcome == "finished", ended.lines
+            assert ended.printed() == [f"60000 60000 [{GROUP}]", "the group's"]
         finally:
             await rig.close()
 

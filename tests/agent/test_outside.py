@@ -6,7 +6,8 @@ import pytest
 
 from rung.agent import outside
 from rung.agent.outcome import Ending
-from rung.agent.outside import AFTERMATH_S, Outside
+from rung.agent.outside import AFTERMATH_S, NEWS_S, Outside
+from rung.host.disk import ANSWERS_WITHIN_S
 from rung.scheduler.config import Settings
 
 APART = Ending("failed", 1, None, "rank 0: Connection closed by peer", "gloo")
@@ -37,6 +38,23 @@ async def test_a_part_fails_in_the_words_of_the_cause() -> None:
     waiting = await explained(heard, APART)
     heard.ask("kill", "rank 3: ValueError")
     assert await waiting == APART._replace(message="rank 3: ValueError")
+
+
+@pytest.mark.parametrize("words", ["rank 0: Connection closed by peer", "rank 0: ValueError"])
+async def test_a_part_that_a_machine_elsewhere_failed_says_so(words: str) -> None:
+    """Whatever its own words are: the searcher may read of this part first."""
+    heard = Outside()
+    heard.ask("kill", "rank 3: the disk is full", machine=True)
+    ending = await heard.explained(APART._replace(message=words))
+    assert ending is not None
+    assert (ending.outcome, ending.machine) == ("failed", True)
+
+
+async def test_a_machine_that_failed_a_part_is_told_in_time() -> None:
+    """Nobody waits here whose own disk failed; others wait for longer than looking at it takes."""
+    own = Ending("failed", 1, None, "full (Connection closed by peer)", "gloo", machine=True)
+    assert await Outside().explained(own) == own
+    assert ANSWERS_WITHIN_S + NEWS_S < AFTERMATH_S
 
 
 async def test_to_be_asked_to_leave_explains_no_failure() -> None:

@@ -10,6 +10,7 @@ from rung.events.allocation import AgentJoined, AllocationReleased
 from rung.events.checkpoint import CheckpointDamaged, CheckpointStored
 from rung.events.metric import MetricsReported
 from rung.events.trial import TrialExited, TrialRestored, TrialStarted, TrialValidated
+from rung.host.connection_limit import Limits
 
 
 async def test_speaks(running: Rig) -> None:
@@ -103,6 +104,76 @@ async def test_strangers(running: Rig, first: str) -> None:
     )
     assert ended.printed() == ["b''"]
     assert ended.rows == []
+
+
+MANY = (
+    SPEAK
+    + """
+def another():
+    found = socket.socket(socket.AF_UNIX)
+    found.connect(os.environ["RUNG_SOCKET"])
+    return found
+def greeted():
+    global channel
+    channel = another()
+    try:
+        return "welcome" in hello()
+    except OSError:
+        return False
+held = []
+for number in range(40):
+    held.append(another())
+"""
+)
+
+
+@pytest.fixture
+async def limited(running: Rig) -> Rig:
+    """Give an agent that lets a run have 8 connections, and all of them 12."""
+    await running.until(AgentJoined)
+    running.agent._endpoint.limits = Limits(
+        connections=12, connections_per_address=8, head_s=5.0, head_bytes=1024
+    )
+    return running
+
+
+async def test_connections_that_say_nothing_give_way(limited: Rig) -> None:
+    """However many a run opens, those that count are 8, and a process of it is still heard."""
+    script = MANY + (
+        "print(greeted(), flush=True)\n"
+        "report('training', 1, loss=1.0)\n"
+        "import signal; signal.pause()"
+    )
+    allocations = [await limited.grant(code=limited.code(train=script)) for _ in range(2)]
+    await limited.until(MetricsReported, count=2)
+    endpoint = limited.agent._endpoint
+    assert sum(stranger.counted for stranger in endpoint.strangers.values()) <= 12 - 2
+    assert endpoint._count <= 12
+    for allocation in allocations:
+        await limited.signal(allocation, "kill")
+        assert (await limited.end_of(allocation)).printed() == ["True"]
+    await eventually(lambda: endpoint._count == 0)
+
+
+async def test_processes_beyond_the_limit_are_refused(limited: Rig) -> None:
+    """Those that have said hello stay, and the log says why another one was not heard."""
+    script = MANY + (
+        "held = []\n"
+        "for number in range(20):\n"
+        "    held.append((greeted(), channel))\n"
+        "print([good for good, _ in held].count(True))\n"
+        'held[0][1].sendall(b\'{"type": "alive"}\\n\')\n'
+    )
+    ended = await limited.run_script(script)
+    assert ended.printed() == ["8"], ended.lines
+    (note,) = ended.printed("platform")
+    assert "there are 8 connections of" in note
+
+
+async def test_a_long_hello_is_cut(limited: Rig) -> None:
+    """Nobody has the agent keep megabytes before it is known who speaks."""
+    script = SPEAK + "channel.sendall(b'x' * 4096)\nprint(channel.recv(1))"
+    assert (await limited.run_script(script)).printed() == ["b''"]
 
 
 async def test_hyperparameters_refused(running: Rig) -> None:

@@ -68,6 +68,28 @@ async def test_a_full_disk_is_the_machines_fault(on_small_disk: Rig, tmp_path: P
     assert (await rig.run_script("print('well')")).printed() == ["well"]
 
 
+async def test_the_disk_of_the_data_cache_counts(tmp_path: Path) -> None:
+    """A run that fails while that disk is full has failed for that; the agent waits for room."""
+    with small_disk() as disk:
+        rig = Rig(tmp_path / "rig")
+        rig.start(cache=disk)
+        try:
+            go = tmp_path / "go"
+            script = WRITES.format(go=str(go)) + "raise SystemExit(3)"
+            allocation = await rig.grant(code=rig.code(train=script))
+            await rig.until_printed("begun")
+            ballast = fill(disk)
+            go.touch()
+            ended = await rig.end_of(allocation)
+            assert (ended.exit.outcome, ended.exit.machine) == ("failed", True)
+            (suspended,) = await rig.until(AgentSuspended)
+            assert f"the disk of {disk} is full" in suspended.reason
+            ballast.unlink()
+            await rig.until(AgentResumed)
+        finally:
+            await rig.close()
+
+
 async def test_what_was_granted_waits_for_room(on_small_disk: Rig, tmp_path: Path) -> None:
     """A run that was granted before the scheduler heard of it starts once there is room."""
     rig = on_small_disk

@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 from agent.process import eventually
+from agent.rig import Rig
+from rung.agent import vitals
 from rung.agent.process_tree import look_at, tree
 from rung.agent.slots import Device
-from rung.agent.vitals import Vitals
+from rung.agent.vitals import DISK, Vitals
+from rung.events.metric import MetricsReported
 
 DRIVER = """
 from types import SimpleNamespace
@@ -77,6 +80,31 @@ def test_reading_costs_little() -> None:
     for _ in range(20):
         readings.measure()
     assert (time.process_time() - began) / 20 < 0.02
+
+
+def test_what_cannot_be_read_is_no_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the kernel refuses a process's reads and writes, nothing is told of the run's."""
+    readings = Vitals([os.getpid()], tmp_path, [])
+    assert {DISK, "disk_write_bytes_per_s"} <= readings.measure().keys()
+    folder = tmp_path / "proc"
+    (folder / str(os.getpid())).mkdir(parents=True)
+    monkeypatch.setattr(vitals, "_PROC", folder)
+    assert not [name for name in readings.measure() if name.startswith("disk_")]
+
+
+async def test_the_log_says_what_is_not_measured(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run whose reads and writes are not told has that in its log, once."""
+    monkeypatch.setattr(vitals, "_disk", lambda _: {})
+    rig.start(vitals_s=0.05)
+    allocation = await rig.grant(code=rig.code(train="import signal; signal.pause()"))
+    measured = await rig.until(MetricsReported, lambda it: len(it.rows) > 0, count=3)
+    await rig.signal(allocation, "kill")
+    ended = await rig.end_of(allocation)
+    notes = [text for text in ended.printed("platform") if "not measured" in text]
+    assert len(notes) == 1
+    assert DISK not in measured[0].rows[0].values
 
 
 def test_a_run_that_is_gone(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ import pytest
 from cache.origins import CountingOrigin, GatedOrigin, written
 from rung.cache import Cache, DataChanged, DataError, Held, NoRoom, Origin
 from rung.cache.tree import STAMP_S, Tree
+from rung.host.disk import Disk
+from small_disk import small_disk
 
 
 @pytest.fixture
@@ -154,6 +156,21 @@ def test_what_is_used_stays(cache: Cache, tmp_path: Path) -> None:
     held, _ = filled(cache, wanted)
     assert (held.roots[0] / "a").read_text() == "w" * 60
     assert not used.roots[0].exists()
+
+
+def test_the_disk_keeps_what_its_agents_need(tmp_path: Path) -> None:
+    """However much the cache may hold, idle data go before the disk is full; live ones stay."""
+    with small_disk(8) as disk:
+        cache = Cache(disk / "cache", 10**12)
+        old, _ = filled(cache, written(tmp_path / "old", a="o" * 5_000_000))
+        wanted = written(tmp_path / "wanted", a="w" * 5_000_000)
+        with pytest.raises(NoRoom, match=r"its disk has 3,.* left"):
+            cache.reserve([wanted.list()])
+        old.close()
+        filled(cache, wanted)[0].close()
+        assert Disk([cache.folder]).look_now() is None
+        with pytest.raises(DataError, match="the cache may hold 8,"):
+            cache.reserve([written(tmp_path / "large", a="l" * 8_388_600).list()])
 
 
 def test_what_a_filler_will_bring_is_counted(cache: Cache, tmp_path: Path) -> None:

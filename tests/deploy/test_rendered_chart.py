@@ -93,6 +93,13 @@ def test_an_agent_makes_each_trial_a_user_of_its_own(objects: Objects) -> None:
     assert not any("initContainers" in pod["spec"] for pod in pods(objects).values())
 
 
+def test_trials_have_the_groups_that_are_named() -> None:
+    """Those of the agents that they are named for; none unless some are."""
+    assert "--trial-groups" not in render("full").stdout
+    named = render("full", "--set-string", r"agents.gpu.trialGroups=video\,1500")
+    assert named.stdout.count("--trial-groups=video,1500\n") == 1
+
+
 def test_a_service_is_asked_how_it_is(objects: Objects) -> None:
     """Alive and ready are asked at the probe port that it is told to open."""
     for container in containers(objects):

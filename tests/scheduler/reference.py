@@ -70,7 +70,8 @@ class Reference:
                 self.parts.pop((fact.allocation_id, fact.agent_id), None)
                 self._forget()
                 if fact.failed:
-                    said += self._stop(fact.allocation_id, "kill")
+                    why = " (machine)" if fact.machine else ""
+                    said += [f"{each}{why}" for each in self._stop(fact.allocation_id, "kill")]
             case _:
                 pass
         asked = self._move(fact) if isinstance(fact, MoveRequested) else []

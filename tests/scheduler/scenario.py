@@ -106,7 +106,12 @@ def withdrawn(allocation_id: str, how: Withdrawal = "preempt") -> AllocationWith
 
 
 def released(
-    allocation_id: str, agent_id: str, incarnation: int = 1, failed: str = ""
+    allocation_id: str,
+    agent_id: str,
+    incarnation: int = 1,
+    failed: str = "",
+    *,
+    machine: bool = False,
 ) -> AllocationReleased:
     """An agent's part of an allocation is over."""
     return AllocationReleased(
@@ -115,6 +120,7 @@ def released(
         agent_id=agent_id,
         incarnation=incarnation,
         failed=failed,
+        machine=machine,
     )
 
 
@@ -166,8 +172,8 @@ def brief(decision: Payload) -> str:
     match decision:
         case AllocationGranted(allocation_id=name, shares=shares):
             return f"granted {name}: {' '.join(map(_share, shares))}"
-        case AllocationSignaled(allocation_id=name, how=how, agents=agents):
-            return f"signaled {name} {how}: {' '.join(agents)}"
+        case AllocationSignaled(allocation_id=name, how=how, agents=agents, machine=machine):
+            return f"signaled {name} {how}: {' '.join(agents)}{' (machine)' if machine else ''}"
         case AllocationLost(allocation_id=name, reason=reason):
             return f"lost {name}: {reason}"
         case AllocationDropped(allocation_id=name):

@@ -139,6 +139,11 @@ _TABLE: dict[str, tuple[list[Payload], Payload, list[str]]] = {
         released("e.0.1", "b", failed="rank 4: no memory"),
         ["signaled e.0.1 kill: a c"],
     ),
+    "a part of a gang that its machine failed ends the others for that": (
+        [joined("a"), joined("b"), requested("e.0.1", 8)],
+        released("e.0.1", "b", failed="rank 4: the disk is full", machine=True),
+        ["signaled e.0.1 kill: a (machine)"],
+    ),
     "only the first failure is told": (
         [
             joined("a"),

@@ -35,7 +35,10 @@ from scheduler.scenario import (
 _AGENTS = st.sampled_from("abcd")
 _LIVES = st.sampled_from([0, 0, 0, 0, 1, -1])
 """Which life a message comes from: the current one, mostly."""
-_FAILURES = st.sampled_from(["", "", "rank 1: no memory"])
+_FAILURES = st.sampled_from(
+    [{}, {}, {"failed": "rank 1: no memory"}, {"failed": "rank 1: the disk", "machine": True}]
+)
+"""What a release says of a failure; of half of them nothing."""
 _EXPERIMENTS = st.sampled_from("xyz")
 _PRIORITIES = st.sampled_from([1, 42, 42, 99])
 
@@ -185,23 +188,23 @@ class PoolMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.reference.parts)
     @rule(data=st.data(), life=_LIVES, failed=_FAILURES)
-    def release(self, data: st.DataObject, life: int, failed: str) -> None:
+    def release(self, data: st.DataObject, life: int, failed: dict[str, Any]) -> None:
         """An agent releases its part of an allocation."""
         name, agent = data.draw(st.sampled_from(list(self.reference.parts)))
         self._release(name, agent, self._life(agent, life), failed)
 
     @precondition(lambda self: self.named)
     @rule(data=st.data(), agent=_AGENTS, failed=_FAILURES)
-    def release_out_of_turn(self, data: st.DataObject, agent: str, failed: str) -> None:
+    def release_out_of_turn(self, data: st.DataObject, agent: str, failed: dict[str, Any]) -> None:
         """Any agent releases any allocation."""
         name = data.draw(st.sampled_from(list(self.named)))
         self._release(name, agent, self._life(agent, 0), failed)
 
-    def _release(self, name: str, agent: str, incarnation: int, failed: str) -> None:
+    def _release(self, name: str, agent: str, incarnation: int, failed: dict[str, Any]) -> None:
         for place in list(self.owners):
             if place[:2] == (agent, incarnation) and self.owners[place] == name:
                 del self.owners[place]
-        self.tell(released(name, agent, incarnation, failed))
+        self.tell(released(name, agent, incarnation, **failed))
 
     @rule()
     def restart(self) -> None:
@@ -237,7 +240,7 @@ class PoolMachine(RuleBasedStateMachine):
         """With agents that stay, everything that is possible comes to an end."""
         while self.reference.parts:
             name, agent = next(iter(self.reference.parts))
-            self._release(name, agent, self._life(agent, 0), "")
+            self._release(name, agent, self._life(agent, 0), {})
         for request in self.reference.waiting:
             too_large = request.max_slots is not None and request.slots > request.max_slots
             assert too_large or not self.reference.possible(request.slots), request

@@ -110,6 +110,15 @@ def test_faults_of_the_machine_are_no_restarts() -> None:
     assert kinds(scenario.exit(0, "failed")) == CLOSED
 
 
+def test_a_gang_that_one_machine_failed_counts_no_restart() -> None:
+    """Every part of the run says so; the first one counts, and is followed by one run."""
+    scenario = one(max_restarts=0)
+    for run in range(1, 5):
+        parts = [scenario.exit(0, "failed", run=run, machine=True) for _ in range(3)]
+        assert [kinds(each) for each in parts] == [AGAIN, [], []]
+    assert (scenario.experiment.trials[0].restarts, scenario.specs[0].run) == (0, 5)
+
+
 def test_a_fault_that_repeats_itself_is_not_tried_again() -> None:
     """The third time in a row that a trial fails in one way at one step, it is errored."""
     scenario = one(max_restarts=9)

@@ -214,6 +214,8 @@ class AllocationReleased(Struct, frozen=True, kw_only=True):
     incarnation: int
     failed: str = ""
     """What went wrong, where this part of several failed: the others are to be stopped."""
+    machine: bool = False
+    """Whether that failure is the machine's, such as a full disk."""
 
 
 class AllocationAddressed(Struct, frozen=True, kw_only=True):
@@ -272,6 +274,8 @@ class AllocationSignaled(Struct, frozen=True, kw_only=True):
     how: Withdrawal
     reason: str = ""
     """What failed on another agent of the allocation, where that is why."""
+    machine: bool = False
+    """Whether that failure is a machine's, and so the run's."""
 
 
 class AllocationLost(Struct, frozen=True, kw_only=True):

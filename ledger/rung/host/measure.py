@@ -108,7 +108,7 @@ HTTP_SECONDS: Final = METER.histogram(
     "rung_http_seconds", "Time of an answer; of a stream, how long it was listened to.", "route"
 )
 HTTP_CONNECTIONS: Final = METER.gauge(
-    "rung_http_connections", "Open connections, by port: http, probe.", "port"
+    "rung_http_connections", "Open connections, by port: http, probe, rendezvous.", "port"
 )
 HTTP_CONNECTIONS_CUT: Final = METER.counter(
     "rung_http_connections_cut_total",

@@ -57,6 +57,11 @@ from rung.host.launch import Place, placed
 )
 @click.option("--trial-uids", default="60000-60999", help="User ids of trials, each its own.")
 @click.option(
+    "--trial-groups",
+    default="",
+    help="Groups of such trials, by name or id, as video,1500. [default: none]",
+)
+@click.option(
     "--hide",
     type=click.Path(path_type=Path),
     multiple=True,
@@ -82,6 +87,7 @@ def main(  # noqa: PLR0913 - one for each option
     logs_max_bytes: int,
     isolation: isolated.Choice,
     trial_uids: str,
+    trial_groups: str,
     hide: tuple[Path, ...],
     parent_pipe: int | None,
     cold: bool,
@@ -109,6 +115,7 @@ def main(  # noqa: PLR0913 - one for each option
             logs_max_bytes=logs_max_bytes,
             isolation=isolation,
             trial_uids=isolated.UserIds.parse(trial_uids),
+            trial_groups=isolated.groups_of(trial_groups),
             hide=hide,
             cold=cold,
             trial_umask=umask,

@@ -90,10 +90,11 @@ class Agent:
         self._membership = Membership(self._spool, str(folder))
         store = open_store(settings.objects_url)
         self._depot = Depot(folder, store, self._spool)
-        self._suspension = Suspension(_written_to(folder, store), self._spool, self._on_suspension)
         self._supply = Supply(
             settings.cache or folder / "data", settings.cache_bytes, settings.objects_url
         )
+        written = _written_to(folder, store, self._supply.folder)
+        self._suspension = Suspension(written, self._spool, self._on_suspension)
         self._sources = SourceFolder(folder, self._depot.store)
         self._socket = SocketFolder(folder)
         self._presence = Presence(settings, ledger, self._spool, self._slots)
@@ -211,6 +212,7 @@ class Agent:
             settings.isolation,
             folder=self._folder,
             users=settings.trial_uids,
+            groups=settings.trial_groups,
             hidden=[self._folder, *self._depot.folders(), *settings.hide],
             cluster=self._depot.staged,
         )
@@ -292,7 +294,7 @@ class Agent:
             case AllocationSignaled():
                 run = self._runs.get(decision.allocation_id)
                 if run is not None and self._spool.agent_id in decision.agents:
-                    run.ask(decision.how, decision.reason)
+                    run.ask(decision.how, decision.reason, machine=decision.machine)
             case AllocationLost():
                 if run := self._runs.get(decision.allocation_id):
                     run.ask("kill")
@@ -410,9 +412,10 @@ class Agent:
         await self._drain.close()
 
 
-def _written_to(folder: Path, store: ObjectStore) -> list[Path]:
+def _written_to(folder: Path, store: ObjectStore, cache: Path) -> list[Path]:
     """Return the folders that runs and the agent write to."""
-    return [folder, store.root / INCOMING] if isinstance(store, FolderStore) else [folder]
+    objects = [store.root / INCOMING] if isinstance(store, FolderStore) else []
+    return [folder, cache, *objects]
 
 
 async def _end(*tasks: asyncio.Task[Any]) -> None:

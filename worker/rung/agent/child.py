@@ -89,7 +89,7 @@ def _detach(parent: int, launch: Launch) -> None:
     if launch.view is not None:
         drop_capabilities()
     if launch.user is not None:
-        _become_user(launch.user)
+        _become_user(launch.user, launch.groups)
     die_with_parent()
     become_subreaper()
     if os.getppid() != parent:
@@ -106,13 +106,13 @@ def _set_oom_score() -> None:
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
 
 
-def _become_user(user: int) -> None:
-    """Become another user, for good, that shares no group with the agent.
+def _become_user(user: int, groups: list[int]) -> None:
+    """Become another user, for good, that is in its own group and these, and in no other.
 
     The kernel takes the death signal and the right to look at the own process away with that; the
     first is set again by the caller.
     """
-    os.setgroups([])
+    os.setgroups(groups)
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
     drop_capabilities()

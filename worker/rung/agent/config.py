@@ -60,6 +60,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     """What keeps trials from acting as the agent and as each other; see `rung.agent.isolation`."""
     trial_uids: UserIds = UserIds(60000, 60999)
     """The user ids of trials, where each has its own. Agents of one machine need ranges apart."""
+    trial_groups: tuple[int, ...] = ()
+    """The ids of the groups that such trials are in besides their own: whose devices and data they
+    may use. Root's and the agent's own are refused."""
     hide: tuple[Path, ...] = ()
     """Folders that trials do not see, besides the agent's own, where they have namespaces."""
     cold: bool = False
@@ -83,5 +86,6 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ValueError(f"beat_s is {self.beat_s}: give the seconds between two beats")
         if self.vitals_s < 0:
             raise ValueError(f"vitals_s is {self.vitals_s}: give seconds, or 0 for none")
+        isolated.check_groups(self.trial_groups, self.trial_uids)
         if self.leave_s < 0 or self.grace_s_max < 0:
             raise ValueError("a period of grace is negative: give seconds from 0 on")

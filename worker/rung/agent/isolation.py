@@ -3,7 +3,8 @@
     namespaces  a run sees its own processes, its own shared memory and its own folders of Rung's,
                 as the user that the agent is; the rest of the file system is as outside
     users       a run has a user id of its own, from a range, and so no right to what is the
-                agent's or another run's; its checkpoints are stored by the agent
+                agent's or another run's; its checkpoints are stored by the agent. It is in the
+                groups that the agent was told to give to runs, and in no others
     none        a run has all the rights that the agent has
 
 `auto` takes user ids where objects lie in S3 (a cluster) and the agent may change users, otherwise
@@ -13,6 +14,7 @@ What is chosen is tried once, for real, when the agent starts.
 
 import contextlib
 import ctypes
+import grp
 import os
 import shutil
 import subprocess
@@ -60,6 +62,45 @@ class UserIds(NamedTuple):
         return f"{self.first}-{self.last}"
 
 
+def groups_of(text: str) -> tuple[int, ...]:
+    """Return the ids of the groups that a text names: names and ids with commas between them.
+
+    Raises:
+        ValueError: this machine has no group of a name.
+    """
+    found: dict[int, None] = {}
+    for name in filter(None, map(str.strip, text.split(","))):
+        try:
+            found[int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid] = None
+        except KeyError:
+            raise ValueError(
+                f"trial_groups: there is no group {name!r} here; give its id instead"
+            ) from None
+    return tuple(found)
+
+
+def check_groups(groups: Sequence[int], users: UserIds) -> None:
+    """Check that groups may be given to runs.
+
+    Raises:
+        ValueError: one is root's, the agent's own, or the one that a run has to itself.
+    """
+    for group in groups:
+        if group == 0:
+            raise ValueError("trial_groups has root's group, 0: trials get no rights of root's")
+        if group in {os.getgid(), os.getegid()}:
+            raise ValueError(
+                f"trial_groups has the agent's own group, {group}: trials get none of its rights"
+            )
+        if users.first <= group <= users.last:
+            raise ValueError(
+                f"trial_groups has {group}, which is among trial_uids {users}: it would open the"
+                " files of one trial to the others"
+            )
+        if group >= 2**32 - 1:
+            raise ValueError(f"trial_groups has {group}, which is no id of a group")
+
+
 class Isolation:
     """How an agent isolates its runs."""
 
@@ -69,6 +110,7 @@ class Isolation:
         why: str = "",
         *,
         users: UserIds | None = None,
+        groups: Sequence[int] = (),
         hidden: Sequence[Path] = (),
     ) -> None:
         """Isolate runs as was found to work.
@@ -77,9 +119,12 @@ class Isolation:
             mode: see above.
             why: there is none, if there is none.
             users: the range of user ids.
+            groups: that each run is in, besides its own.
             hidden: folders that no run sees, other than what is its own in them.
         """
         self.mode: Final = mode
+        self.groups: Final = tuple(groups) if users is not None else ()
+        """That a run which is a user of its own is in, too."""
         self._why = why
         self._users = users
         self._hidden = [str(folder) for folder in hidden]
@@ -91,7 +136,8 @@ class Isolation:
             case "namespaces":
                 return "namespaces"
             case "users":
-                return f"user ids {self._users}"
+                groups = f", groups {' '.join(map(str, self.groups))}" if self.groups else ""
+                return f"user ids {self._users}{groups}"
             case "none":
                 return f"none: {self._why}"
 
@@ -196,8 +242,14 @@ class Isolation:
         raise OSError(f"all user ids of {users} are in use: give the agent more (--trial-uids)")
 
 
-def isolation_of(
-    choice: Choice, *, folder: Path, users: UserIds, hidden: Sequence[Path], cluster: bool
+def isolation_of(  # noqa: PLR0913 - what is known of the agent
+    choice: Choice,
+    *,
+    folder: Path,
+    users: UserIds,
+    groups: Sequence[int] = (),
+    hidden: Sequence[Path],
+    cluster: bool,
 ) -> Isolation:
     """Return how an agent isolates its runs; tries it. Blocks.
 
@@ -205,6 +257,7 @@ def isolation_of(
         choice: what was asked for.
         folder: the agent's.
         users: the range of user ids.
+        groups: that runs are in where each is a user of its own.
         hidden: folders that no run shall see.
         cluster: whether objects lie in S3, and runs come from many people.
 
@@ -215,9 +268,11 @@ def isolation_of(
         return Isolation("none", "switched off")
     problems = []
     if choice == "users" or (choice == "auto" and cluster):
-        problem = "objects lie in a folder" if not cluster else _problem_with_users(folder, users)
+        problem = (
+            _problem_with_users(folder, users, groups) if cluster else "objects lie in a folder"
+        )
         if not problem:
-            return Isolation("users", users=users)
+            return Isolation("users", users=users, groups=groups)
         problems.append(f"user ids: {problem}")
     if choice in {"auto", "namespaces"}:
         if not (problem := _problem_with_namespaces()):
@@ -315,7 +370,7 @@ def _problem_with_namespaces() -> str:
     return done.stdout.strip()
 
 
-def _problem_with_users(folder: Path, users: UserIds) -> str:
+def _problem_with_users(folder: Path, users: UserIds, groups: Sequence[int]) -> str:
     """Start a process as a user of the range in a folder of its own, as a run's is."""
     place = folder / "work"
     try:
@@ -328,7 +383,7 @@ def _problem_with_users(folder: Path, users: UserIds) -> str:
                 [sys.executable, "-c", f"import os, rung.core; os.mkdir({own!r} + '/made')"],
                 user=users.last,
                 group=users.last,
-                extra_groups=[],
+                extra_groups=list(groups),
                 cwd="/",
                 capture_output=True,
                 text=True,

@@ -3,69 +3,108 @@
 Three requests of HTTP: `PUT /scope/key` stores the body, `GET` returns it or 404 (the rank asks
 again until it is there), `DELETE` says that a rank is done. What else is asked for is refused. It
 lives in the first agent of a run, for as long as the run.
+
+Whoever reaches the port may ask, so everything is bounded: connections of one peer and of all,
+the time for a request, and the bytes that are kept.
 """
 
-import asyncio
 import contextlib
+import socket
+from http import HTTPStatus
 from typing import Final
+
+from aiohttp import web
+
+from rung.host.connection import Connections
+from rung.host.connection_limit import Limits
 
 _HEAD_BYTES_MAX: Final = 16 * 1024
 _BODY_BYTES_MAX: Final = 1024**2
+_KEPT_BYTES_MAX: Final = 64 * 1024**2
+"""Of all keys and values; a rank leaves some hundred bytes for each of its connections."""
+_ENTRY_BYTES: Final = 256
+"""What an entry takes besides its key and its value."""
 _PATIENCE_S: Final = 30.0
-_BROKEN: Final = (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
-"""What a request brings about that is none, or that breaks off."""
+_SPARE: Final = 16
+"""Connections of a peer beyond two for each rank, which asks one thing at a time."""
+
+
+def limits_of(ranks: int) -> Limits:
+    """Return what so many ranks may take; all may have one address, and then half is left."""
+    of_peer = 2 * ranks + _SPARE
+    return Limits(
+        connections=2 * of_peer,
+        connections_per_address=of_peer,
+        head_s=_PATIENCE_S,
+        head_bytes=_HEAD_BYTES_MAX,
+        idle_s=_PATIENCE_S,
+        progress_s=_PATIENCE_S,
+    )
 
 
 class KeyValues:
     """The server of one run."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits) -> None:
+        """Keep nothing yet.
+
+        Args:
+            limits: of its connections.
+        """
         self._values: dict[str, bytes] = {}
-        self._server: asyncio.Server | None = None
+        self._kept_bytes = 0
+        self._connections = Connections(limits, port="rendezvous")
+        self._resources = contextlib.AsyncExitStack()
 
     async def open(self, host: str, port: int) -> None:
         """Listen at a port that was reserved."""
-        self._server = await asyncio.start_server(
-            self._serve, host, port, limit=_HEAD_BYTES_MAX, reuse_address=True
+        app = web.Application(
+            middlewares=[self._connections.watch], client_max_size=_BODY_BYTES_MAX
         )
+        app.router.add_route("*", "/{key:.*}", self._answer)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.0)
+        async with contextlib.AsyncExitStack() as opening:
+            opening.push_async_callback(runner.cleanup)
+            await runner.setup()
+            assert runner.server is not None
+            listener = opening.enter_context(socket.create_server((host, port)))
+            protocol = self._connections.http(runner.server)
+            opening.enter_context(self._connections.serve(protocol, [listener]))
+            self._resources = opening.pop_all()
 
-    def close(self) -> None:
-        """Stop listening."""
-        if self._server is not None:
-            self._server.close()
+    async def close(self) -> None:
+        """Stop listening, and disconnect whoever asks."""
+        await self._resources.aclose()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(*_BROKEN):
-            async with asyncio.timeout(_PATIENCE_S):
-                writer.write(await self._answer(reader))
-                await writer.drain()
-        writer.close()
-
-    async def _answer(self, reader: asyncio.StreamReader) -> bytes:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        method, path, _ = head[0].split(" ", 2)
-        fields = [line.partition(":") for line in head[1:]]
-        size = sum(int(value) for name, _, value in fields if name.lower() == "content-length")
-        if not 0 <= size <= _BODY_BYTES_MAX:
-            return _response(413)
-        body = await reader.readexactly(size)
-        match method:
+    async def _answer(self, request: web.Request) -> web.Response:
+        status, body = HTTPStatus.OK, b""
+        match request.method:
             case "PUT":
-                self._values[path] = body
-                return _response(200)
-            case "GET" if path in self._values:
-                return _response(200, self._values[path])
+                status = await self._put(request)
+            case "GET" if request.raw_path in self._values:
+                body = self._values[request.raw_path]
             case "GET":
-                return _response(404)
+                status = HTTPStatus.NOT_FOUND
             case "DELETE":
-                return _response(200)
+                pass
             case _:
-                return _response(405)
+                status = HTTPStatus.METHOD_NOT_ALLOWED
+        response = web.Response(status=status, body=body)
+        response.force_close()
+        return response
+
+    async def _put(self, request: web.Request) -> HTTPStatus:
+        if (request.content_length or 0) > _BODY_BYTES_MAX:
+            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+        key, value = request.raw_path, await request.read()
+        before = self._values.get(key)
+        grown = len(value) - len(before) if before is not None else _size_of(key, value)
+        if self._kept_bytes + grown > _KEPT_BYTES_MAX:
+            return HTTPStatus.INSUFFICIENT_STORAGE
+        self._kept_bytes += grown
+        self._values[key] = value
+        return HTTPStatus.OK
 
 
-_REASONS: Final = {200: "OK", 404: "Not Found", 405: "Method Not Allowed", 413: "Too Large"}
-
-
-def _response(code: int, body: bytes = b"") -> bytes:
-    head = f"HTTP/1.1 {code} {_REASONS[code]}\r\nContent-Length: {len(body)}\r\n"
-    return f"{head}Connection: close\r\n\r\n".encode() + body
+def _size_of(key: str, value: bytes) -> int:
+    return len(key) + len(value) + _ENTRY_BYTES

@@ -112,6 +112,7 @@ def facts_of(  # noqa: PLR0913 - what is known of an end
         agent_id=agent_id,
         incarnation=incarnation,
         failed=failed,
+        machine=bool(failed) and ending.machine,
     )
     return exited, released
 

@@ -1,8 +1,10 @@
 """What one agent's part of a run hears from outside: that it is to end, and why.
 
 Where ranks on another agent fail or are lost, the ranks here soon fail, too, and say only that. If
-those failed, the end is told in their words, which come at once. If their agent was lost, the run
-is lost and has not failed; but that is known only when the agent was silent for some time.
+those failed, the end is told in their words, which come at once; where their machine is to blame,
+that is said here, too, so that it is no restart whichever part the searcher reads of first. If
+their agent was lost, the run is lost and has not failed; but that is known only when the agent was
+silent for some time.
 """
 
 import asyncio
@@ -16,6 +18,9 @@ from rung.events.trial import ExitOutcome, Withdrawal
 AFTERMATH_S: Final = 45.0
 """How long a failure that says that another agent's rank was lost waits for news of that: longer
 than the scheduler waits for a silent agent, which is 30 s unless it was told otherwise."""
+NEWS_S: Final = 20.0
+"""How much later the failure of a part of several is reported at most where its machine is to
+blame: the other parts must learn that while they wait for why they lost it."""
 
 
 class Outside:
@@ -26,6 +31,8 @@ class Outside:
         """How the scheduler wants the run to end, if it does."""
         self.reason = ""
         """What failed on another agent, where that is why."""
+        self.machine = False
+        """Whether that agent's machine is to blame, and not the script."""
         self.leaving = False
         """Whether the agent itself goes down."""
         self._over = asyncio.Event()
@@ -35,11 +42,11 @@ class Outside:
         """Whether the run ends because the agent goes down, and for no other reason."""
         return self.leaving and self.asked is None
 
-    def ask(self, how: Withdrawal, reason: str) -> bool:
+    def ask(self, how: Withdrawal, reason: str, *, machine: bool = False) -> bool:
         """Note what the scheduler wants; return whether it is news."""
         if self.asked in {"kill", how}:
             return False
-        self.asked, self.reason = how, reason
+        self.asked, self.reason, self.machine = how, reason, machine
         if how == "kill":
             self._over.set()
         return True
@@ -65,13 +72,15 @@ class Outside:
 
         None: the agent goes down, and the run is lost with it.
         """
-        if ending.outcome != "failed" or not is_aftermath(ending.message):
+        if ending.outcome != "failed" or ending.machine:
             return ending
+        if not is_aftermath(ending.message):
+            return ending._replace(machine=self.machine)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(AFTERMATH_S):
                 await self._over.wait()
         if self.reason:
-            return ending._replace(message=self.reason)
+            return ending._replace(message=self.reason, machine=self.machine)
         if self.asked == "kill":
             message = f"killed, as asked, after it had lost other ranks: {ending.message}"
             return ending._replace(outcome="killed", message=message, fault="")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from rung.agent.key_values import KeyValues
+from rung.agent.key_values import KeyValues, limits_of
 from rung.agent.launcher import Wanted
 from rung.agent.meeting import Meeting, Ports, addressed, alone, met
 from rung.agent.network import LOOPBACK, address_of
@@ -39,7 +39,7 @@ class Rendezvous:
         ranks = max(1, len(shares[self._share].slots))
         self._ports = Ports(ranks)
         if self._share == 0 and self._wanted.launcher == "horovod":
-            self._values = KeyValues()
+            self._values = KeyValues(limits_of(max(1, slots)))
             host = "0.0.0.0" if gang else LOOPBACK  # noqa: S104 - ranks on other machines ask
             await self._values.open(host, self._ports.numbers[1])
         if not gang:
@@ -54,10 +54,12 @@ class Rendezvous:
         node.spool.put(addressed(granted, share, ports, host))
         return met(await node.introductions.of(granted.allocation_id, granted.shares, note))
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Give the ports back."""
-        if self._values is not None:
-            self._values.close()
-        if self._ports is not None:
-            self._ports.close()
         self._node.introductions.forget(self._granted.allocation_id)
+        try:
+            if self._values is not None:
+                await self._values.close()
+        finally:
+            if self._ports is not None:
+                self._ports.close()

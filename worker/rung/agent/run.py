@@ -23,6 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from msgspec import structs
+
 from rung.agent.command import InvalidEntrypoint
 from rung.agent.conversation import Concerned, Conversation
 from rung.agent.crew import Crew
@@ -35,7 +37,7 @@ from rung.agent.log_quota import MIN_BYTES
 from rung.agent.member import members_of
 from rung.agent.node import Node
 from rung.agent.outcome import Ending, facts_of
-from rung.agent.outside import Outside
+from rung.agent.outside import NEWS_S, Outside
 from rung.agent.rendezvous import Rendezvous
 from rung.agent.reports import Reports
 from rung.agent.source_folder import CodeUnusable
@@ -117,7 +119,7 @@ class Run:
             self._data.close()
             self._reports.close()
             self._crew.close()
-            self._rendezvous.close()
+            await self._rendezvous.close()
         if ending is not None and self._gang:
             ending = await self._outside.explained(ending)
         if ending is not None:
@@ -126,14 +128,15 @@ class Run:
         await asyncio.to_thread(self._delivery.release)
         await asyncio.to_thread(self._node.isolation.release, self.allocation_id)
 
-    def ask(self, how: Withdrawal, reason: str = "") -> None:
+    def ask(self, how: Withdrawal, reason: str = "", *, machine: bool = False) -> None:
         """Make the run stop, as the scheduler wants it.
 
         Args:
             how: by asking, or by force.
             reason: what failed on another agent, where that is why.
+            machine: whether that agent's machine is to blame.
         """
-        if not self._outside.ask(how, reason):
+        if not self._outside.ask(how, reason, machine=machine):
             return
         if not self._launched:
             if self._preparation is not None:
@@ -213,7 +216,7 @@ class Run:
         text = "the machine failed this run, which counts as no restart"
         self._reports.note("error", f"{text}: {blame.reason}", self._rank)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(blame.wait_s):
+            async with asyncio.timeout(min(blame.wait_s, NEWS_S) if self._gang else blame.wait_s):
                 await self._outside.over()
         message = (
             ending.message
@@ -250,6 +253,7 @@ class Run:
             launch = launch_of(
                 spec, identity, self._slots, node.slots, source.folder, network, view, user
             )
+            launch = structs.replace(launch, groups=list(node.isolation.groups))
             launch.environment.update(self._data.variables)
             launches.append(launch)
         self._frameworks = source.frameworks and launches[0].command.how != "execute"

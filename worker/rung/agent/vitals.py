@@ -2,7 +2,7 @@
 
 Read from the kernel, and from the GPU's driver by `nvidia-ml-py`: the training is neither asked
 nor stopped. Rates are over the time since the reading before; what a process that has ended since
-did last is not in them.
+did last is not in them. What cannot be read is not among the values: no zero stands for it.
 
     cpu_percent                     of one core: two busy cores are 200
     memory_bytes                    private memory of all processes, and what they share once
@@ -24,10 +24,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from rung.agent.isolation import as_owner_of
 from rung.agent.process_tree import tree
 from rung.agent.slots import Device
 
 KIND: Final = "system"
+DISK: Final = "disk_read_bytes_per_s"
+"""Is there if reads and writes could be measured."""
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _PROC: Final = Path("/proc")
@@ -63,8 +66,9 @@ class Vitals:
         self._before = now
         seconds = max(now.at_s - before.at_s, 1e-3)
         grown = {
-            name: max(0.0, value - before.counters.get(name, value))
+            name: max(0.0, value - before.counters[name])
             for name, value in now.counters.items()
+            if name in before.counters
         }
         busy, idle = grown.pop("host_busy"), grown.pop("host_idle")
         rates = {
@@ -87,13 +91,13 @@ class Vitals:
             **_free(self._folder),
             **_read_gpus(self._gpus),
         }
-        read, written = _disk(processes)
+        with as_owner_of(self._folder):  # others may not read it, root without SYS_PTRACE neither
+            disk = _disk(processes)
         received, sent = _network()
         busy, idle = _host_cpu()
         counters = {
             "cpu": sum(map(_cpu_s, processes)),
-            "disk_read_bytes": read,
-            "disk_write_bytes": written,
+            **disk,
             "host_network_in_bytes": received,
             "host_network_out_bytes": sent,
             "host_busy": busy,
@@ -126,10 +130,18 @@ def _memory(processes: Iterable[int]) -> tuple[int, int]:
     return private, shared
 
 
-def _disk(processes: Iterable[int]) -> tuple[float, float]:
-    found = [_fields(_words(_PROC / f"{pid}/io")) for pid in processes]
-    read = sum(io.get("read_bytes", 0) for io in found)
-    return read, sum(io.get("write_bytes", 0) for io in found)
+def _disk(processes: Iterable[int]) -> dict[str, float]:
+    """Return what processes have read and written; nothing unless that is known of all."""
+    read = written = 0.0
+    for pid in processes:
+        try:
+            found = _fields((_PROC / f"{pid}/io").read_text(encoding="ascii"))
+            read += found["read_bytes"]
+            written += found["write_bytes"]
+        except (OSError, KeyError):
+            if (_PROC / str(pid)).exists():
+                return {}
+    return {"disk_read_bytes": read, "disk_write_bytes": written}
 
 
 def _fields(text: str) -> dict[str, float]:

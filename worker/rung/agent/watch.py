@@ -33,6 +33,10 @@ from rung.core.protocol import FromTrial
 from rung.events.trial import RunSpec
 
 HANG: Final = "hang"
+_NO_DISK: Final = (
+    "disk reads and writes of this run are not measured: the kernel does not let the agent read "
+    "those of all its processes"
+)
 
 
 class Watch:
@@ -144,9 +148,13 @@ class Watch:
         devices = [slot for slot in self._node.slots if slot.id in slots]
         await asyncio.sleep(self._node.settings.vitals_s)  # a short run is not worth a reading
         readings = await asyncio.to_thread(vitals.Vitals, mains, folder, devices)
+        told = False
         while True:
             await asyncio.sleep(self._node.settings.vitals_s)
             values = await asyncio.to_thread(readings.measure)
+            if not told and vitals.DISK not in values:
+                told = True
+                self._reports.note("info", _NO_DISK, self._rank)
             now_ms = time.time_ns() // 1_000_000
             row = protocol.Reported(vitals.KIND, now_ms // 1000, now_ms, {**self._named(values)})
             self._reports.reported(row)

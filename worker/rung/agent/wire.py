@@ -51,6 +51,8 @@ class Launch(Struct, frozen=True):
     """Of a run in namespaces of its own."""
     user: int | None = None
     """The id of the user and the group that the process runs as; None: those of the agent."""
+    groups: list[int] = []
+    """The other groups of that user."""
 
 
 class Fork(Struct, frozen=True, tag="fork"):

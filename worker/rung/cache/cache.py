@@ -20,6 +20,7 @@ from rung.cache.origin import Origin
 from rung.cache.shelf import Shelf
 from rung.cache.tree import Tree
 from rung.cache.trouble import DataError, NoRoom
+from rung.host.disk import reserve_of
 
 _GIB: Final = 1024**3
 
@@ -129,7 +130,9 @@ class Cache:
         return self._shelf.size()
 
     def _make_room(self, missing: int, keys: set[str], listings: Sequence[Listing]) -> None:
-        limit = self.limit_bytes
+        disk = shutil.disk_usage(self.folder)
+        reserve = reserve_of(disk.total)  # with less free than that, its agents are suspended
+        limit = min(self.limit_bytes, disk.total - reserve)
         total = sum({listing.key: listing.size for listing in listings}.values())
         if total > limit:
             raise DataError(
@@ -138,7 +141,8 @@ class Cache:
             )
         own = {listing.key for listing in listings}
         promised = sum(self._promised(tree) for tree in self._all() if tree.folder.name not in own)
-        room = limit - self._shelf.size() - promised
+        allowed, spare = limit - self._shelf.size(), disk.free - reserve
+        room = min(allowed, spare) - promised
         if room < missing:
             room += self._shelf.sweep(keys)
         idle = [tree for tree in self._all() if tree.folder.name not in own]
@@ -149,10 +153,14 @@ class Cache:
                 self._evict(tree)
                 room += self._shelf.sweep(keys)
         if room < missing:
+            text = f"the data cache has no room for {_gib(missing)}: "
+            left = _gib(max(0, room))
             raise NoRoom(
-                f"the data cache has no room for {_gib(missing)}: of {_gib(limit)}, live trials"
-                " use all but"
-                f" {_gib(max(0, room))}; it waits until one ends (or raise --cache-bytes)"
+                f"{text}its disk has {left} left; it waits until a live trial ends (or free space"
+                f" on the disk of {self.folder})"
+                if spare < allowed
+                else f"{text}of {_gib(limit)}, live trials use all but {left}; it waits until one"
+                " ends (or raise --cache-bytes)"
             )
 
     def _promised(self, tree: Tree) -> int:

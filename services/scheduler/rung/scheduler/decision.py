@@ -61,7 +61,14 @@ def dropped(state: State, request: Request) -> AllocationDropped:
     )
 
 
-def signaled(state: State, allocation_id: str, how: Withdrawal, reason: str = "") -> list[Payload]:
+def signaled(
+    state: State,
+    allocation_id: str,
+    how: Withdrawal,
+    reason: str = "",
+    *,
+    machine: bool = False,
+) -> list[Payload]:
     """Stop what runs; kill may follow preempt, anything else is a repetition."""
     allocation = state.allocations.get(allocation_id)
     if allocation is None or allocation.lost or allocation.signaled in {how, "kill"}:
@@ -73,6 +80,7 @@ def signaled(state: State, allocation_id: str, how: Withdrawal, reason: str = ""
             agents=list(allocation.parts),
             how=how,
             reason=reason,
+            machine=machine,
         )
     ]
 

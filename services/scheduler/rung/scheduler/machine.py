@@ -17,9 +17,9 @@ An allocation that is in none of these states is unknown, and what is said of it
 A running one is signaled (preempt, then perhaps kill) when it is withdrawn, when its trial is to
 be moved, and when something more important needs its slots (`preemption.py`); what its agents make
 of that comes back as a release. A release that says that its part failed ends the others: they are
-signaled to be killed, with the same words, once. A trial that was only asked to yield has a
-*claim*: its next run takes the place in the order that this one had, and goes where the move wants
-it. A withdrawal ends the claim.
+signaled to be killed, with the same words, and as a machine's fault if it was one, once. A trial
+that was only asked to yield has a *claim*: its next run takes the place in the order that this one
+had, and goes where the move wants it. A withdrawal ends the claim.
 
 An agent is known by its incarnation, which grows with every start. What names another incarnation
 than the current one comes from a life that is over and is ignored. An agent's life ends when it
@@ -124,7 +124,9 @@ class Scheduler:
         elif isinstance(fact, AllocationWithdrawn):
             decisions += decision.signaled(state, fact.allocation_id, fact.how)
         elif isinstance(fact, AllocationReleased) and fact.failed and _counts(state, fact):
-            decisions += decision.signaled(state, fact.allocation_id, "kill", fact.failed)
+            decisions += decision.signaled(
+                state, fact.allocation_id, "kill", fact.failed, machine=fact.machine
+            )
         signaled = claim.asked_to_yield(state, fact)
         starts = choose(state.queue, state.room, state.held)
         yielding = choose_yielding(state, starts, signaled)
