@@ -60,6 +60,7 @@ class Scripted:
         self.answers: dict[str, deque[Answer]] = {}
         self.requests: list[Request] = []
         self.url = ""
+        self._held: dict[str, tuple[str, int, threading.Event]] = {}
         self.token: str | None = TOKEN
         """What a request must bring; None: nothing."""
         self._loop = asyncio.new_event_loop()
@@ -70,6 +71,11 @@ class Scripted:
     def on(self, path: str, *answers: Answer) -> None:
         """Say what a path below /api/v1 answers, with or without its method before it."""
         self.answers[path] = deque(answers)
+
+    def hold(self, path: str, *, until: str, times: int) -> threading.Event:
+        """Answer a path only once another was requested so often; the event says that it was."""
+        self._held[path] = (until, times, threading.Event())
+        return self._held[path][2]
 
     def requested(self, path: str) -> list[Request]:
         """Return the requests of a path."""
@@ -111,6 +117,11 @@ class Scripted:
                 await request.read(),
             )
         )
+        for until, times, freed in self._held.values():
+            if len(self.requested(until)) >= times:
+                freed.set()
+        if path in self._held:
+            await asyncio.to_thread(self._held[path][2].wait, 30)
         if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
             return _respond(problem(401, "a token is needed"))
         known = self.answers.get(f"{request.method} {path}") or self.answers.get(path)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -23,6 +24,9 @@ from rung.client import (
     ServerFailed,
     Unauthorized,
     Unreachable,
+)
+from rung.client import (
+    _transport as transport,
 )
 
 DROPPED = Answer(drop=True, body=b"")
@@ -114,12 +118,54 @@ async def test_fields_of_newer_gateways_are_ignored(server: Scripted) -> None:
 
 
 async def test_nobody_there() -> None:
-    """A port where nobody listens is given up after patience has run out, with what to do."""
-    async with AsyncClient("http://127.0.0.1:9", patience_s=0.2) as client:
+    """A port where nobody listens is given up at once, whatever the patience, with what to do."""
+    async with AsyncClient("http://127.0.0.1:9", patience_s=60) as client:
         started = time.monotonic()
         with pytest.raises(Unreachable, match="rung up"):
             await client.status()
     assert time.monotonic() - started < 2
+
+
+async def test_a_server_that_went_away_is_waited_for(server: Scripted) -> None:
+    """One that answered before, and refuses connections now, may be started anew just then."""
+    server.on("/experiments/x/pause", json_answer({"experiment_id": "x", "requested": "pause"}))
+    nowhere = Location("http://127.0.0.1:9", TOKEN)
+    places = iter([Location(server.url, TOKEN), nowhere, nowhere, Location(server.url, TOKEN)])
+    async with AsyncClient(locate=lambda: next(places), patience_s=60) as client:
+        await client.ask("pause", "x")
+        server.on(
+            "/experiments/y/pause",
+            DROPPED,
+            json_answer({"experiment_id": "y", "requested": "pause"}),
+        )
+        assert (await client.ask("pause", "y")).requested == "pause"
+    assert next(places, None) is None
+
+
+async def test_a_server_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that takes connections and answers nothing is not waited for as a long answer is."""
+    monkeypatch.setattr(transport, "_QUIET_S", 0.1)
+    monkeypatch.setattr(transport, "_HEALTH_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as stopped:
+        url = f"http://127.0.0.1:{stopped.getsockname()[1]}"
+        async with AsyncClient(url, patience_s=0.2) as client:
+            started = time.monotonic()
+            with pytest.raises(Unreachable, match="stopped, or hangs"):
+                await client.status()
+    assert time.monotonic() - started < 10
+
+
+async def test_a_long_answer_is_waited_for(
+    server: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it takes, as long as the server answers for its health meanwhile."""
+    monkeypatch.setattr(transport, "_QUIET_S", 0.05)
+    asked = server.hold("/experiments/x/pause", until="/healthz", times=3)
+    server.on("/experiments/x/pause", json_answer({"experiment_id": "x", "requested": "pause"}))
+    async with connected(server, patience_s=0) as client:
+        assert (await client.ask("pause", "x")).requested == "pause"
+    assert asked.is_set()
+    assert all("Authorization" not in probe.headers for probe in server.requested("/healthz"))
 
 
 @pytest.mark.parametrize("url", ["", "foo", "http://", "http://[", "ftp://x", "localhost:8080"])

@@ -43,9 +43,9 @@ ledger_option: Final = click.option(
 """For commands that can read a ledger without a server."""
 
 PATIENCE_S: Final = 3.0
-"""How long a command goes on trying while nobody answers."""
+"""How long a command goes on trying while connections break; one that is refused is final."""
 PATIENCE_FOLLOWING_S: Final = 60.0
-"""How long one that follows does; a restart of the server is no reason to leave."""
+"""How long one that follows does, once it met the server: a restart is no reason to leave."""
 TIMEOUT_S: Final = 120.0
 """How long a command waits for one answer; audits take long."""
 

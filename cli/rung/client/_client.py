@@ -51,7 +51,9 @@ class AsyncClient:
                 it is reached by the folder's Unix socket, with the folder's token, also after it
                 was started again.
             locate: finds it in place of the two, anew before each further try.
-            patience_s: how long to go on trying while nobody answers.
+            patience_s: how long to go on trying while a server that answered before does not; one
+                that never did is given up after three seconds, or at once if it cannot be
+                connected to.
             timeout_s: how long to wait for one answer.
         """
 

@@ -2,6 +2,11 @@
 
 A connection that fails, and an answer that says "later" (502, 503, 504), are tried again until
 patience runs out. Each POST carries an Idempotency-Key, so that a repeated one takes effect once.
+Patience is for a server that is started anew: one that never answered gets a few seconds of it,
+and none where no connection can be made at all. While an answer does not begin, the server is
+asked for its health beside it: so one that takes connections and answers nothing, because it is
+stopped or hangs, is found within seconds, however long an answer may take.
+
 Between two tries the server is located anew, for it may have come back on another port. One that
 answered once and then cannot be located is waited for like one that does not answer: a server that
 is started anew says where it is only once it is there. One that refuses the token may have been
@@ -32,11 +37,18 @@ if TYPE_CHECKING:
     from aiohttp.connector import Connection
 
 API: Final = "/api/v1"
+_HEALTH: Final = "/healthz"
 
 _LATER: Final = frozenset({502, 503, 504})
 _FIRST_WAIT_S: Final = 0.05
 _WAIT_S_MAX: Final = 2.0
 _CONNECT_S: Final = 5.0
+_UNMET_S: Final = 3.0
+"""Patience with a server that never answered."""
+_QUIET_S: Final = 5.0
+"""After so long without an answer, and each time again, the server is asked for its health."""
+_HEALTH_S: Final = 10.0
+"""How long that may take: any answer will do."""
 _TRANSIENT: Final = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError)
 
 
@@ -183,23 +195,29 @@ class Transport:
 
         return await self._patiently(attempt)
 
-    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        deadline = time.monotonic() + self._patience_s
+    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:  # noqa: C901 - one loop
+        began = time.monotonic()
         wait = _FIRST_WAIT_S
         while True:
             try:
                 return await attempt()
             except _Refused as refused:
+                deadline = began + self._patience_s
                 if refused.status == 401 and time.monotonic() < deadline and self._moved():
                     continue
                 if refused.status not in _LATER or time.monotonic() + wait > deadline:
                     raise error_of(refused.status, refused.body) from None
                 wait = max(wait, _seconds(refused.retry_after))
             except _TRANSIENT as error:
-                if time.monotonic() + wait > deadline:
-                    raise self._unreachable(error) from error
+                why = self._unreachable(error)
+                if not self._answered and isinstance(error, aiohttp.ClientConnectorError):
+                    if self._moved():
+                        continue
+                    raise why from error
+                if time.monotonic() + wait > began + self._patience():
+                    raise why from error
             except Unreachable:
-                if not self._answered or time.monotonic() + wait > deadline:
+                if not self._answered or time.monotonic() + wait > began + self._patience_s:
                     raise
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311 - only spreads load
             wait = min(wait * 2, _WAIT_S_MAX)
@@ -215,7 +233,7 @@ class Transport:
             headers["Authorization"] = f"Bearer {location.token}"
         query = {name: str(value) for name, value in request.query.items() if value is not None}
         try:
-            async with self._session(location.data).request(
+            asking = self._session(location.data).request(
                 request.method,
                 location.url.rstrip("/") + API + request.path,
                 params=query,
@@ -225,7 +243,8 @@ class Transport:
                     total=None, sock_connect=_CONNECT_S, sock_read=silence_s
                 ),
                 allow_redirects=False,
-            ) as response:
+            )
+            async with await self._begun(asking, location) as response:
                 self._answered = True
                 yield response
         except DataFolderError as error:
@@ -235,6 +254,48 @@ class Transport:
                 f"{location.url!r} is no address of a server: give one such as"
                 " http://127.0.0.1:8080 (--url, RUNG_URL)"
             ) from error
+
+    async def _begun(
+        self, asking: Awaitable[aiohttp.ClientResponse], location: Location
+    ) -> aiohttp.ClientResponse:
+        """Return an answer once its headers are there, as long as the server is alive.
+
+        Raises:
+            TimeoutError: it does not even answer for its health.
+        """
+        try:
+            async with asyncio.timeout(None) as alive:
+                watching = asyncio.create_task(self._watch(location, alive))
+                try:
+                    return await asking
+                finally:
+                    watching.cancel()
+        except TimeoutError as error:
+            if not alive.expired():
+                raise
+            raise TimeoutError(
+                "it takes connections and answers nothing: its process is stopped, or hangs"
+            ) from error
+
+    async def _watch(self, location: Location, alive: asyncio.Timeout) -> None:
+        """Let a time-out expire once the server does not answer for its health."""
+        while True:
+            await asyncio.sleep(_QUIET_S)
+            if not await self._is_alive(location):
+                alive.reschedule(asyncio.get_running_loop().time())
+                return
+
+    async def _is_alive(self, location: Location) -> bool:
+        """Return whether the server answers anything at all."""
+        try:
+            async with self._session(location.data).get(
+                location.url.rstrip("/") + _HEALTH,
+                timeout=aiohttp.ClientTimeout(total=_HEALTH_S),
+                allow_redirects=False,
+            ):
+                return True
+        except _TRANSIENT:
+            return False
 
     def _session(self, data: Path | None) -> aiohttp.ClientSession:
         """Return the session for a data folder's socket, or for whatever an URL names."""
@@ -254,6 +315,10 @@ class Transport:
         if self._location is None:
             self._location = self._locate()
         return self._location
+
+    def _patience(self) -> float:
+        """Return how long to go on trying while connections break."""
+        return self._patience_s if self._answered else min(self._patience_s, _UNMET_S)
 
     def _moved(self) -> bool:
         """Locate the server anew; return whether it is elsewhere, or wants another token."""
