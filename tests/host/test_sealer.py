@@ -4,17 +4,18 @@ import asyncio
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ledger.events import populate
 from ledger.sealed import example
-from rung.events import topic
+from rung.events import partition_of, topic
 from rung.host.anchor import Anchor, read_anchor
 from rung.host.sealer import Sealer, SealSettings, sealing
-from rung.ledger import MemoryLedger, SqliteLedger
-from rung.ledger.seals import FILE, SealKey, read_heads
+from rung.ledger import MemoryLedger, Record, SqliteLedger
+from rung.ledger.seals import FILE, SealKey, decode_heads, read_heads
 from rung.ledger.seals.verify import Known, verify
 
 KEY = SealKey.generate()
@@ -77,6 +78,82 @@ async def test_what_is_appended_is_sealed_soon_and_the_rest_at_the_end() -> None
     heads = await read_heads(ledger, 0)
     assert heads is not None
     assert heads.position == await ledger.end(topic.SEALS, 0)
+
+
+class Asked(MemoryLedger):
+    """A ledger that keeps what was read from it, or asked of its ends."""
+
+    def __init__(self) -> None:
+        super().__init__(partitions=2)
+        self.places: list[tuple[str, int]] = []
+
+    async def end(self, topic: str, partition: int) -> int:
+        """Return the position that the next record will get."""
+        self.places.append((topic, partition))
+        return await super().end(topic, partition)
+
+    async def read(self, topic: str, partition: int, position: int, limit: int) -> list[Record]:
+        """Return records."""
+        self.places.append((topic, partition))
+        return await super().read(topic, partition, position, limit)
+
+
+async def _until(done: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not done():  # noqa: ASYNC110 - several things may make it true
+            await asyncio.sleep(0.01)
+
+
+async def test_nothing_is_asked_of_an_idle_ledger() -> None:
+    """Once all is sealed the sealer waits for appends, and then looks where something came."""
+    ledger = Asked()
+    every = SealSettings(every_s=0.01, heads_every_s=0.01, busy_share=1.0)
+    sealer = Sealer(ledger, KEY, settings=every)
+    async with sealing(sealer):
+        await populate(ledger, ["aaaaaaaa"])
+        await _until(lambda: not sealer.idle)
+        await _until(lambda: sealer.idle)
+        ledger.places.clear()
+        await asyncio.sleep(20 * every.every_s)
+        assert ledger.places == []
+        draft = example("rung.trial.exited.v1")
+        await ledger.append([draft])
+        await _until(lambda: bool(ledger.places) and sealer.idle)
+        place = (topic.EXPERIMENTS, partition_of(draft.key, 2))
+        assert set(ledger.places) == {place, (topic.SEALS, 0), (topic.SEALS, 1)}
+        assert (await verify(ledger)).unsealed == []
+
+
+async def test_an_anchor_that_hangs() -> None:
+    """Sealing goes on meanwhile, and once it takes heads again it gets the newest ones alone."""
+    held, asked, taken = asyncio.Event(), asyncio.Event(), list[bytes]()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        taken.append(await reader.readexactly(length))
+        asked.set()
+        await held.wait()
+        writer.write(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+    ledger = MemoryLedger(partitions=1)
+    every = SealSettings(every_s=0.01, heads_every_s=0.01, anchor_every_s=0.01, busy_share=1.0)
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    anchor = Anchor(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+    sealer = Sealer(ledger, KEY, settings=every, anchor=anchor)
+    async with server, sealing(sealer):
+        await populate(ledger, ["aaaaaaaa"])
+        await asked.wait()
+        for number in range(5):
+            await populate(ledger, [f"bbbbbbb{number}"])
+            await _until(lambda: not sealer.idle)
+            await _until(lambda: sealer.idle)
+        assert len(taken) == 1
+        end = await ledger.end(topic.SEALS, 0)
+        held.set()
+        await _until(lambda: len(taken) > 1)
+        assert [decode_heads(line).position for line in taken[1].splitlines()] == [end]
 
 
 async def test_a_range_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

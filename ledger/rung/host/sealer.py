@@ -1,11 +1,17 @@
-"""Seals a ledger: signed digests of what was appended, about every second or two.
+"""Seals a ledger: signed digests of what was appended, about two seconds later.
 
 Theory of operation. `Sealer.step` reads the topic `seals` to its end, then for each partition that
 this replica holds the records behind its newest seal, appends a seal for each range, and saves the
 signed heads. Only the seals on record say where to go on, so a sealer that is killed at any
 moment is followed by one that does the same; a seal that another replica appended meanwhile comes
-first in the ledger, and counts. Digests are computed in a thread, some hundred records at a time,
-so that the event loop is never held up for longer than a fraction of a millisecond.
+first in the ledger, and counts.
+
+A partition of which all is sealed is *settled*: it is followed from there on, and not asked for
+its end until something is appended. So a ledger to which nothing is appended is asked nothing.
+The anchor gets the heads beside the sealing: one that hangs delays nothing but itself.
+
+Digests are computed in a thread, some hundred records at a time, so that the event loop is never
+held up for longer than a fraction of a millisecond.
 
 What cannot be sealed, because records or seals are missing, is logged and left as it is: training
 goes on, and `rung verify` says what is wrong.
@@ -14,7 +20,7 @@ goes on, and `rung verify` says what is wrong.
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Final, NamedTuple
 
 import structlog
@@ -24,6 +30,7 @@ from rung.events import LedgerError, LedgerTrimmed, topic
 from rung.host import measure
 from rung.host.anchor import Anchor
 from rung.host.finish import finish
+from rung.host.pulse import uncounted
 from rung.host.share import Share, Whole
 from rung.host.supervise import supervise
 from rung.host.writer import now
@@ -90,6 +97,35 @@ class _Made(NamedTuple):
     records: int
 
 
+class _Watch:
+    """What is known of a partition that this replica holds: whether all of it is sealed."""
+
+    def __init__(self) -> None:
+        self._position: int | None = None
+        self._known = asyncio.Event()
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing was left to seal, and nothing was appended since."""
+        return self._position is not None
+
+    def settle(self, position: int) -> None:
+        """Note up to where everything is sealed."""
+        self._position = position
+        self._known.set()
+
+    def unsettle(self) -> None:
+        """Note that there is something to look at."""
+        self._position = None
+        self._known.clear()
+
+    async def position(self) -> int:
+        """Return up to where everything is sealed, once it is."""
+        while self._position is None:
+            await self._known.wait()
+        return self._position
+
+
 class Sealer:
     """Seals the partitions of a ledger that this replica holds."""
 
@@ -115,8 +151,13 @@ class Sealer:
         self._anchor = anchor
         self._chains: dict[int, Chains] = {}
         self._held: set[Place] = set()
+        self._watches: dict[Place, _Watch] = {}
+        """Of the partitions that are followed, so that an append is noticed."""
+        self._grown = asyncio.Event()
+        self._sealed = asyncio.Event()
+        """Whether there may be heads that the anchor does not have."""
         self._saved: dict[int, int] = {}
-        self._saved_s = self._anchored_s = -math.inf
+        self._saved_s = -math.inf
         self._anchored: dict[int, int] = {}
         self._complained: dict[str, float] = {}
         self._stepping = asyncio.Lock()
@@ -135,6 +176,7 @@ class Sealer:
             for name in (*SEALED, topic.SEALS):
                 group.create_task(self._hold(share, name))
             group.create_task(supervise(self._keep, name="sealer", follows=False))
+            group.create_task(self._keep_anchored())
 
     async def start(self) -> None:
         """Read the seals on record, and save heads where there are none yet."""
@@ -142,6 +184,11 @@ class Sealer:
             chains = await self._chains_of(partition)
             if chains is not None and not chains.position:
                 await save_heads(self._ledger, chains.signed(self._key))
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that this replica holds is sealed, and waits for appends."""
+        return all(map(self._is_settled, self._held)) and not self._unsaved()
 
     def hold_all(self) -> None:
         """Seal all partitions from now on, whatever the share says."""
@@ -162,8 +209,9 @@ class Sealer:
         self.hold_all()
         while await self.step():
             pass
-        self._saved_s = self._anchored_s = -math.inf
+        self._saved_s = -math.inf
         await self.step()
+        await self._give_anchor()
 
     async def step(self) -> int:
         """Seal what is new, one range of each partition; return how many records that was."""
@@ -179,18 +227,48 @@ class Sealer:
             for partition in {seals_partition(self._ledger, *seal.place) for seal in made}:
                 await self._chains_of(partition)
         await self._save_heads()
-        await self._give_anchor()
+        for partition in self._heads():
+            if (chains := self._chains.get(partition)) is not None:
+                self._settle((topic.SEALS, partition), chains.position)
+        self._sealed.set()
         return sum(seal.records for seal in made)
 
     async def _hold(self, share: Share, name: str) -> None:
         async def work(partition: int) -> None:
-            self._held.add((name, partition))
+            place = (name, partition)
+            self._held.add(place)
+            self._watches[place] = watch = _Watch()
+            self._grown.set()
             try:
-                await asyncio.Event().wait()
+                with uncounted():
+                    await self._watch(place, watch)
             finally:
-                self._held.discard((name, partition))
+                self._held.discard(place)
+                del self._watches[place]
 
         await share.hold(name, work)
+
+    async def _watch(self, place: Place, watch: _Watch) -> None:
+        """Unsettle a partition whenever something is appended behind where it was settled."""
+        while True:
+            batches = self._ledger.follow(*place, await watch.position())
+            try:
+                await anext(batches)
+            except LedgerError as error:  # the next step meets it, too, and deals with it
+                _log.debug("not followed", place=place, reason=str(error))
+            finally:
+                if isinstance(batches, AsyncGenerator):
+                    await batches.aclose()
+            watch.unsettle()
+            self._grown.set()
+
+    def _settle(self, place: Place, position: int) -> None:
+        if (watch := self._watches.get(place)) is not None:
+            watch.settle(position)
+
+    def _is_settled(self, place: Place) -> bool:
+        watch = self._watches.get(place)
+        return watch is not None and watch.settled
 
     async def _keep(self) -> None:
         clock = asyncio.get_running_loop().time
@@ -201,11 +279,14 @@ class Sealer:
             took = clock() - began
             idle = took / self._settings.busy_share - took if sealed > READ else 0.0
             rest = self._settings.every_s - took if sealed < RANGE_RECORDS_MAX else 0.0
+            while self.idle:
+                self._grown.clear()
+                await self._grown.wait()
             await asyncio.sleep(max(idle, rest, 0.05))
 
     async def _new(self) -> AsyncIterator[_Made]:
         for place in sorted(self._held):
-            if place[0] == topic.SEALS:
+            if place[0] == topic.SEALS or self._is_settled(place):
                 continue
             chains = self._chains.get(seals_partition(self._ledger, *place))
             if chains is None:
@@ -222,7 +303,9 @@ class Sealer:
         position = head.last + 1 if head else 0
         end = await self._ledger.end(*place)
         if end <= position:
-            if end < position:
+            if end == position:
+                self._settle(place, position)
+            else:
                 self._complain(
                     f"{place[0]}/{place[1]} ends at {end}, but is sealed up to {position - 1}: "
                     "records were cut off"
@@ -291,30 +374,45 @@ class Sealer:
         if moment - self._saved_s < self._settings.heads_every_s:
             return
         self._saved_s = moment
-        changed = [
-            (partition, chains)
-            for partition in self._heads()
-            if (chains := self._chains.get(partition)) is not None
-            and chains.position > self._saved.get(partition, 0)
-        ]
+        changed = self._unsaved()
         await asyncio.gather(
             *(save_heads(self._ledger, chains.signed(self._key)) for _, chains in changed)
         )
         self._saved |= {partition: chains.position for partition, chains in changed}
 
-    async def _give_anchor(self) -> None:
-        moment = asyncio.get_running_loop().time()
-        if self._anchor is None or moment - self._anchored_s < self._settings.anchor_every_s:
-            return
-        self._anchored_s = moment
+    def _unsaved(self) -> list[tuple[int, Chains]]:
+        """Return the chains of which the ledger does not keep the newest heads."""
+        return [
+            (partition, chains)
+            for partition in self._heads()
+            if (chains := self._chains.get(partition)) is not None
+            and chains.position > self._saved.get(partition, 0)
+        ]
+
+    async def _keep_anchored(self) -> None:
+        """Give the anchor the newest heads every so often, as long as there are newer ones."""
+        while self._anchor is not None:
+            await self._sealed.wait()
+            self._sealed.clear()
+            if not await self._give_anchor():
+                self._sealed.set()
+            await asyncio.sleep(self._settings.anchor_every_s)
+
+    async def _give_anchor(self) -> bool:
+        """Give the anchor the heads that it does not have; return whether it has them all."""
+        if self._anchor is None:
+            return True
         changed = [
             chains.signed(self._key)
             for partition in self._heads()
             if (chains := self._chains.get(partition)) is not None
             and chains.position > self._anchored.get(partition, 0)
         ]
-        if changed and await self._anchor.put(changed):
+        if changed:
+            if not await self._anchor.put(changed):
+                return False
             self._anchored |= {heads.partition: heads.position for heads in changed}
+        return True
 
     def _heads(self) -> list[int]:
         """Return of which partitions of `seals` this replica saves the heads."""
