@@ -19,6 +19,7 @@ from rung.cli.cluster_status import (
 )
 from rung.cli.decider_status import Decider, PoolStatus
 from rung.cli.forwarder_status import Consumer
+from rung.cli.record_status import SealStatus, UnfinishedImport
 from rung.ledger import kafka
 from rung.ledger.kafka import Created, Finding
 
@@ -125,6 +126,7 @@ def _status() -> ClusterStatus:
         pools=[PoolStatus(name="gpu", agents=2, slots=16, idle=4, waiting=3)],
         experiments={"active": 2, "paused": 1},
         dead_letters=1,
+        seals=SealStatus(records=6006, unsealed=5, since="2026-01-01T01:59:58.000Z"),
         newest_letters=[
             Letter(time="2026-01-01T00:00:00Z", reader="searcher", topic="t", key="k", reason="r")
         ],
@@ -147,6 +149,8 @@ def test_everything_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         "searcher-intake  placements    2  2 0",
         "gpu        2     16     4        3",
         "2026-01-01T00:00:00Z",
+        "6,001 of 6,006 records",
+        "none unfinished",
     ):
         assert words in text, text
 
@@ -164,21 +168,30 @@ def test_what_is_wrong_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     status.consumers[0].still = [0]
     status.pools.append(PoolStatus(name="compute", agents=0, slots=0, idle=0, waiting=16))
     status.newest_letters[0].time = "2026-01-01T01:30:00.000Z"
+    status.seals = SealStatus(records=9, unsealed=9, since="2026-01-01T01:58:59.000Z")
+    status.unfinished_imports.append(
+        UnfinishedImport(exported_from="abc", records=7, begun="t", problem="run it again")
+    )
     _judge(status, NOW)
     assert status.problems == [
         "broker 2 (gone) does not answer",
         "pools: nobody leads partition 1",
         "pools: a replica of partition 0, 1 is behind",
+        "run it again",
         "scheduler: no replica runs",
         "searcher: 12 decisions are due",
         "searcher: cannot go on with k3v9x2ab: ValueError: no",
         "searcher-intake: stands still, 2 records behind on placements",
         "pool compute: 16 allocations wait, and it has no agent",
         "dead letters: 1 in all, the newest at 2026-01-01T01:30:00.000Z by searcher",
+        (
+            "seals: the ledger is not sealed (9 records, the oldest of 2026-01-01T01:58:59.000Z): give"
+            " all replicas of checkpoint-gc the same secret in RUNG_SEAL_KEY"
+        ),
         "searcher-intake: it does not answer",
     ]
     print_status(status)
-    assert capsys.readouterr().out.startswith("WRONG: 10\n  broker 2 (gone) does not answer\n")
+    assert capsys.readouterr().out.startswith("WRONG: 12\n  broker 2 (gone) does not answer\n")
 
 
 @pytest.mark.parametrize(

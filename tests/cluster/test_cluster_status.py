@@ -108,6 +108,8 @@ async def test_status_tells_what_is_due(
     assert "searcher: no replica runs" in status["problems"]
     assert status["experiments"] == {"active": 1}
     assert [item["answers"] for item in status["brokers"]] == [True]
+    assert status["seals"]["unsealed"] == status["seals"]["records"] == 1
+    assert status["unfinished_imports"] == []
 
     searcher = ServerProcess(
         [sys.executable, "-m", "rung.cli", "service", "searcher"],

@@ -154,7 +154,8 @@ async def status(*, url: str, objects: str | None, as_json: bool) -> int:
 
     Brokers, topics and the lag of what reads them; the replicas of each service and their
     partitions; agents, slots and open experiments as they follow from the ledger; dead letters,
-    which are wrong for an hour; how old snapshots are. What is due is looked at twice, a second
+    which are wrong for an hour; how old snapshots are; whether all is sealed that is older than a
+    minute, and whether an import was left unfinished. What is due is looked at twice, a second
     apart. The exit code is 1 if something is wrong, 3 if no broker answers.
     """
     kafka = _kafka()

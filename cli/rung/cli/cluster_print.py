@@ -7,6 +7,7 @@ import click
 from rung.cli.cluster_group import Replica
 from rung.cli.cluster_status import ClusterStatus
 from rung.cli.output import duration, print_facts, print_table
+from rung.cli.record_status import SealStatus
 
 _NONE: Final = Replica(host="none", partitions={})
 
@@ -26,6 +27,8 @@ def print_status(status: ClusterStatus) -> None:
             ("ledger", f"{status.ledger} ({status.ledger_id})"),
             ("open experiments", ", ".join(open_) or "none"),
             ("dead letters", status.dead_letters),
+            ("sealed", _sealed(status.seals)),
+            ("imports", _imports(len(status.unfinished_imports))),
         ]
     )
     _heading("brokers")
@@ -91,6 +94,16 @@ def print_status(status: ClusterStatus) -> None:
                 for item in status.newest_letters
             ],
         )
+
+
+def _sealed(seals: SealStatus | None) -> str:
+    if seals is None:
+        return "unknown"
+    return f"{seals.records - seals.unsealed:,} of {seals.records:,} records"
+
+
+def _imports(unfinished: int) -> str:
+    return f"{unfinished} not complete" if unfinished else "none unfinished"
 
 
 def _heading(text: str) -> None:

@@ -14,6 +14,12 @@ from rung.cli.decider_status import Decider, Knowledge, PoolStatus
 from rung.cli.deciders import DECIDERS
 from rung.cli.forwarder_status import Consumer, look, look_again
 from rung.cli.ledger import FORWARDERS
+from rung.cli.record_status import (
+    SealStatus,
+    UnfinishedImport,
+    look_at_imports,
+    look_at_seals,
+)
 from rung.events import TOPICS, LedgerError, decode, topic
 from rung.events.metric import MessageRejected
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, parse_address
@@ -80,6 +86,10 @@ class ClusterStatus(Struct, kw_only=True):
     pools: list[PoolStatus] = field(default_factory=list[PoolStatus])
     experiments: dict[str, int] = field(default_factory=dict[str, int])
     """Those that have not ended, by state."""
+    seals: SealStatus | None = None
+    """None: it could not be found out."""
+    unfinished_imports: list[UnfinishedImport] = field(default_factory=list[UnfinishedImport])
+    """Until they are complete no service starts."""
     dead_letters: int = 0
     newest_letters: list[Letter] = field(default_factory=list[Letter])
 
@@ -190,6 +200,8 @@ async def _look_at_records(
     status.deciders, status.pools = known.deciders, known.pools
     status.experiments = dict(known.experiments)
     await _look(status, "dead letters", _look_at_letters(ledger, status))
+    await _look(status, "seals", _look_at_seals(ledger, status, from_heads=from_snapshots))
+    await _look(status, "imports", _look_at_imports(ledger, status))
 
 
 async def _look_at_topic(
@@ -250,6 +262,17 @@ async def _look_at_letters(ledger: KafkaLedger, status: ClusterStatus) -> None:
     status.newest_letters = sorted(letters, key=lambda it: it.time, reverse=True)[:_LETTERS]
 
 
+async def _look_at_seals(ledger: KafkaLedger, status: ClusterStatus, *, from_heads: bool) -> None:
+    try:
+        status.seals = await look_at_seals(ledger, from_heads=from_heads)
+    except (ObjectError, ValueError) as error:
+        raise LedgerError(f"the signed heads cannot be read: {error}") from error
+
+
+async def _look_at_imports(ledger: KafkaLedger, status: ClusterStatus) -> None:
+    status.unfinished_imports = await look_at_imports(ledger)
+
+
 def _judge(status: ClusterStatus, now: datetime) -> None:
     """Say what is wrong, the worst first."""
     wrong = [
@@ -262,6 +285,7 @@ def _judge(status: ClusterStatus, now: datetime) -> None:
             wrong.append(f"{item.name}: nobody leads partition {_numbers(item.leaderless)}")
         if item.behind:
             wrong.append(f"{item.name}: a replica of partition {_numbers(item.behind)} is behind")
+    wrong += [item.problem for item in status.unfinished_imports]
     wrong += [f"{name}: no replica runs" for name, held in status.replicas.items() if not held]
     for decider in status.deciders:
         if decider.pending:
@@ -278,6 +302,8 @@ def _judge(status: ClusterStatus, now: datetime) -> None:
     if status.newest_letters and _is_recent(newest := status.newest_letters[0], now):
         count = f"{status.dead_letters:,} in all, the newest at {newest.time} by {newest.reader}"
         wrong.append(f"dead letters: {count}")
+    if status.seals is not None and (problem := status.seals.problem(now)):
+        wrong.append(problem)
     status.problems = wrong + status.problems
 
 
