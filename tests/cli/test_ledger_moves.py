@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from archive.history import exported, simulated
 from archive.tamper import flip, rewrite_all, segments_of
@@ -12,9 +13,12 @@ from archive.test_verify import worsen
 from cli.conftest import Rung
 from rung.archive import ArchiveLedger, ArchiveSettings, archive_now
 from rung.cli.data_folder import DataFolder, DataFolderError
-from rung.events import LedgerTrimmed, topic
+from rung.cli.missing_objects import objects_of
+from rung.events import LedgerTrimmed, Payload, encode, fact, topic
+from rung.events.asyncapi import example_of
+from rung.events.checkpoint import CheckpointDeleted, CheckpointRetired, CheckpointStored
 from rung.events.experiment import ExperimentEnded
-from rung.ledger import Draft, Ledger, SqliteLedger
+from rung.ledger import Draft, Ledger, MemoryLedger, SqliteLedger
 from rung.ledger.archive import Undone
 from rung.ledger.line import TOPICS, VERSION_UNSEALED
 from rung.objects import FolderStore
@@ -145,6 +149,80 @@ def test_restore(data: Path, store: FolderStore, tmp_path: Path, rung: Rung) -> 
 
     asyncio.run(compare())
     assert "is in this ledger already" in rung("ledger", "import", store.url, "--data", new).err
+
+
+def test_what_the_objects_lack_is_named(store: FolderStore, tmp_path: Path, rung: Rung) -> None:
+    """Code and checkpoints that are wanted still are looked for; what is there is not named."""
+    first = tmp_path / "first"
+    result = rung("ledger", "import", store.url, "--data", str(first), "--json")
+    lacking = result.json["missing_objects"]
+    assert result.code == 0
+    assert lacking
+    assert f"{len(lacking):,} checkpoint" in result.err
+    assert f"missing in {(first / 'objects').as_uri()} ({lacking[0]}" in result.err
+    events = rung("ledger", "show", "--data", str(first), "--json", "simulate").out
+    for name in lacking:
+        assert name.split("/")[-2] in events
+
+    second = tmp_path / "second"
+    objects = FolderStore(second / "objects")
+    for name in lacking[1:]:
+        objects.put_bytes(name, b"x")
+    result = rung("ledger", "import", store.url, "--data", str(second))
+    assert result.err.startswith("Warning: 1 checkpoint that")
+    assert lacking[0] in result.err
+
+    third = tmp_path / "third"
+    objects = FolderStore(third / "objects")
+    for name in lacking:
+        objects.put_bytes(name, b"x")
+    result = rung("ledger", "import", store.url, "--data", str(third), "--json")
+    assert (result.err, result.json["missing_objects"]) == ("", [])
+
+
+async def test_which_objects_are_wanted() -> None:
+    """The code, and checkpoints that are neither retired nor deleted, of these experiments."""
+    ledger = MemoryLedger(partitions=2)
+    stored = CheckpointStored(
+        experiment_id="aaaaaaaa",
+        trial_id="aaaaaaaa.0",
+        run=1,
+        checkpoint_id="c0",
+        steps_completed=1,
+        size_bytes=1,
+        files=1,
+        digest="d",
+    )
+    about = {"experiment_id": "aaaaaaaa", "trial_id": "aaaaaaaa.0"}
+    facts: list[Payload] = [
+        structs.replace(example_of("rung.experiment.submitted.v1").data, **submitted)
+        for submitted in (
+            {"experiment_id": "aaaaaaaa", "code_digest": "f00"},
+            {"experiment_id": "bbbbbbbb", "code_digest": "ba2"},
+        )
+    ]
+    facts += [structs.replace(stored, checkpoint_id=name) for name in ("c0", "c1", "c2")]
+    facts.append(CheckpointRetired(checkpoint_id="c1", reason="r", **about))
+    facts.append(CheckpointDeleted(checkpoint_id="c2", **about))
+    for number, data in enumerate(facts, 1):
+        event = fact(data, source="/x", origin="x", sequence=number, time="t")
+        await ledger.append([Draft(event.topic, event.key, encode(event))])
+    assert await objects_of(ledger, ["aaaaaaaa"]) == [
+        "checkpoints/aaaaaaaa/c0/manifest.json",
+        "code/f00.tar.gz",
+    ]
+
+
+def test_an_object_store_that_cannot_be_asked(
+    store: FolderStore, tmp_path: Path, rung: Rung
+) -> None:
+    """All was imported all the same; it is said that nobody looked."""
+    new = tmp_path / "new"
+    new.mkdir(mode=0o700)
+    (new / "objects").write_text("no folder")
+    result = rung("ledger", "import", store.url, "--data", str(new), "--json")
+    assert (result.code, result.json["missing_objects"]) == (0, None)
+    assert "were not looked for" in result.err
 
 
 def test_an_experiment_alone_must_have_ended(data: Path, tmp_path: Path, rung: Rung) -> None:

@@ -8,11 +8,11 @@ import pytest
 from ledger.events import populate
 from ledger.sealed import example
 from rung.cli.record_status import SealStatus, look_at_imports, look_at_seals
-from rung.events import LedgerDamaged, partition_of, topic
+from rung.events import LedgerDamaged, LedgerError, partition_of, topic
 from rung.events.ledger_import import ImportStarted
 from rung.host.sealer import Sealer
 from rung.ledger import MemoryLedger
-from rung.ledger.import_record import ImportRecord, imports_of
+from rung.ledger.import_record import ImportRecord, check_imported, imports_of
 from rung.ledger.seals import SealKey
 
 KEY = SealKey.generate()
@@ -83,6 +83,8 @@ async def test_an_import_that_was_left_unfinished() -> None:
     (found,) = await look_at_imports(ledger)
     assert (found.exported_from, found.records) == ("c0ffee", 7)
     assert "Run the same `rung ledger import` again" in found.problem
+    with pytest.raises(LedgerError, match="to give it up, go on under another prefix"):
+        await check_imported(ledger)
     await record.complete(forwarded=0, lost=0, undeleted=0)
     assert await look_at_imports(ledger) == []
     assert len(await imports_of(ledger)) == 1

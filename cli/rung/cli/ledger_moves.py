@@ -12,7 +12,7 @@ import click
 
 from rung.cli.data_folder import is_running, locked
 from rung.cli.link import SOURCE, Link, asynchronous, ledger_option, linked
-from rung.cli.output import print_json
+from rung.cli.output import print_json, printable
 from rung.events import RungError, topic
 from rung.events.experiment import ExperimentEnded
 
@@ -38,9 +38,15 @@ _NAMED: Final = 5
 @click.option(
     "--ledger", "target", help="Into a cluster, in place of --data: kafka://HOST/PREFIX."
 )
+@click.option(
+    "--objects",
+    envvar="RUNG_OBJECTS",
+    help="URL of the cluster's object store: what the import refers to is looked for there.  [of a"
+    " data folder: its own]",
+)
 @linked
 @asynchronous
-async def import_(source: Path | str, target: str | None, link: Link) -> None:
+async def import_(source: Path | str, target: str | None, objects: str | None, link: Link) -> None:
     """Read an export, or an archive (file:///…, s3://BUCKET/PREFIX), into another ledger.
 
     Nothing else may use that ledger meanwhile. Experiments that are there already are refused.
@@ -48,7 +54,8 @@ async def import_(source: Path | str, target: str | None, link: Link) -> None:
     refuse to start there until the same import was run again, which resumes where it stopped.
     A whole ledger goes on where it was left: its experiments that have not ended are trained on
     by the agents of their new home. An experiment exported alone must have ended: nobody would
-    end its runs.
+    end its runs. Code archives and checkpoints are no part of it (`rung objects copy` brings
+    them): those that are missing in the object store are counted and named at the end.
     """
     from rung.cli.handover import hand_over  # noqa: PLC0415 - only where it is needed
     from rung.host import now  # noqa: PLC0415 - see above
@@ -70,11 +77,15 @@ async def import_(source: Path | str, target: str | None, link: Link) -> None:
             check_idle=None if target is None else partial(_check_idle, target),
             finish=hand_over if alone is None else None,
         )
+        where = objects if target is not None else (link.data / "objects").absolute().as_uri()
+        lacking = await _missing(opened, imported.experiments, where)
     if link.json:
         facts = imported._asdict()
-        print_json(facts | facts.pop("undone")._asdict())
+        print_json(facts | facts.pop("undone")._asdict() | {"missing_objects": lacking})
     else:
         _tell(imported)
+    if lacking:
+        _warn_of(lacking, str(where))
 
 
 @click.command()
@@ -265,6 +276,53 @@ def _check_ended(lines: IO[bytes], experiment_id: str) -> None:
         " without an ID). `rung audit --ledger FILE` and `rung ledger show --ledger FILE` read it"
         " as it is"
     )
+
+
+async def _missing(
+    ledger: "Ledger", experiments: list[str], where: str | None
+) -> list[str] | None:
+    """Return what experiments refer to and an object store does not have; None: unknown."""
+    from rung.cli.missing_objects import missing, objects_of  # noqa: PLC0415 - only where needed
+    from rung.objects import open_store  # noqa: PLC0415 - see above
+
+    names: list[str] = []
+    try:
+        names = await objects_of(ledger, experiments)
+        if where is None and names:
+            raise RungError("name the object store with --objects or RUNG_OBJECTS")  # noqa: TRY301
+        if where is None or not names:
+            return []
+        store = await asyncio.to_thread(open_store, where)
+        try:
+            return await asyncio.to_thread(missing, store, names)
+        finally:
+            store.close()
+    except RungError as error:  # all was imported all the same
+        what = _count(names) or "the code and the checkpoints"
+        click.echo(
+            f"Warning: {what} that these experiments refer to were not looked for:"
+            f" {printable(str(error))}",
+            err=True,
+        )
+        return None
+
+
+def _warn_of(lacking: list[str], where: str) -> None:
+    named = ", ".join(map(printable, lacking[:_NAMED]))
+    more = ", …" if len(lacking) > _NAMED else ""
+    click.echo(
+        f"Warning: {_count(lacking)} that these experiments refer to: missing in {where}"
+        f" ({named}{more}). Runs that need them will fail; `rung objects copy FROM {where}` brings"
+        " them",
+        err=True,
+    )
+
+
+def _count(names: list[str]) -> str:
+    """Return how many code archives and checkpoints there are."""
+    code = sum(name.startswith("code/") for name in names)
+    kinds = (("code archive", code), ("checkpoint", len(names) - code))
+    return " and ".join(f"{n:,} {kind}{'' if n == 1 else 's'}" for kind, n in kinds if n)
 
 
 def _tell(imported: "Imported") -> None:

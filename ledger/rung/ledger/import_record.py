@@ -87,8 +87,9 @@ def unfinished(item: Import) -> str:
     return (
         f"an import into this ledger is not complete: {started.records:,} records of the ledger"
         f" {started.exported_from}, begun {item.time}. Run the same `rung ledger import` again: it"
-        " resumes where it stopped. If the export is gone, export that ledger again; if that"
-        " ledger is gone, too, make a new one for another import."
+        " resumes where it stopped. If the export is gone, export that ledger again. An import"
+        " cannot be undone: to give it up, go on under another prefix (`rung cluster init --ledger"
+        " kafka://HOST/OTHER`), into which the archive of this ledger can be imported."
     )
 
 
