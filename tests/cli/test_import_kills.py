@@ -76,7 +76,10 @@ def check(data: Path, file: Path, whole: dict[str, Any], rung: Rung) -> bool:
     if found:
         assert "this export is in this ledger already, complete" in again.err
     else:
-        assert (again.code, again.err) == (0, "")
+        assert again.code == 0
+        assert [line.split(" that ")[0] for line in again.err.splitlines()] == [
+            "Warning: 14 checkpoints"  # which no file of the export holds
+        ]
     assert contents(data) == whole
     return bool(found)
 
