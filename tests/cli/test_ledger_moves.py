@@ -14,7 +14,7 @@ from cli.conftest import Rung
 from rung.archive import ArchiveLedger, ArchiveSettings, archive_now
 from rung.cli.data_folder import DataFolder, DataFolderError
 from rung.cli.missing_objects import objects_of
-from rung.events import LedgerTrimmed, Payload, encode, fact, topic
+from rung.events import LedgerTrimmed, Payload, decision, encode, fact, topic
 from rung.events.asyncapi import example_of
 from rung.events.checkpoint import CheckpointDeleted, CheckpointRetired, CheckpointStored
 from rung.events.experiment import ExperimentEnded
@@ -155,6 +155,7 @@ def test_what_the_objects_lack_is_named(store: FolderStore, tmp_path: Path, rung
     """Code and checkpoints that are wanted still are looked for; what is there is not named."""
     first = tmp_path / "first"
     result = rung("ledger", "import", store.url, "--data", str(first), "--json")
+    assert not (first / "objects").exists()
     lacking = result.json["missing_objects"]
     assert result.code == 0
     assert lacking
@@ -181,7 +182,7 @@ def test_what_the_objects_lack_is_named(store: FolderStore, tmp_path: Path, rung
 
 
 async def test_which_objects_are_wanted() -> None:
-    """The code, and checkpoints that are neither retired nor deleted, of these experiments."""
+    """The code, and checkpoints that are neither retired nor deleted."""
     ledger = MemoryLedger(partitions=2)
     stored = CheckpointStored(
         experiment_id="aaaaaaaa",
@@ -198,16 +199,19 @@ async def test_which_objects_are_wanted() -> None:
         structs.replace(example_of("rung.experiment.submitted.v1").data, **submitted)
         for submitted in (
             {"experiment_id": "aaaaaaaa", "code_digest": "f00"},
-            {"experiment_id": "bbbbbbbb", "code_digest": "ba2"},
+            {"experiment_id": "bbbbbbbb", "code_digest": None},
         )
     ]
     facts += [structs.replace(stored, checkpoint_id=name) for name in ("c0", "c1", "c2")]
-    facts.append(CheckpointRetired(checkpoint_id="c1", reason="r", **about))
     facts.append(CheckpointDeleted(checkpoint_id="c2", **about))
-    for number, data in enumerate(facts, 1):
-        event = fact(data, source="/x", origin="x", sequence=number, time="t")
-        await ledger.append([Draft(event.topic, event.key, encode(event))])
-    assert await objects_of(ledger, ["aaaaaaaa"]) == [
+    events = [
+        fact(data, source="/x", origin="x", sequence=number, time="t")
+        for number, data in enumerate(facts, 1)
+    ]
+    retired = CheckpointRetired(checkpoint_id="c1", reason="r", **about)
+    events.append(decision(retired, source="/x", cause=events[3], position=2, index=0))
+    await ledger.append([Draft(event.topic, event.key, encode(event)) for event in events])
+    assert objects_of((await exported(ledger)).splitlines()[1:]) == [
         "checkpoints/aaaaaaaa/c0/manifest.json",
         "code/f00.tar.gz",
     ]

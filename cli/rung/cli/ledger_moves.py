@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import itertools
 import tempfile
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
 
 import click
 
@@ -77,8 +79,9 @@ async def import_(source: Path | str, target: str | None, objects: str | None, l
             check_idle=None if target is None else partial(_check_idle, target),
             finish=hand_over if alone is None else None,
         )
+        lines.seek(0)
         where = objects if target is not None else (link.data / "objects").absolute().as_uri()
-        lacking = await _missing(opened, imported.experiments, where)
+        lacking = await _missing(lines, where)
     if link.json:
         facts = imported._asdict()
         print_json(facts | facts.pop("undone")._asdict() | {"missing_objects": lacking})
@@ -278,20 +281,21 @@ def _check_ended(lines: IO[bytes], experiment_id: str) -> None:
     )
 
 
-async def _missing(
-    ledger: "Ledger", experiments: list[str], where: str | None
-) -> list[str] | None:
-    """Return what experiments refer to and an object store does not have; None: unknown."""
+async def _missing(lines: IO[bytes], where: str | None) -> list[str] | None:
+    """Return what an export refers to and an object store does not have; None: unknown."""
     from rung.cli.missing_objects import missing, objects_of  # noqa: PLC0415 - only where needed
     from rung.objects import open_store  # noqa: PLC0415 - see above
 
     names: list[str] = []
     try:
-        names = await objects_of(ledger, experiments)
+        names = await asyncio.to_thread(objects_of, itertools.islice(lines, 1, None))
         if where is None and names:
             raise RungError("name the object store with --objects or RUNG_OBJECTS")  # noqa: TRY301
         if where is None or not names:
             return []
+        path = where.startswith("file://") and Path(unquote(urlsplit(where).path))
+        if path and not await asyncio.to_thread(path.exists):  # which opening it would make
+            return names
         store = await asyncio.to_thread(open_store, where)
         try:
             return await asyncio.to_thread(missing, store, names)

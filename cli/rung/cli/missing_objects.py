@@ -1,30 +1,39 @@
 """Code archives and checkpoints that experiments refer to, held against an object store."""
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
-from rung.events import Event, UndecodableEvent, decode, topic
 from rung.events.checkpoint import CheckpointDeleted, CheckpointRetired, CheckpointStored
 from rung.events.experiment import ExperimentSubmitted
-from rung.ledger import Ledger
+from rung.ledger.line import parse_line
 from rung.objects import ObjectMissing, ObjectStore, checkpoint_prefix
 
-_READ = 1_000
+_TYPES: Final = tuple(
+    data.TYPE.encode()
+    for data in (ExperimentSubmitted, CheckpointStored, CheckpointRetired, CheckpointDeleted)
+)
 
 
-async def objects_of(ledger: Ledger, experiments: Collection[str]) -> list[str]:
+def objects_of(lines: Iterable[bytes]) -> list[str]:
     """Return the objects that must be there for experiments to go on, and to be looked at.
 
     That is their code, and of each checkpoint that is still wanted its manifest, which is written
     last.
 
+    Args:
+        lines: of an export, which was found to be whole.
+
     Raises:
-        LedgerError: the ledger cannot be read.
+        RungError: an id or a digest is none.
     """
     wanted: dict[str, None] = {}
     gone: set[str] = set()
-    async for event in _events(ledger, frozenset(experiments)):
-        match event.data:
+    for number, line in enumerate(lines, 1):
+        if not any(kind in line for kind in _TYPES):
+            continue
+        event = parse_line(line, number).event
+        match event and event.data:
             case ExperimentSubmitted(code_digest=str(digest)):
                 wanted[f"code/{digest}.tar.gz"] = None
             case CheckpointStored() as stored:
@@ -58,17 +67,3 @@ def missing(store: ObjectStore, names: Collection[str]) -> list[str]:
 def _manifest(checkpoint: CheckpointStored | CheckpointRetired | CheckpointDeleted) -> str:
     prefix = checkpoint_prefix(checkpoint.experiment_id, checkpoint.checkpoint_id)
     return f"{prefix}manifest.json"
-
-
-async def _events(ledger: Ledger, keys: frozenset[str]) -> AsyncIterator[Event]:
-    for name in (topic.EXPERIMENTS, topic.RETIREMENTS):
-        for partition in range(ledger.partitions(name)):
-            position = await ledger.start(name, partition)
-            while records := await ledger.read(name, partition, position, _READ):
-                position = records[-1].position + 1
-                for record in records:
-                    if record.key in keys:
-                        try:
-                            yield decode(record.value)
-                        except UndecodableEvent:
-                            continue
