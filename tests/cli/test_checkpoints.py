@@ -1,8 +1,11 @@
 """`rung checkpoints`, `rung download`."""
 
+import hashlib
+from pathlib import Path
+
 from cli.conftest import EXPERIMENT, Rung
 from client import recorded
-from client.scripted import Scripted, json_answer
+from client.scripted import Answer, Scripted, json_answer, problem
 
 
 def test_checkpoints(server: Scripted, rung: Rung) -> None:
@@ -35,3 +38,20 @@ def test_download_chooses(server: Scripted, rung: Rung) -> None:
     result = rung("download", "k3v9x2ab")
     assert result.code == 6
     assert "rung checkpoints k3v9x2ab" in result.err
+
+
+def test_download_says_what_came(server: Scripted, rung: Rung, tmp_path: Path) -> None:
+    """One file is one file; a deleted checkpoint is exit code 4, not an empty folder."""
+    name, data = "a.1.1.1", b"weights"
+    digest = hashlib.sha256(data).hexdigest()
+    file = {"name": "model.pt", "size_bytes": len(data), "sha256": digest}
+    shown = recorded.checkpoint(name) | {"files": [file], "metadata": {}}
+    server.on(f"/checkpoints/{name}", json_answer(shown))
+    server.on(f"/checkpoints/{name}/file", Answer(200, data))
+    folder = tmp_path / "there"
+    assert rung("download", name, "-o", str(folder)).out.startswith("1 file (2.0 KiB) of")
+    server.on(f"/checkpoints/{name}", json_answer(shown | {"state": "deleted", "files": []}))
+    server.on(f"/checkpoints/{name}/archive", problem(410, "it is deleted"))
+    result = rung("download", name, "-o", str(tmp_path / "gone"))
+    assert (result.code, result.err) == (4, "Error: it is deleted\n")
+    assert not (tmp_path / "gone").exists()

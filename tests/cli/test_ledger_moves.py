@@ -248,6 +248,25 @@ def test_an_experiment_alone_must_have_ended(data: Path, tmp_path: Path, rung: R
     assert (result.code, result.json["experiments"]) == (0, ["simulate"])
 
 
+def test_an_export_without_seals(data: Path, tmp_path: Path, rung: Rung) -> None:
+    """One made into the format before seals is imported with a warning, and with a key refused."""
+    export, bare, key = (tmp_path / name for name in ("x.jsonl", "bare.jsonl", "key"))
+    assert rung("ledger", "export", "simul", "-o", str(export)).code == 0
+    header, *lines, _ = export.read_text().splitlines()
+    kept = [line for line in lines if json.loads(line).get("topic") in TOPICS]
+    facts = json.loads(header) | {"records": len(kept), "version": VERSION_UNSEALED}
+    bare.write_text("\n".join([json.dumps(facts), *kept]))
+    key.write_text("ab" * 32)
+
+    refused = rung("ledger", "import", str(bare), "--key", str(key), "--data", str(tmp_path / "a"))
+    assert refused.code == 6
+    assert "is not imported" in refused.err
+    assert "a key was given" in refused.err
+    taken = rung("ledger", "import", str(bare), "--data", str(tmp_path / "b"))
+    assert taken.code == 0
+    assert f"Warning: {bare} has no seals" in taken.err
+
+
 def test_a_damaged_archive_is_not_restored(store: FolderStore, tmp_path: Path, rung: Rung) -> None:
     """It is refused with the segment's name, and nothing is written."""
     flip(store, segments_of(store, the_id(store), topic.EXPERIMENTS)[1], 600)

@@ -74,7 +74,8 @@ def test_what_trials_wrote_themselves_lies_beside_it(
         {"name": name, "size_bytes": len(trace), "sha256": hashlib.sha256(trace).hexdigest()}
         for name in ("model.pt", "tensorboard/plugins/node.pt.trace.json.gz")
     ]
-    curves.on(f"/checkpoints/{new}", json_answer(items[1] | {"files": files, "metadata": {}}))
+    listed = {"file_count": len(files), "files": files, "metadata": {}}
+    curves.on(f"/checkpoints/{new}", json_answer(items[1] | listed))
     curves.on(f"/checkpoints/{new}/file", Answer(200, trace))
     folder = tmp_path / "board"
     result = rung("tensorboard", "k3v9x2ab", "--folder", str(folder), "--json")

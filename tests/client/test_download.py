@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from client import recorded
-from client.scripted import TOKEN, Answer, Scripted, json_answer
-from rung.client import AsyncClient, ClientError, Unreachable
+from client.scripted import TOKEN, Answer, Scripted, json_answer, problem
+from rung.client import AsyncClient, ClientError, Conflict, NotFound, Unreachable
 
 FILES = {"model.pt": b"weights", "sub/optimizer.pt": b"moments", "empty": b""}
 FILE = "/checkpoints/c1/file"
@@ -22,7 +22,8 @@ def detail(files: dict[str, bytes]) -> dict[str, Any]:
         {"name": name, "size_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         for name, data in files.items()
     ]
-    return recorded.checkpoint("c1") | {"files": entries, "metadata": {}}
+    listed = {"files": entries, "metadata": {}}
+    return recorded.checkpoint("c1", file_count=len(entries)) | listed
 
 
 async def fetched(server: Scripted, folder: Path) -> None:
@@ -150,6 +151,30 @@ def test_what_is_refused(server: Scripted, tmp_path: Path, sent: bytes, words: s
     server.on("/checkpoints/c1", json_answer(only("model.pt")))
     server.on(FILE, Answer(200, sent))
     with pytest.raises(ClientError, match=words):
+        asyncio.run(fetched(server, tmp_path / "best"))
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("shown", "refusal", "error"),
+    [
+        ({"state": "deleted"}, problem(410, "retired"), (NotFound, "retired")),
+        ({"state": "deleted", "file_count": 0}, problem(410, "retired"), (NotFound, "retired")),
+        ({}, problem(409, "another one"), (Conflict, "another one")),
+        ({}, Answer(200, b"tar"), (ClientError, "lists 0 of its 1 files")),
+    ],
+)
+def test_a_checkpoint_whose_files_are_not_listed(
+    server: Scripted,
+    tmp_path: Path,
+    shown: dict[str, Any],
+    refusal: Answer,
+    error: tuple[type[ClientError], str],
+) -> None:
+    """It is no empty folder: the reason why its archive is refused is the error."""
+    server.on("/checkpoints/c1", json_answer(detail({}) | {"file_count": 1} | shown))
+    server.on("/checkpoints/c1/archive", refusal)
+    with pytest.raises(error[0], match=error[1]):
         asyncio.run(fetched(server, tmp_path / "best"))
     assert names(tmp_path) == []
 

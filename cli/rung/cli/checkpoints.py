@@ -75,9 +75,9 @@ async def download(name: str, output: Path | None, link: Link) -> None:
     if link.json:
         print_json({"folder": str(folder), "checkpoint": checkpoint})
     else:
+        files = "1 file" if checkpoint.file_count == 1 else f"{checkpoint.file_count} files"
         click.echo(
-            f"{checkpoint.file_count} files ({size(checkpoint.size_bytes)}) of checkpoint"
-            f" {checkpoint.id} in {folder}"
+            f"{files} ({size(checkpoint.size_bytes)}) of checkpoint {checkpoint.id} in {folder}"
         )
 
 

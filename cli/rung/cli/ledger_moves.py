@@ -15,6 +15,7 @@ import click
 from rung.cli.data_folder import is_running, locked
 from rung.cli.link import SOURCE, Link, asynchronous, ledger_option, linked
 from rung.cli.output import print_json, printable
+from rung.cli.verify import key_option
 from rung.events import RungError, topic
 from rung.events.experiment import ExperimentEnded
 
@@ -46,9 +47,16 @@ _NAMED: Final = 5
     help="URL of the cluster's object store: what the import refers to is looked for there.  [of a"
     " data folder: its own]",
 )
+@key_option
 @linked
 @asynchronous
-async def import_(source: Path | str, target: str | None, objects: str | None, link: Link) -> None:
+async def import_(
+    source: Path | str,
+    target: str | None,
+    objects: str | None,
+    public_keys: tuple[str, ...],
+    link: Link,
+) -> None:
     """Read an export, or an archive (file:///…, s3://BUCKET/PREFIX), into another ledger.
 
     Nothing else may use that ledger meanwhile. Experiments that are there already are refused.
@@ -65,7 +73,7 @@ async def import_(source: Path | str, target: str | None, objects: str | None, l
     from rung.ledger.line import parse_header  # noqa: PLC0415 - see above
 
     _check_target(target, link)
-    await _check_seals(source)
+    await _check_seals(source, public_keys)
     async with _lines_of(source) as lines, _target(target, link) as opened:
         alone = parse_header(lines.readline()).experiment
         if alone is not None:
@@ -154,8 +162,8 @@ async def opened_for(
         yield opened
 
 
-async def _check_seals(source: Path | str) -> None:
-    """Refuse to import what is not as it was sealed.
+async def _check_seals(source: Path | str, public_keys: tuple[str, ...]) -> None:
+    """Refuse to import what is not as it was sealed; warn of what has no seals.
 
     Raises:
         RungError: it was altered or damaged.
@@ -164,7 +172,13 @@ async def _check_seals(source: Path | str) -> None:
 
     if isinstance(source, str) and source.startswith("kafka://"):  # noqa: ASYNC240 - a string
         return  # refused where it is opened
-    report = await verify_source(source)
+    report = await verify_source(source, public_keys)
+    if not report.sealed and not report.problems:
+        click.echo(
+            f"Warning: {source} has no seals: nothing shows whether it was altered. Where it comes"
+            " from an installation that makes them, give that one's public key with --key",
+            err=True,
+        )
     if report.problems:
         more = len(report.problems) - 1
         raise RungError(

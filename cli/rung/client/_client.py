@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from rung import answer
-from rung.client._download import download
+from rung.client._download import check_listed, download
 from rung.client._error import ServerFailed
 from rung.client._location import Locate, Location, of_folder
 from rung.client._sse import ServerEvent, follow
@@ -164,8 +164,13 @@ class AsyncClient:
             checkpoint_id: which checkpoint.
             folder: where its files go.
             below: only those whose names begin so.
+
+        Raises:
+            NotFound: the checkpoint is deleted, or its files are gone.
+            ClientError: the folder is in use, the connection broke, or something is damaged.
         """
         checkpoint = await self.checkpoint(checkpoint_id)
+        await check_listed(self._transport, checkpoint)
         checkpoint.files = [file for file in checkpoint.files if file.name.startswith(below)]
         await download(self._transport, checkpoint, folder)
         return checkpoint

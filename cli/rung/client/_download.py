@@ -47,6 +47,26 @@ async def download(transport: Transport, checkpoint: CheckpointDetail, folder: P
         raise
 
 
+async def check_listed(transport: Transport, checkpoint: CheckpointDetail) -> None:
+    """Check that a checkpoint's files are listed, all of them.
+
+    None are of one that is deleted, or whose manifest is missing or damaged: the gateway then
+    refuses its archive with the reason.
+
+    Raises:
+        NotFound: it is deleted, or its manifest is missing.
+        Conflict: its manifest is not the one on record.
+        ClientError: other files are listed than were stored.
+    """
+    if checkpoint.state != "deleted" and len(checkpoint.files) == checkpoint.file_count:
+        return
+    async with transport.answer(f"/checkpoints/{checkpoint.id}/archive", silence_s=_SILENCE_S):
+        raise ClientError(
+            f"checkpoint {checkpoint.id}: the server lists {len(checkpoint.files)} of its"
+            f" {checkpoint.file_count} files; nothing was downloaded"
+        )
+
+
 class _Download:
     """One checkpoint on its way."""
 
