@@ -170,7 +170,7 @@ def test_what_the_objects_lack_is_named(store: FolderStore, tmp_path: Path, rung
     for name in lacking[1:]:
         objects.put_bytes(name, b"x")
     result = rung("ledger", "import", store.url, "--data", str(second))
-    assert result.err.startswith("Warning: 1 checkpoint that")
+    assert "\nWarning: 1 checkpoint that" in result.err
     assert lacking[0] in result.err
 
     third = tmp_path / "third"
@@ -178,7 +178,8 @@ def test_what_the_objects_lack_is_named(store: FolderStore, tmp_path: Path, rung
     for name in lacking:
         objects.put_bytes(name, b"x")
     result = rung("ledger", "import", store.url, "--data", str(third), "--json")
-    assert (result.err, result.json["missing_objects"]) == ("", [])
+    assert (result.err.count("Warning: "), result.json["missing_objects"]) == (1, [])
+    assert "has no seals" in result.err
 
 
 async def test_which_objects_are_wanted() -> None:
