@@ -98,7 +98,7 @@ clean:
 
 EMPTY :=
 SPACE := $(EMPTY) $(EMPTY)
-ROOTS := $(subst $(SPACE),:,$(wildcard ledger worker cli sim services/*))
+ROOTS := $(subst $(SPACE),:,$(wildcard foundation worker cli sim services/*))
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Rung needs Python 3.11 or newer; try: make PYTHON=python3.12 …")'

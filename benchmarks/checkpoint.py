@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from core.agent_end import AgentEnd, agent_end
 from rung import torch as rt
 from rung.core.protocol import Stored
-from rung.objects import open_checkpoint, open_store
+from rung.storage import open_checkpoint, open_store
 from rung.torch import state
 from rung.torch.averages import TrainingAverages
 from rung.torch.files import read

@@ -31,8 +31,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from rung.cache import Cache, Held, Origin, Source, origin_of
 from rung.core.data import DataSource
-from rung.objects.s3.settings import from_environment
-from rung.objects.s3.store import S3Store
+from rung.storage.s3.settings import from_environment
+from rung.storage.s3.store import S3Store
 from rung.torch.waiting import NAME, DataWait
 from servers.s3 import ACCESS_KEY, REGION, SECRET_KEY
 from servers.seaweed import Seaweed

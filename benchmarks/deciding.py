@@ -32,13 +32,13 @@ from rung.events import Event, Payload, encode, fact, partition_of
 from rung.events.allocation import AgentJoined, AllocationReleased, AllocationRequested, Slot
 from rung.events.experiment import ExperimentSubmitted
 from rung.events.trial import RunSpec, TrialExited, TrialValidated
-from rung.host import Process, host
-from rung.host.fold import PartitionFold
 from rung.ledger import Draft, Record
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, create, parse_address
-from rung.objects import FolderStore
-from rung.scheduler.machine import Scheduler
-from rung.searcher.machine import Searcher
+from rung.runtime import Process, host
+from rung.runtime.fold import PartitionFold
+from rung.scheduler.processor import Scheduler
+from rung.searcher.processor import Searcher
+from rung.storage import FolderStore
 
 ROOT = Path(__file__).resolve().parent.parent
 AIM = 10_000

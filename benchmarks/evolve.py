@@ -17,11 +17,11 @@ from rung.cli.deciders import DECIDERS
 from rung.events import encode, fact
 from rung.events.experiment import ExperimentSubmitted, KillRequested
 from rung.events.trial import TrialValidated
-from rung.host import host
-from rung.host.fold import PartitionFold
-from rung.host.loop import read_decisions, recover
 from rung.ledger import Draft
-from rung.ledger.sqlite import SqliteLedger
+from rung.ledger.sqlite.ledger import SqliteLedger
+from rung.runtime import host
+from rung.runtime.fold import PartitionFold
+from rung.runtime.loop import read_decisions, recover
 
 BATCH = 2_000
 

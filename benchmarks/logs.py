@@ -25,7 +25,7 @@ from rung.ledger import Draft, SqliteLedger
 from rung.metrics import SeriesStore
 from rung.metrics.cursor import LineKey, write_cursor
 from rung.metrics.embedded import Embedded
-from rung.objects import FolderStore
+from rung.storage import FolderStore
 
 SHORT = 100_000
 PRINTED = 300_000

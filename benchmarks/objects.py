@@ -25,9 +25,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "deploy" / "local"))
 
 from minio import Minio
 
-from rung.objects import FolderStore, ObjectStore, Provenance, load_checkpoint, store_checkpoint
-from rung.objects.s3.settings import MIB, from_environment
-from rung.objects.s3.store import S3Store
+from rung.storage import FolderStore, ObjectStore, Provenance, load_checkpoint, store_checkpoint
+from rung.storage.s3.settings import MIB, from_environment
+from rung.storage.s3.store import S3Store
 from servers.s3 import ACCESS_KEY, REGION, SECRET_KEY
 from servers.seaweed import Seaweed
 

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from rung.events import encode, fact
 from rung.events.metric import MetricRow, MetricsReported
-from rung.host.sealer import Sealer, SealSettings, sealing
 from rung.ledger import Draft, SqliteLedger
 from rung.ledger.seals import SealKey
 from rung.ledger.seals.verify import Known, verify
+from rung.runtime.sealing.sealer import Sealer, SealSettings, sealing
 
 ROUNDS = 5
 SECONDS = 4.0

@@ -69,8 +69,8 @@ def test_services_look_the_same_inside(service: Path) -> None:
     decides = service.name in {"searcher", "scheduler", "checkpoint-gc"}
 
     assert (service / "README.md").exists()
-    assert {"__init__.py", "__main__.py", "config.py", "service.py", "py.typed"} <= files
-    assert ("machine.py" in files) == decides
+    assert {"__init__.py", "__main__.py", "service.py", "settings.py", "py.typed"} <= files
+    assert ("processor.py" in files) == decides
     assert len((package / "__main__.py").read_text().splitlines()) <= 60
 
 

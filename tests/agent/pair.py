@@ -15,7 +15,7 @@ from rung.events.allocation import (
     Share,
 )
 from rung.events.trial import RunSpec
-from rung.objects import ObjectStore
+from rung.storage import ObjectStore
 
 
 class Pair:

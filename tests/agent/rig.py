@@ -21,7 +21,7 @@ from rung.events.allocation import (
 from rung.events.metric import LogsPrinted, MetricsReported
 from rung.events.trial import RunSpec, TrialExited, Withdrawal
 from rung.ledger import Draft, Ledger, MemoryLedger
-from rung.objects import FolderStore, ObjectStore
+from rung.storage import FolderStore, ObjectStore
 
 P = TypeVar("P", bound=Payload)
 POOL = "default"

@@ -18,7 +18,7 @@ from rung.core.staging import ANNOUNCED
 from rung.events.allocation import AgentJoined, AgentLeft
 from rung.events.checkpoint import CheckpointDamaged, CheckpointStored
 from rung.events.trial import TrialExited, TrialRestored
-from rung.objects import FolderStore, ObjectMissing, ObjectStore, open_store, read_manifest
+from rung.storage import FolderStore, ObjectMissing, ObjectStore, open_store, read_manifest
 from servers.seaweed import Seaweed
 
 pytestmark = pytest.mark.e2e

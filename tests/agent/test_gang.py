@@ -99,7 +99,7 @@ async def test_a_machine_that_fails_one_part_fails_the_run(pair: Pair, other: st
     script = (
         "import os\n"
         "from signal import pause\n"
-        "from rung.objects import ObjectError\n"
+        "from rung.storage import ObjectError\n"
         "if os.environ['RUNG_RANK'] == '3': raise ObjectError('no checkpoint: the disk is full')\n"
         f"{other}"
     )

@@ -8,8 +8,8 @@ from rung.agent.spool import Spool
 from rung.agent.suspension import Suspension
 from rung.events import decode
 from rung.events.allocation import AgentLeft
-from rung.host import measure
-from rung.host.trace import following
+from rung.runtime.metrics import catalog
+from rung.runtime.tracing import following
 
 _GONE = AgentLeft(pool="default", agent_id="a", incarnation=1)
 _TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
@@ -27,15 +27,15 @@ async def test_runs_and_spool_are_read_while_the_agent_lives(tmp_path: Path) -> 
     runs = {"1": _Run(launched=True), "2": _Run(launched=False), "3": _Run(launched=True)}
     suspension = Suspension([tmp_path], spool, lambda _: None)
     with measured(spool, runs, suspension):
-        assert measure.AGENT_SUSPENDED.read() == {(): 0.0}
+        assert catalog.AGENT_SUSPENDED.read() == {(): 0.0}
         suspension.reason = "the disk is full"
-        assert measure.AGENT_SUSPENDED.read() == {(): 1.0}
+        assert catalog.AGENT_SUSPENDED.read() == {(): 1.0}
         await spool.durable(spool.put(_GONE, _GONE))
-        assert measure.RUNS.read() == {("preparing",): 1.0, ("running",): 2.0}
-        assert measure.SPOOL_RECORDS.read() == {(): 2.0}
-        assert measure.SPOOL_BYTES.read()[()] > 4096
-        assert measure.SPOOL_OLDEST_SECONDS.read()[()] >= 0.0
-    assert measure.SPOOL_RECORDS.read() == {}
+        assert catalog.RUNS.read() == {("preparing",): 1.0, ("running",): 2.0}
+        assert catalog.SPOOL_RECORDS.read() == {(): 2.0}
+        assert catalog.SPOOL_BYTES.read()[()] > 4096
+        assert catalog.SPOOL_OLDEST_SECONDS.read()[()] >= 0.0
+    assert catalog.SPOOL_RECORDS.read() == {}
     await spool.close()
 
 

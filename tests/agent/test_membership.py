@@ -15,8 +15,8 @@ from agent.rig import Rig
 from rung.events.allocation import AgentJoined, AgentLeft, AllocationReleased, JoinRefused
 from rung.events.metric import AgentBeat, LogsPrinted
 from rung.ledger import MemoryLedger
-from rung.scheduler.config import Settings
 from rung.scheduler.service import serve
+from rung.scheduler.settings import Settings
 
 _LIVES = itertools.count()
 

@@ -7,8 +7,8 @@ import pytest
 from rung.agent import outside
 from rung.agent.outcome import Ending
 from rung.agent.outside import AFTERMATH_S, NEWS_S, Outside
-from rung.host.disk import ANSWERS_WITHIN_S
-from rung.scheduler.config import Settings
+from rung.runtime.health.disk import ANSWERS_WITHIN_S
+from rung.scheduler.settings import Settings
 
 APART = Ending("failed", 1, None, "rank 0: Connection closed by peer", "gloo")
 

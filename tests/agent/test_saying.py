@@ -10,7 +10,7 @@ from rung.events.allocation import AgentJoined, AllocationReleased
 from rung.events.checkpoint import CheckpointDamaged, CheckpointStored
 from rung.events.metric import MetricsReported
 from rung.events.trial import TrialExited, TrialRestored, TrialStarted, TrialValidated
-from rung.host.connection_limit import Limits
+from rung.runtime.http.limits import Limits
 
 
 async def test_speaks(running: Rig) -> None:

@@ -12,7 +12,7 @@ from agent.rig import SPEAK, Rig
 from agent.test_depot import store_at
 from rung.events.checkpoint import CheckpointStored
 from rung.events.trial import TrialExited, TrialRestored
-from rung.objects import FolderStore, ObjectMissing, ObjectStore, load_checkpoint, read_manifest
+from rung.storage import FolderStore, ObjectMissing, ObjectStore, load_checkpoint, read_manifest
 from servers.seaweed import Seaweed
 
 STORE = """

@@ -12,10 +12,10 @@ from typing import Final
 import pytest
 
 from rung.agent.source_folder import CodeUnusable, SourceFolder
+from rung.config import code_archive as rules
+from rung.config.code_archive import InvalidCode, check_archive
 from rung.events.trial import CODE_REFUSED
-from rung.expconf import archive as rules
-from rung.expconf.archive import InvalidCode, check_archive
-from rung.objects import FolderStore
+from rung.storage import FolderStore
 
 
 def _archive(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:

@@ -13,7 +13,7 @@ from agent.process import eventually
 from agent.rig import Rig
 from rung.cache import NoRoom
 from rung.events.allocation import AgentJoined
-from rung.objects import ObjectStore, open_store
+from rung.storage import ObjectStore, open_store
 from servers.seaweed import Seaweed
 
 pytestmark = pytest.mark.e2e

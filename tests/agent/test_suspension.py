@@ -125,7 +125,7 @@ async def test_words_alone_blame_no_machine(running: Rig) -> None:
 async def test_a_checkpoint_that_does_not_fit_is_no_fault_of_the_script(running: Rig) -> None:
     """What the platform could not store is the machine's fault, though there is room again."""
     script = (
-        "from rung.objects import ObjectError\n"
+        "from rung.storage import ObjectError\n"
         "raise ObjectError(\"cannot write 'checkpoints/x': the disk is full\")\n"
     )
     ended = await running.run_script(script)

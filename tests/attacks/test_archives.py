@@ -19,11 +19,11 @@ from attacks.conftest import Attack
 from gateway.client import Client
 from gateway.conftest import EXPERIMENT_FILE, World
 from rung.agent.source_folder import CodeUnusable, SourceFolder
+from rung.config.code_archive import InvalidCode, check_archive, unpack
+from rung.config.code_folder import pack
 from rung.events.trial import CODE_REFUSED
-from rung.expconf.archive import InvalidCode, check_archive, unpack
-from rung.expconf.code import pack
 from rung.ledger import MemoryLedger
-from rung.objects import FolderStore
+from rung.storage import FolderStore
 
 pytestmark = pytest.mark.attacks
 

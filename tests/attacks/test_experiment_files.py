@@ -12,12 +12,12 @@ import yaml
 
 from attacks.conftest import Attack
 from gateway.conftest import World
+from rung.config import ExperimentConfig, load
+from rung.config.secret import hide, text_without
 from rung.events.errors import InvalidConfig
-from rung.expconf import ExperimentConfig, load
-from rung.expconf.secret import hide, text_without
 from rung.ledger import MemoryLedger
-from rung.objects import FolderStore
-from rung.searcher.settings import read_settings
+from rung.searcher.search_settings import read_settings
+from rung.storage import FolderStore
 
 pytestmark = pytest.mark.attacks
 

@@ -27,7 +27,7 @@ from gateway.conftest import EXPERIMENT_FILE, World
 from gateway.process import GatewayProcess, gateway_process
 from gateway.scenario import EXPERIMENT
 from rung.ledger import SqliteLedger
-from rung.objects import FolderStore
+from rung.storage import FolderStore
 
 pytestmark = pytest.mark.attacks
 

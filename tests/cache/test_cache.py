@@ -14,7 +14,7 @@ import pytest
 from cache.origins import CountingOrigin, GatedOrigin, written
 from rung.cache import Cache, DataChanged, DataError, Held, NoRoom, Origin
 from rung.cache.tree import STAMP_S, Tree
-from rung.host.disk import Disk
+from rung.runtime.health.disk import Disk
 from small_disk import small_disk
 
 

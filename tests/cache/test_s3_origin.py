@@ -17,8 +17,8 @@ from rung.cache import (
     origin_of,
 )
 from rung.cache.s3_origin import settings_of
-from rung.objects.s3.settings import from_environment
-from rung.objects.s3.store import S3Store
+from rung.storage.s3.settings import from_environment
+from rung.storage.s3.store import S3Store
 from servers.seaweed import Seaweed
 
 QUICK = {"RUNG_S3_PART_MIB": "5", "RUNG_S3_TIMEOUT_S": "20", "RUNG_S3_PATIENCE_S": "2"}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rung.cache import Source, source, sources_of, variable_of
-from rung.expconf.data import variable_of as checked_variable_of
+from rung.config.sections.data import variable_of as checked_variable_of
 
 
 def test_both_forms() -> None:

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from checkpoint_gc.scenario import EXPERIMENT, stored, submitted, trial_id
-from rung.archive import verify
 from rung.checkpoint_gc import CheckpointGC
-from rung.checkpoint_gc.config import Settings
 from rung.checkpoint_gc.service import serve
+from rung.checkpoint_gc.settings import Settings
 from rung.events import Event, Payload, decode, partition_of, topic
 from rung.events.checkpoint import CheckpointDeleted, CheckpointRetired
 from rung.events.trial import TrialClosed, TrialEnded
-from rung.host import FactWriter, audit
 from rung.ledger import Ledger, MemoryLedger, SqliteLedger
-from rung.objects import FolderStore, ObjectError, ObjectUnavailable, checkpoint_prefix
+from rung.ledger.archive import verify
+from rung.runtime import FactWriter, audit
+from rung.storage import FolderStore, ObjectError, ObjectUnavailable, checkpoint_prefix
 
 _FAST = Settings(retry_min=0.01, retry_max=0.01)
 

@@ -21,8 +21,8 @@ from typing import Any, Final
 
 import rung.cli.handover
 import rung.cli.ledger_moves
-import rung.host.journal
-import rung.ledger.staging  # all of it is imported once, before forking
+import rung.ledger.export.staging  # all of it is imported once, before forking
+import rung.runtime.logs
 from rung.cli.__main__ import run
 from rung.ledger import Draft
 
@@ -50,7 +50,7 @@ def watch_appends(point: int) -> None:
     """Have this process kill itself at an append to a ledger on Kafka."""
     from rung.ledger.kafka import KafkaLedger  # noqa: PLC0415 - an extra
 
-    rung.ledger.staging._BATCH_RECORDS = 20  # type: ignore[misc]
+    rung.ledger.export.staging._BATCH_RECORDS = 20  # type: ignore[misc]
     append = KafkaLedger.append
     appends = itertools.count(1)
 

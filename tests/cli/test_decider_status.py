@@ -9,10 +9,10 @@ from rung.cli.decider_status import Knowledge
 from rung.events import Payload, partition_of
 from rung.events.allocation import AgentJoined, Slot
 from rung.events.experiment import ExperimentSubmitted, PauseRequested
-from rung.host import FactWriter, Process, host
 from rung.ledger import Draft, MemoryLedger
-from rung.scheduler.machine import Scheduler
-from rung.searcher.machine import Searcher
+from rung.runtime import FactWriter, Process, host
+from rung.scheduler.processor import Scheduler
+from rung.searcher.processor import Searcher
 from searcher.scenario import EXPERIMENT, config
 
 PARTITION = partition_of(EXPERIMENT, 4)

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from rung.checkpoint_gc.machine import CheckpointGC
+from rung.checkpoint_gc.processor import CheckpointGC
 from rung.checkpoint_gc.service import intake as checkpoint_gc_intake
 from rung.cli.deciders import audit_all
 from rung.cli.handover import hand_over
@@ -17,10 +17,10 @@ from rung.events.allocation import AgentJoined, AgentLeft, AgentLost
 from rung.events.checkpoint import CheckpointDeleted
 from rung.events.experiment import ExperimentSubmitted
 from rung.ledger import Draft, MemoryLedger, Record
-from rung.ledger.archive import Undone, export, import_
-from rung.scheduler.machine import Scheduler
+from rung.ledger.export.export import Undone, export, import_
+from rung.scheduler.processor import Scheduler
 from rung.scheduler.service import intake as scheduler_intake
-from rung.searcher.machine import Searcher
+from rung.searcher.processor import Searcher
 from rung.searcher.service import translate as searcher_intake
 from rung.sim.agent import Agent
 from rung.sim.scenario import EXPERIMENT, Outcome, _deleter, _outcome, run

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import pytest
 
-from archive.history import exported, simulated
 from cli.conftest import Rung
+from ledger.archive.history import exported, simulated
 from rung.events import TOPICS
 from rung.ledger import SqliteLedger
 

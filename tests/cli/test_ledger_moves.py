@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from archive.history import exported, simulated
-from archive.tamper import flip, rewrite_all, segments_of
-from archive.test_verify import worsen
 from cli.conftest import Rung
-from rung.archive import ArchiveLedger, ArchiveSettings, archive_now
+from ledger.archive.history import exported, simulated
+from ledger.archive.tamper import flip, rewrite_all, segments_of
+from ledger.archive.test_verify import worsen
+from rung.checkpoint_gc.archiver import archive_now
 from rung.cli.data_folder import DataFolder, DataFolderError
 from rung.cli.missing_objects import objects_of
 from rung.events import LedgerTrimmed, Payload, decision, encode, fact, topic
@@ -19,9 +19,10 @@ from rung.events.asyncapi import example_of
 from rung.events.checkpoint import CheckpointDeleted, CheckpointRetired, CheckpointStored
 from rung.events.experiment import ExperimentEnded
 from rung.ledger import Draft, Ledger, MemoryLedger, SqliteLedger
-from rung.ledger.archive import Undone
-from rung.ledger.line import TOPICS, VERSION_UNSEALED
-from rung.objects import FolderStore
+from rung.ledger.archive import ArchiveLedger, ArchiveSettings
+from rung.ledger.export.export import Undone
+from rung.ledger.export.format import TOPICS, VERSION_UNSEALED
+from rung.storage import FolderStore
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Rung
-from rung.objects import (
+from rung.storage import (
     FolderStore,
     ObjectStore,
     Provenance,

@@ -10,10 +10,10 @@ from ledger.sealed import example
 from rung.cli.record_status import SealStatus, look_at_imports, look_at_seals
 from rung.events import LedgerDamaged, LedgerError, partition_of, topic
 from rung.events.ledger_import import ImportStarted
-from rung.host.sealer import Sealer
 from rung.ledger import MemoryLedger
-from rung.ledger.import_record import ImportRecord, check_imported, imports_of
+from rung.ledger.export.import_record import ImportRecord, check_imported, imports_of
 from rung.ledger.seals import SealKey
+from rung.runtime.sealing.sealer import Sealer
 
 KEY = SealKey.generate()
 NOW = datetime(2026, 1, 1, 2, tzinfo=UTC)

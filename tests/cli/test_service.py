@@ -14,10 +14,10 @@ from rung.cli.service import SERVICES
 from rung.cli.service import service as group
 from rung.events import encode, partition_of
 from rung.events.experiment import ExperimentSubmitted, PauseRequested
-from rung.host import FactWriter, host
 from rung.ledger import Draft, MemoryLedger
-from rung.ledger.opening import open_ledger
-from rung.searcher.machine import Searcher
+from rung.ledger.factory import open_ledger
+from rung.runtime import FactWriter, host
+from rung.searcher.processor import Searcher
 from searcher.scenario import EXPERIMENT, config
 
 KAFKA = "kafka://127.0.0.1:1"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from archive.history import exported, simulated
 from cli.conftest import Rung
+from ledger.archive.history import exported, simulated
 from ledger.sealed import seal
 from rung.ledger import SqliteLedger
-from rung.ledger.archive import import_
+from rung.ledger.export.export import import_
 from rung.ledger.seals import FILE, SealKey
 
 

@@ -14,7 +14,7 @@ from rung.events import Event, decode, topic
 from rung.events.metric import MetricsReported
 from rung.events.trial import RunEnded, RunRequested, TrialExited
 from rung.ledger import Ledger, Record
-from rung.objects import ObjectMissing, ObjectStore, load_checkpoint
+from rung.storage import ObjectMissing, ObjectStore, load_checkpoint
 from servers.clickhouse import DATABASE, ClickHouse
 
 Row = tuple[str, str, str, int]

@@ -14,7 +14,7 @@ from rung.events import Payload, decode, topic
 from rung.events.allocation import AgentJoined, AgentLeft
 from rung.events.metric import AgentBeat
 from rung.ledger.kafka import KafkaLedger, create
-from rung.objects import FolderStore
+from rung.storage import FolderStore
 from servers import kafka
 from servers.kafka import KafkaBroker
 from servers.process import ServerProcess

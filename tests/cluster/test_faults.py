@@ -14,8 +14,8 @@ from cluster.conftest import NewCluster, need
 from cluster.storm import Storm
 from e2e.user import User, config, wait_for
 from ledger.brokers import KAFKA
-from rung.ledger.opening import open_ledger
-from rung.objects import ObjectStore, open_store
+from rung.ledger.factory import open_ledger
+from rung.storage import ObjectStore, open_store
 from servers.cluster import LocalCluster
 from servers.kafka import KafkaCluster
 from servers.network import Network

@@ -13,9 +13,9 @@ import pytest
 from cluster.trials import Trials
 from ledger.brokers import Broker, Ground, started, usable
 from rung.events import topic
-from rung.host import audit
 from rung.ledger import Ledger
-from rung.searcher import machine
+from rung.runtime import audit
+from rung.searcher import processor
 from searcher.scenario import config
 from servers.kafka import KafkaBroker
 from servers.process import ServerProcess
@@ -123,7 +123,7 @@ async def assert_as_by_one(ledger: Ledger, trials: Trials) -> None:
     async with asyncio.timeout(120):
         await trials.ended()
     assert len(trials.answered) == len(set(trials.answered))
-    verdict = await audit(ledger, machine.Searcher())
+    verdict = await audit(ledger, processor.Searcher())
     assert (verdict.differences, verdict.unreadable, verdict.pending) == ([], [], 0)
 
 

@@ -14,7 +14,7 @@ import yaml
 from cluster.conftest import NewCluster, user_of
 from e2e.user import CURVE, User, config, wait_for
 from rung.client import Client, ServerFailed, Unreachable
-from rung.expconf.code import pack
+from rung.config.code_folder import pack
 
 PATIENCE_S = 15.0
 _STARTS = 4

@@ -8,9 +8,9 @@ import pytest
 from ledger.brokers import KAFKA, reasons
 from ledger.test_kafka_security import Safe, settings
 from ledger.test_kafka_security import safe as safe_fixture
-from rung.host.faust_share import FaustShare
-from rung.host.share_settings import ShareSettings
 from rung.ledger.kafka import create, parse_address
+from rung.runtime.assignment_settings import ShareSettings
+from rung.runtime.faust_assignment import FaustShare
 
 pytestmark = [
     pytest.mark.cluster,

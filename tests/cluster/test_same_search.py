@@ -17,8 +17,8 @@ from e2e.installation import Installation
 from e2e.user import User
 from rung.events import decode, topic
 from rung.ledger import Ledger
-from rung.ledger.opening import open_ledger
-from rung.objects import ObjectStore, open_store
+from rung.ledger.factory import open_ledger
+from rung.storage import ObjectStore, open_store
 from servers.cluster import LocalCluster
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits"

@@ -9,9 +9,9 @@ from rung.events import Event, Payload, decode, topic
 from rung.events.checkpoint import CheckpointStored
 from rung.events.experiment import ExperimentEnded, ExperimentSubmitted
 from rung.events.trial import RunRequested, TrialExited, TrialStarted, TrialValidated
-from rung.host import FactWriter
 from rung.ledger import Ledger, Record
-from rung.searcher.draw import uniform
+from rung.runtime import FactWriter
+from rung.searcher.rng import uniform
 
 
 class Trials:

@@ -8,7 +8,7 @@ from core.agent_end import AgentEnd
 from core.conftest import Managed
 from rung import core
 from rung.core.protocol import Damaged, Restored, Stored
-from rung.objects import ObjectDamaged, ObjectMissing, ObjectStore, open_store, read_manifest
+from rung.storage import ObjectDamaged, ObjectMissing, ObjectStore, open_store, read_manifest
 
 
 def store_at(ctx: core.Context, steps: int) -> str:

@@ -13,7 +13,7 @@ import pytest
 from core.agent_end import agent_end
 from core.conftest import Managed
 from rung.core.protocol import Reported, Stored
-from rung.objects import Draft, FolderStore, ObjectError, load_checkpoint, open_store
+from rung.storage import Draft, FolderStore, ObjectError, load_checkpoint, open_store
 
 
 def test_a_folder_is_stored_behind_and_announced_when_whole(
@@ -108,7 +108,7 @@ def test_a_failure_behind_is_the_next_calls(managed: Managed) -> None:
 _SCRIPT = """
 import sys, os
 from rung import core
-from rung.objects import ObjectError
+from rung.storage import ObjectError
 
 def save(draft):
     if sys.argv[1] == "fails":

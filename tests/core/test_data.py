@@ -57,7 +57,7 @@ def test_by_hand_s3_goes_through_a_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seaweed: Seaweed
 ) -> None:
     """What is in S3 is brought once, into the user's own cache."""
-    from rung.objects import open_store  # noqa: PLC0415 - wants the S3 client
+    from rung.storage import open_store  # noqa: PLC0415 - wants the S3 client
 
     for name, value in seaweed.environment.items():
         monkeypatch.setenv(name, value)

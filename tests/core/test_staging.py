@@ -11,7 +11,7 @@ from core.agent_end import AgentEnd, agent_end
 from rung import core
 from rung.core.protocol import FromTrial, Shipped, Stored
 from rung.core.staging import ANNOUNCED, StagedStore
-from rung.objects import Draft, FolderStore, ObjectError, load_checkpoint, open_store
+from rung.storage import Draft, FolderStore, ObjectError, load_checkpoint, open_store
 
 TABLE = b"table" * 1000
 

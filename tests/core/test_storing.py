@@ -14,7 +14,7 @@ from rung.core.checkpoint import CheckpointContext
 from rung.core.distributed import DistributedContext
 from rung.core.protocol import Alive, FromTrial, Shipped, StagedPart, Stored
 from rung.core.staging import StagedStore
-from rung.objects import (
+from rung.storage import (
     Draft,
     FolderStore,
     ObjectError,

@@ -7,7 +7,7 @@ from deploy.measured import MEASURED
 
 def test_the_code_measures_what_is_listed() -> None:
     """A name is permanent: somebody's alert rests on it."""
-    measure = pytest.importorskip("rung.host.measure")
+    measure = pytest.importorskip("rung.runtime.metrics.catalog")
     instruments = {
         f"{instrument.name}{part}": frozenset(instrument.labels)
         | ({"le"} if part == "_bucket" else set())

@@ -11,9 +11,9 @@ import yaml
 
 from deploy.place import DEPLOY, ROOT
 from rung.cli.group import rung
-from rung.host import measure
-from rung.host.measure import METER
-from rung.host.meter import Histogram
+from rung.runtime.metrics import catalog
+from rung.runtime.metrics.catalog import METER
+from rung.runtime.metrics.meter import Histogram
 
 _NAMES: Final = {instrument.name: instrument for instrument in METER.instruments}
 _SERIES: Final = {
@@ -38,7 +38,7 @@ _CODE: Final = "\n".join(
     path.read_text()
     for root in ("ledger", "services", "worker", "cli")
     for path in (ROOT / root).rglob("*.py")
-    if path.name != "measure.py"
+    if path.name != "catalog.py"
 )
 
 
@@ -51,7 +51,7 @@ def test_a_metric_that_is_named_exists(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, it in vars(measure).items() if it in METER.instruments]
+    "name", [name for name, it in vars(catalog).items() if it in METER.instruments]
 )
 def test_what_is_declared_is_measured(name: str) -> None:
     """An instrument that nobody plays would be silent for ever."""

@@ -13,7 +13,7 @@ import yaml
 
 from deploy.place import SERVICES, tool
 from deploy.rendered import CHART, EXAMPLES, KUBERNETES, Objects, containers, of, pods, render
-from rung.objects.s3.settings import from_environment
+from rung.storage.s3.settings import from_environment
 
 
 def test_helm_lints(example: str) -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from e2e.installation import Installation
 from e2e.user import config
-from rung.objects.s3.settings import from_environment
-from rung.objects.s3.store import S3Store
+from rung.storage.s3.settings import from_environment
+from rung.storage.s3.store import S3Store
 from servers.seaweed import Seaweed
 
 pytestmark = pytest.mark.e2e

@@ -6,7 +6,7 @@ from gateway.conftest import World
 from gateway.scenario import EXPERIMENT, History, submitted
 from rung.events.checkpoint import CheckpointStored
 from rung.events.trial import TrialValidated
-from rung.objects import Provenance, store_checkpoint
+from rung.storage import Provenance, store_checkpoint
 
 TRIAL = f"{EXPERIMENT}.0"
 FILES = {"model.pt": b"m" * 100_000, "deep/ümlaut.bin": b"x" * 512, "empty": b""}

@@ -16,13 +16,13 @@ from gateway.client import TOKEN, Client
 from gateway.scenario import History, drafts
 from rung.events import Payload, decode
 from rung.gateway import serve
-from rung.gateway.config import Settings
 from rung.gateway.context import Audit
 from rung.gateway.series import Series
-from rung.host import FactWriter, host
+from rung.gateway.settings import Settings
 from rung.ledger import Ledger, MemoryLedger
-from rung.objects import FolderStore, ObjectStore
-from rung.searcher.machine import Searcher
+from rung.runtime import FactWriter, host
+from rung.searcher.processor import Searcher
+from rung.storage import FolderStore, ObjectStore
 
 EXPERIMENT_FILE = """\
 name: digits

@@ -15,9 +15,9 @@ from rung.events.trial import (
     TrialStarted,
     TrialValidated,
 )
-from rung.host import PartitionFold
 from rung.ledger import Draft, Record
-from rung.searcher.machine import Searcher
+from rung.runtime import PartitionFold
+from rung.searcher.processor import Searcher
 from rung.searcher.state import State
 
 EXPERIMENT = "k3f9x2ma"

@@ -10,13 +10,13 @@ from gateway.checkpoint import FILES, TRIAL, store_files
 from gateway.client import TOKEN
 from gateway.conftest import World
 from gateway.scenario import EXPERIMENT, History, stored, submitted
-from rung.answer import CheckpointPhase
+from rung.api import CheckpointPhase
 from rung.client import AsyncClient, ClientError
 from rung.events.checkpoint import CheckpointDamaged, CheckpointDeleted
-from rung.gateway import present
+from rung.gateway import serializers
 from rung.gateway.experiment import Checkpoint
-from rung.gateway.present import checkpoint_phase
-from rung.objects import Provenance, load_checkpoint, store_checkpoint
+from rung.gateway.serializers import checkpoint_phase
+from rung.storage import Provenance, load_checkpoint, store_checkpoint
 
 
 async def test_checkpoint_is_shown_with_its_files(world: World, tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ async def test_a_page_of_checkpoints_costs_what_it_shows(
         looked_at.append(item.id)
         return checkpoint_phase(item)
 
-    monkeypatch.setattr(present, "checkpoint_phase", phase)
+    monkeypatch.setattr(serializers, "checkpoint_phase", phase)
     await store_files(world, tmp_path, FILES)
     await world.write(*(stored(TRIAL, 1, 30 + number, number) for number in range(2, 6)))
     async with world.gateway() as client:

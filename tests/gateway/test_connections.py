@@ -11,8 +11,8 @@ import pytest
 from gateway.client import TOKEN, Client
 from gateway.conftest import EXPERIMENT_FILE, World
 from gateway.process import GatewayProcess, gateway_process
-from rung.gateway.config import Settings
-from rung.host.connection_limit import Limits
+from rung.gateway.settings import Settings
+from rung.runtime.http.limits import Limits
 
 _LOG_BYTES_MAX = 20_000
 _HALVES = {

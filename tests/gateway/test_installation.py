@@ -8,7 +8,7 @@ import pytest
 from gateway.client import Client
 from gateway.conftest import EXPERIMENT_FILE, World
 from gateway.scenario import EXPERIMENT, History, submitted
-from rung.answer import Audit, Difference
+from rung.api import Audit, Difference
 from rung.events import Event, encode, partition_of
 from rung.events import decision as decided
 from rung.events.allocation import (
@@ -29,9 +29,9 @@ from rung.events.allocation import (
     Slot,
 )
 from rung.events.trial import RunSpec
-from rung.gateway import present_pool
-from rung.gateway.config import Settings
+from rung.gateway import pool_serializers
 from rung.gateway.pool_view import Pool, PoolView
+from rung.gateway.settings import Settings
 from rung.ledger import Draft
 
 
@@ -137,23 +137,23 @@ def test_a_refused_agent_is_a_problem_and_takes_no_place() -> None:
     goodbye = AgentLeft(pool="default", agent_id="a", incarnation=9, session="G9")
 
     pool = _pool(*twice)
-    (agent,) = present_pool.agents(pool)
+    (agent,) = pool_serializers.agents(pool)
     assert (agent.incarnation, agent.state) == (1, "joined")
-    assert present_pool.problems(pool) == [
+    assert pool_serializers.problems(pool) == [
         "an agent is refused since t: two agents are called 'a'"
     ]
     pool = _pool(*twice, goodbye)
-    assert present_pool.problems(pool) == []
+    assert pool_serializers.problems(pool) == []
     assert pool.agents["a"].state == "joined"
     pool = _pool(*twice, AgentLost(pool="default", agent_id="a", incarnation=1, silent_ms=1))
-    assert present_pool.problems(pool) == []
+    assert pool_serializers.problems(pool) == []
 
 
 def test_a_restored_folder_is_no_problem() -> None:
     """It joins again at once; an id that nobody had before is not there after a refusal."""
     pool = _pool(_here("F", 5), _here("F", 3), _refused("F", 3, in_use=False))
     assert pool.agents["a"].incarnation == 5
-    assert present_pool.problems(pool) == []
+    assert pool_serializers.problems(pool) == []
     assert _pool(_here("F", 5), _refused("F", 5)).agents == {}
 
 
@@ -164,8 +164,8 @@ def test_a_suspended_agent_is_a_problem_until_it_goes_on() -> None:
     over = AgentResumed(pool="default", agent_id="a", incarnation=1, session="")
 
     pool = _pool(_joined("a"), told)
-    assert present_pool.problems(pool) == ["agent a takes nothing new: the disk is full"]
-    status = present_pool.pool_status(pool)
+    assert pool_serializers.problems(pool) == ["agent a takes nothing new: the disk is full"]
+    status = pool_serializers.pool_status(pool)
     assert (status.agents, status.slots, status.suspended) == (0, 0, 1)
     pool = _pool(_joined("a"), told, over)
     assert (pool.agents["a"].state, pool.agents["a"].reason) == ("joined", None)

@@ -16,7 +16,7 @@ from gateway.scenario import EXPERIMENT
 from rung.gateway import integrity
 from rung.gateway.integrity import CHUNK, CheckedFile, Integrity
 from rung.ledger import MemoryLedger
-from rung.objects import FileEntry, FolderStore, ObjectDamaged
+from rung.storage import FileEntry, FolderStore, ObjectDamaged
 
 DATA = bytes(number % 251 for number in range(100_000)) * 100
 """Three chunks."""

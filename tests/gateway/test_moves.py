@@ -18,8 +18,8 @@ from rung.events.allocation import (
     Slot,
 )
 from rung.events.trial import RunEnded, RunRequested
-from rung.host import host
-from rung.scheduler.machine import Scheduler
+from rung.runtime import host
+from rung.scheduler.processor import Scheduler
 
 
 async def _submitted(client: Client) -> str:

@@ -14,7 +14,7 @@ from gateway.scenario import EXPERIMENT
 from rung.client import AsyncClient
 from rung.events.checkpoint import CheckpointDeleted
 from rung.ledger import MemoryLedger
-from rung.objects import open_store
+from rung.storage import open_store
 from servers.seaweed import Seaweed
 
 PATH = "/checkpoints/c1/file?name=model.pt"

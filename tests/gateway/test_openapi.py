@@ -10,7 +10,7 @@ from gateway.client import TOKEN, Client, document
 from rung.gateway import make_app
 from rung.gateway.routes import ROUTES
 from rung.ledger import MemoryLedger
-from rung.objects import FolderStore
+from rung.storage import FolderStore
 
 
 def test_document_is_valid() -> None:

@@ -6,8 +6,8 @@ from gateway.scenario import EXPERIMENT, History, play, submitted
 from rung.events.experiment import BracketPlan
 from rung.gateway.experiment import Experiment, Trial, Validation
 from rung.gateway.experiment_view import ExperimentView
-from rung.gateway.pace import Pace, seconds_of
 from rung.gateway.progress import progress_of, rung_of
+from rung.gateway.throughput import Pace, seconds_of
 from rung.gateway.view_fold import ViewFold
 
 

@@ -17,7 +17,7 @@ from gateway.scenario import EXPERIMENT, drafts, play, submitted
 from rung.events import LedgerTrimmed, Payload
 from rung.events.experiment import PauseRequested
 from rung.events.metric import LogLine, LogsPrinted, MetricRow, MetricsReported
-from rung.gateway.config import Settings
+from rung.gateway.settings import Settings
 from rung.ledger import MemoryLedger, Record
 
 EVENTS = f"/experiments/{EXPERIMENT}/events"

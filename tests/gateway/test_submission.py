@@ -8,12 +8,12 @@ import pytest
 
 from gateway.client import TOKEN, Client
 from gateway.conftest import EXPERIMENT_FILE, World, archive
+from rung.config.code_folder import check_archive
 from rung.events import LedgerUnavailable, decode
 from rung.events.allocation import AgentJoined, Slot
 from rung.events.experiment import ExperimentSubmitted
-from rung.expconf.code import check_archive
-from rung.gateway.config import Settings
-from rung.gateway.name import LETTERS
+from rung.gateway.ids import LETTERS
+from rung.gateway.settings import Settings
 
 
 async def test_experiment_is_on_record(world: World, client: Client) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rung.events import topic
 from rung.ledger import Draft, SqliteLedger
-from rung.ledger.doorbell import Ringer
+from rung.ledger.sqlite.notify import Ringer
 
 
 def die(self: Ringer) -> None:

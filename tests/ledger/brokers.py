@@ -12,7 +12,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from rung.events import LedgerUnavailable
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, create
-from rung.objects import FolderStore
+from rung.storage import FolderStore
 from servers import kafka, tansu
 from servers.kafka import KafkaBroker
 from servers.tansu import Tansu

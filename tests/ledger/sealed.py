@@ -8,10 +8,10 @@ from typing import Any
 from rung.events import encode
 from rung.events.asyncapi import example_of
 from rung.events.codec import PAYLOADS
-from rung.host import sealer as sealing
-from rung.host.sealer import Sealer, SealSettings
 from rung.ledger import Draft, Ledger
 from rung.ledger.seals import SEALED, SealKey
+from rung.runtime.sealing import sealer as sealing
+from rung.runtime.sealing.sealer import Sealer, SealSettings
 
 KINDS = sorted(kind for kind, record in PAYLOADS.items() if record.TOPIC in SEALED)
 """Every type of event that is sealed."""

@@ -216,7 +216,7 @@ async def test_damaged_page_of_a_small_file(tmp_path: Path) -> None:
 
 async def test_damage_found_while_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Damage in a file too large to be checked whole is met when it is read, and said so."""
-    monkeypatch.setattr("rung.ledger.wholeness._SMALL", 0)
+    monkeypatch.setattr("rung.ledger.sqlite.integrity._SMALL", 0)
     path = await filled(tmp_path)
     with path.open("r+b") as file:
         for page in range(40, 60):
@@ -289,7 +289,7 @@ async def test_a_folder_in_its_place(tmp_path: Path) -> None:
 
 async def test_a_foreign_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that keeps the file locked makes appends fail after a while, not hang."""
-    monkeypatch.setattr("rung.ledger.schema.BUSY_MS", 50)
+    monkeypatch.setattr("rung.ledger.sqlite.schema.BUSY_MS", 50)
     ledger = await SqliteLedger.open(tmp_path)
     with contextlib.closing(
         sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)

@@ -10,17 +10,17 @@ from typing import Any, Final
 
 import pytest
 
-from archive.history import exported, simulated
+from ledger.archive.history import exported, simulated
 from ledger.brokers import Broker, Ground
 from ledger.conformance import read_all
 from rung.cli.cluster_group import sharing
 from rung.cli.deciders import audit_all
 from rung.events import LedgerError
-from rung.host.faust_share import open_share
-from rung.host.launch import observed
 from rung.ledger import Ledger
-from rung.ledger.import_record import imports_of
-from rung.ledger.line import DECISIONS, FACTS_OF
+from rung.ledger.export.format import DECISIONS, FACTS_OF
+from rung.ledger.export.import_record import imports_of
+from rung.runtime.bootstrap import observed
+from rung.runtime.faust_assignment import open_share
 
 pytestmark = pytest.mark.ledger
 

@@ -27,7 +27,7 @@ from rung.events import (
     topic,
 )
 from rung.ledger import Draft
-from rung.ledger.archive import history
+from rung.ledger.export.export import history
 from rung.ledger.kafka import Finding, KafkaLedger, check, create, parse_address
 from rung.ledger.kafka.admin import make
 from rung.ledger.kafka.cluster import connect

@@ -14,13 +14,11 @@ from blake3 import blake3
 
 from ledger.events import populate
 from ledger.sealed import KINDS, altered, example, seal
-from rung.answer import SealReport
+from rung.api import SealReport
 from rung.events import LedgerError, topic
-from rung.host.anchor import Anchor, read_anchor
-from rung.host.sealer import Sealer
 from rung.ledger import Draft, MemoryLedger, SqliteLedger
-from rung.ledger.archive import export
-from rung.ledger.line import TOPICS
+from rung.ledger.export.export import export
+from rung.ledger.export.format import TOPICS
 from rung.ledger.seals import (
     SEALED,
     SealKey,
@@ -32,6 +30,8 @@ from rung.ledger.seals import (
 )
 from rung.ledger.seals.exported import verify_export
 from rung.ledger.seals.verify import Known, verify
+from rung.runtime.sealing.anchor import Anchor, read_anchor
+from rung.runtime.sealing.sealer import Sealer
 
 KEY = SealKey.generate()
 TIME = "2026-01-01T00:00:00.000Z"

@@ -11,7 +11,7 @@ from core.agent_end import AgentEnd, agent_end
 from rung import core
 from rung.core.protocol import Stored
 from rung.loop import Course
-from rung.objects import FolderStore
+from rung.storage import FolderStore
 from rung.torch.waiting import DataWait
 
 

@@ -7,7 +7,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from rung.ledger.sqlite import SqliteLedger
+from rung.ledger.sqlite.ledger import SqliteLedger
 from rung.metrics import Settings, open_series, serve
 
 

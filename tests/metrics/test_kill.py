@@ -12,7 +12,7 @@ from metrics.lines import all_lines
 from metrics.report import EXPERIMENT, draft, line, logs, metrics, row
 from rung.ledger import Draft, Ledger
 from rung.ledger.memory import MemoryLedger
-from rung.ledger.sqlite import SqliteLedger
+from rung.ledger.sqlite.ledger import SqliteLedger
 from rung.metrics import SeriesStore, SeriesUnavailable, Settings, open_series, serve
 from rung.metrics.engine import Tables
 from servers.clickhouse import ClickHouse

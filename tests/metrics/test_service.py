@@ -14,7 +14,6 @@ from metrics.lines import all_lines
 from metrics.report import EXPERIMENT, draft, line, logs, metrics, record, row
 from rung.events import LedgerUnavailable, decode, topic
 from rung.events.metric import MessageRejected
-from rung.host import measure
 from rung.ledger import Draft
 from rung.ledger.memory import MemoryLedger
 from rung.ledger.seals import SealKey
@@ -28,6 +27,7 @@ from rung.metrics import (
 )
 from rung.metrics.embedded import Embedded
 from rung.metrics.trimming import remove
+from rung.runtime.metrics import catalog
 
 TRIAL = f"{EXPERIMENT}.0"
 QUICK = Settings(flush_seconds=0.01)
@@ -365,14 +365,14 @@ async def test_what_prometheus_reads_is_counted(store: SeriesStore) -> None:
     before = _counted()
     async with _serving(ledger, store):
         await _until(lambda: _caught_up(ledger, store))
-        assert measure.SERIES_PENDING_BYTES.read() == {(): 0.0}
+        assert catalog.SERIES_PENDING_BYTES.read() == {(): 0.0}
     assert [now - then for now, then in zip(_counted(), before, strict=True)] == [2, 3]
-    assert measure.SERIES_PENDING_BYTES.read() == {}
+    assert catalog.SERIES_PENDING_BYTES.read() == {}
 
 
 def _counted() -> list[float]:
     """Return how many rows of metrics and of lines were counted."""
-    lines = measure.METER.expose().decode().splitlines()
+    lines = catalog.METER.expose().decode().splitlines()
     counts = dict(line.rsplit(" ", 1) for line in lines if line.startswith("rung_series_rows"))
     return [
         float(counts.get(f'rung_series_rows_total{{table="{table}"}}', 0))

@@ -9,15 +9,15 @@ import pytest
 
 from gateway.scenario import History, drafts
 from page.browser import Browser, browse
-from rung.answer import Audit
+from rung.api import Audit
 from rung.events import Payload
 from rung.gateway.service import serve as serve_gateway
-from rung.host import FactWriter, host
 from rung.ledger import MemoryLedger
 from rung.metrics import SeriesStore, Settings
 from rung.metrics import serve as serve_metrics
-from rung.objects import FolderStore
-from rung.searcher.machine import Searcher
+from rung.runtime import FactWriter, host
+from rung.searcher.processor import Searcher
+from rung.storage import FolderStore
 
 TOKEN = "the-token-of-the-page"  # noqa: S105 - not a secret
 

@@ -3,8 +3,8 @@
 import asyncio
 
 from rung.events import Event, Payload, decode, partition_of
-from rung.host import FactWriter
 from rung.ledger import Ledger
+from rung.runtime import FactWriter
 from scheduler.scenario import POOL
 
 

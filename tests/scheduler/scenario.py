@@ -24,7 +24,7 @@ from rung.events.allocation import (
 )
 from rung.events.trial import RunSpec, Withdrawal
 from rung.scheduler import Scheduler
-from rung.scheduler.pool import State
+from rung.scheduler.state import State
 
 POOL = "default"
 

@@ -1,6 +1,6 @@
 """The same facts give the same decisions in any process."""
 
-from host.hashing import digest_of
+from runtime.hashing import digest_of
 
 
 def test_decisions_do_not_depend_on_hashing() -> None:

@@ -4,7 +4,7 @@ import msgspec
 
 from rung.events.allocation import JoinRefused
 from rung.events.metric import AgentBeat
-from rung.scheduler.pool import State
+from rung.scheduler.state import State
 from rung.scheduler.vigil import Vigil
 from scheduler.scenario import POOL, Pool, joined, left, lost, requested, resumed, suspended
 

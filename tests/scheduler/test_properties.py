@@ -15,7 +15,7 @@ from rung.events.allocation import (
     AllocationLost,
     AllocationRequested,
 )
-from rung.scheduler.pool import State
+from rung.scheduler.state import State
 from scheduler.reference import Reference
 from scheduler.scenario import (
     Pool,

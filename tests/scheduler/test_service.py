@@ -18,11 +18,11 @@ from rung.events.allocation import (
     AllocationSignaled,
 )
 from rung.events.trial import RunRequested, RunWithdrawn
-from rung.host import audit
 from rung.ledger import Ledger, MemoryLedger, SqliteLedger
+from rung.runtime import audit
 from rung.scheduler import Scheduler
-from rung.scheduler.config import Settings
 from rung.scheduler.service import serve
+from rung.scheduler.settings import Settings
 from scheduler.ledger_watch import ManualClock, all_of, next_of, writer
 from scheduler.scenario import POOL, joined, requested
 

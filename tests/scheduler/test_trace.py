@@ -3,11 +3,11 @@
 from typing import Final
 
 from rung.events import Event, Payload, encode, fact
-from rung.host import PartitionFold
-from rung.host.fold import Snapshot
 from rung.ledger import Record
+from rung.runtime import PartitionFold
+from rung.runtime.fold import Snapshot
 from rung.scheduler import Scheduler
-from rung.scheduler.pool import State
+from rung.scheduler.state import State
 from scheduler.scenario import joined, released, requested, withdrawn
 
 _A: Final = f"00-{'a' * 32}-{'1' * 16}-00"

@@ -9,8 +9,8 @@ import msgspec
 from rung.events import Payload, topic
 from rung.events.allocation import AgentLost
 from rung.events.metric import AgentBeat
-from rung.host import FactWriter
 from rung.ledger import Ledger, MemoryLedger
+from rung.runtime import FactWriter
 from rung.scheduler.vigil import Vigil
 from rung.scheduler.watch import TICKS_PER_TIMEOUT, Watch
 from scheduler.ledger_watch import ManualClock, all_of, writer

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from rung.events import Event, Payload, decision, decode, encode, fact
-from rung.searcher.machine import Searcher
+from rung.searcher.processor import Searcher
 from searcher.scenario import EXPERIMENT, config
 from searcher.world import ALL_FAULTS, World
 

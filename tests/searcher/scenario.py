@@ -26,7 +26,7 @@ from rung.events.trial import (
     TrialExited,
     TrialValidated,
 )
-from rung.searcher.machine import Searcher
+from rung.searcher.processor import Searcher
 from rung.searcher.state import Experiment, State
 
 EXPERIMENT = "k3v9x2ab"

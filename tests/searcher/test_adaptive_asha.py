@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from rung.expconf.rungs import rungs_passed
-from rung.searcher.adaptive_asha import (
+from rung.config.rungs import rungs_passed
+from rung.searcher.methods.adaptive_asha import (
     bracket_concurrency,
     bracket_rungs,
     bracket_trials,
     plan_adaptive_asha,
 )
-from rung.searcher.asha import plan_asha
-from rung.searcher.settings import read_settings
+from rung.searcher.methods.asha import plan_asha
+from rung.searcher.search_settings import read_settings
 from searcher.scenario import Scenario, config
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from rung.events.trial import TrialPromoted, TrialStopped
-from rung.searcher.hyperband import plan_hyperband
-from rung.searcher.settings import read_settings
+from rung.searcher.methods.hyperband import plan_hyperband
+from rung.searcher.search_settings import read_settings
 from searcher.scenario import Scenario, config, kinds
 
 

@@ -10,11 +10,11 @@ import pytest
 from rung.events import Event, Payload, decode, encode, fact, partition_of, topic
 from rung.events.allocation import AllocationDropped, AllocationLost, AllocationSignaled
 from rung.events.trial import RunEnded
-from rung.host import FactWriter, audit
 from rung.ledger import Draft, Ledger, MemoryLedger
-from rung.searcher.config import Settings
-from rung.searcher.machine import Searcher
+from rung.runtime import FactWriter, audit
+from rung.searcher.processor import Searcher
 from rung.searcher.service import serve, translate
+from rung.searcher.settings import Settings
 from searcher.scenario import EXPERIMENT, config, exited, submitted
 
 POOL = "a"

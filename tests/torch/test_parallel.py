@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from agent.rig import Ended, Rig
 from rung.events.checkpoint import CheckpointStored
 from rung.events.trial import TrialRestored
-from rung.objects import FolderStore
+from rung.storage import FolderStore
 
 SCRIPT = (Path(__file__).parents[1] / "training" / "shared.py").read_text()
 CONFIG: dict[str, Any] = {

@@ -10,7 +10,7 @@ import pytest
 
 from core.agent_end import agent_end
 from rung.core.protocol import Acknowledged, Damaged, Restored, Stored
-from rung.objects import open_store
+from rung.storage import open_store
 from training.runs import Runs
 
 pytestmark = pytest.mark.e2e

@@ -15,7 +15,7 @@ import pytest
 
 from core.agent_end import agent_end
 from rung.core.protocol import Stored
-from rung.objects import FolderStore, open_store
+from rung.storage import FolderStore, open_store
 from training.runs import Runs
 
 pytestmark = pytest.mark.e2e

@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, MetadataIndex
 
 from rung.core.distributed import DistributedContext, Place
-from rung.objects import ObjectDamaged
+from rung.storage import ObjectDamaged
 from rung.torch.plain import NotPlain
 from rung.torch.sharded import METADATA, Found, Share, Stored, read_metadata
 from rung.torch.shards import Piece

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.serialization import config
 
-from rung.objects.durable import ALIGNMENT, DurableFile, durable_file
+from rung.storage.durable_file import ALIGNMENT, DurableFile, durable_file
 from rung.torch import tensor_file
 from rung.torch.snapshot import Snapshot
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rung import torch as rt
-from rung.objects import Draft
+from rung.storage import Draft
 from training.noisy import Fuse, NoisyTrial
 from training.rivals import RivalsTrial
 from training.steady import SteadyTrial

@@ -24,7 +24,7 @@ def schema() -> None:
     In VS Code with the YAML extension: `rung schema > rung.schema.json`, and as the first line of
     the file: `# yaml-language-server: $schema=rung.schema.json`
     """
-    from rung.expconf import json_schema  # noqa: PLC0415 - a third of a second
+    from rung.config import json_schema  # noqa: PLC0415 - a third of a second
 
     print_json(json_schema())
 

@@ -98,7 +98,7 @@ async def _audit(
 
 
 async def _audit_here(source: Path | str, name: str | None, known: Known) -> "Audit":
-    from rung import answer  # noqa: PLC0415 - only where it is needed
+    from rung import api  # noqa: PLC0415 - only where it is needed
     from rung.cli.deciders import audit_all  # noqa: PLC0415 - see above
     from rung.cli.records import open_ledger, resolve  # noqa: PLC0415 - see above
     from rung.cli.verify import verify_source  # noqa: PLC0415 - see above
@@ -117,7 +117,7 @@ async def _audit_here(source: Path | str, name: str | None, known: Known) -> "Au
         if seals.whole:
             raise
         seals.notes.append(f"nothing could be decided again: {error}")
-        return answer.Audit(same=False, decisions=0, differences=[], verdicts=[], seals=seals)
+        return api.Audit(same=False, decisions=0, differences=[], verdicts=[], seals=seals)
 
 
 def tell(found: "Audit") -> None:

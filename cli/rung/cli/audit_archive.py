@@ -14,10 +14,10 @@ from rung.cli.output import print_json, printable, size
 from rung.cli.records import open_archive, resolve
 from rung.cli.verify import keys_of, verify_archive
 from rung.events import RungError
-from rung.host.anchor import read_anchor
+from rung.runtime.sealing.anchor import read_anchor
 
 if TYPE_CHECKING:
-    from rung.archive import Report
+    from rung.ledger.archive import Report
 
 _SHOWN: Final = 20
 

@@ -15,7 +15,7 @@ import click
 from rung.events import RungError
 
 if TYPE_CHECKING:
-    from rung.answer import Checkpoint
+    from rung.api import Checkpoint
     from rung.client import AsyncClient
 
 PREFIX: Final = "tensorboard/"

@@ -117,7 +117,7 @@ async def init(  # noqa: PLR0913 - what can be chosen
 
 async def _ready(objects: str, *, dry_run: bool) -> list[str]:
     """Make an object store ready, or say what it lacks."""
-    from rung.objects import inspect, open_store, prepare  # noqa: PLC0415 - not always needed
+    from rung.storage import inspect, open_store, prepare  # noqa: PLC0415 - not always needed
 
     return await asyncio.to_thread(inspect if dry_run else prepare, open_store(objects))
 
@@ -161,7 +161,7 @@ async def status(*, url: str, objects: str | None, as_json: bool) -> int:
     kafka = _kafka()
     from rung.cli.cluster_print import print_status  # noqa: PLC0415 - an extra, see `_kafka`
     from rung.cli.cluster_status import survey  # noqa: PLC0415 - see above
-    from rung.objects import open_store  # noqa: PLC0415 - see above
+    from rung.storage import open_store  # noqa: PLC0415 - see above
 
     store = open_store(objects) if objects else None
     found = await survey(url, kafka.KafkaSettings.from_environment(), store)
@@ -178,7 +178,7 @@ def _kafka() -> Any:
     Raises:
         RungError: its extra is not installed.
     """
-    from rung.host.journal import log_plainly  # noqa: PLC0415 - only where it is needed
+    from rung.runtime.logs import log_plainly  # noqa: PLC0415 - only where it is needed
 
     log_plainly()
     try:

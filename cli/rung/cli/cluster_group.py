@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from rung.ledger.kafka import KafkaSettings, parse_address
 from rung.ledger.kafka.cluster import Cluster, connect
-from rung.ledger.kafka.failure import failed
+from rung.ledger.kafka.errors import failed
 from rung.ledger.kafka.identity import names
 
 SHARED: Final = ("searcher", "scheduler", "checkpoint-gc", "metrics")

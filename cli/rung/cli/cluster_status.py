@@ -24,9 +24,9 @@ from rung.events import TOPICS, LedgerError, decode, topic
 from rung.events.metric import MessageRejected
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, parse_address
 from rung.ledger.kafka.cluster import Cluster, connect
-from rung.ledger.kafka.failure import FAILURES
+from rung.ledger.kafka.errors import FAILURES
 from rung.ledger.kafka.identity import names
-from rung.objects import ObjectError, ObjectStore
+from rung.storage import ObjectError, ObjectStore
 
 _LETTERS: Final = 5
 _PATIENCE_S: Final = 6.0

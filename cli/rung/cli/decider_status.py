@@ -13,10 +13,10 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from rung.events import UndecodableEvent, decode
-from rung.host import PartitionFold, Process
-from rung.host.loop import read_decisions, recover
 from rung.ledger import Ledger
-from rung.scheduler.pool import State as Pool
+from rung.runtime import PartitionFold, Process
+from rung.runtime.loop import read_decisions, recover
+from rung.scheduler.state import State as Pool
 from rung.searcher.state import State as Experiment
 
 _READ_MAX: Final = 2_000

@@ -4,14 +4,14 @@ from typing import Any, Final
 
 import msgspec
 
-from rung import answer
-from rung.checkpoint_gc.machine import CheckpointGC
-from rung.host import Difference, Process, Verdict, audit
-from rung.host.import_audit import audit_imports
+from rung import api
+from rung.checkpoint_gc.processor import CheckpointGC
 from rung.ledger import Ledger
 from rung.ledger.seals.verify import Known, verify
-from rung.scheduler.machine import Scheduler
-from rung.searcher.machine import Searcher
+from rung.runtime import Difference, Process, Verdict, audit
+from rung.runtime.import_audit import audit_imports
+from rung.scheduler.processor import Scheduler
+from rung.searcher.processor import Searcher
 
 DECIDERS: Final[tuple[Process[Any], ...]] = (Searcher(), Scheduler(), CheckpointGC())
 
@@ -20,9 +20,9 @@ async def audit_all(
     ledger: Ledger,
     experiment_id: str | None = None,
     *,
-    seals: answer.SealReport | None = None,
+    seals: api.SealReport | None = None,
     keys: frozenset[str] = frozenset(),
-) -> answer.Audit:
+) -> api.Audit:
     """Hold a ledger against its seals, and decide again what is on record.
 
     The seals are about ranges of records, and the scheduler's decisions about a whole pool, so
@@ -44,7 +44,7 @@ async def audit_all(
         for process in DECIDERS
     ]
     imports = await audit_imports(ledger, experiment_id)
-    return answer.Audit(
+    return api.Audit(
         same=report.whole and all(verdict.same for verdict in verdicts) and not imports,
         decisions=sum(verdict.decisions for verdict in verdicts),
         differences=[
@@ -58,12 +58,12 @@ async def audit_all(
     )
 
 
-def _difference(process: str, item: Difference) -> answer.Difference:
-    return answer.Difference(process=process, **msgspec.structs.asdict(item))
+def _difference(process: str, item: Difference) -> api.Difference:
+    return api.Difference(process=process, **msgspec.structs.asdict(item))
 
 
-def _verdict(verdict: Verdict) -> answer.Verdict:
-    return answer.Verdict(
+def _verdict(verdict: Verdict) -> api.Verdict:
+    return api.Verdict(
         process=verdict.process,
         facts=verdict.facts,
         decisions=verdict.decisions,

@@ -37,8 +37,8 @@ def of_error(error: RungError) -> int:
     """Return the exit code for an error; never the one of a verdict, which somebody reached."""
     # Imported here, for it costs a quarter of a second and most commands end well.
     from rung.client import Invalid, NotFound, Unauthorized, Unreachable  # noqa: PLC0415
+    from rung.config.code_archive import InvalidCode  # noqa: PLC0415
     from rung.events.errors import InvalidConfig, LedgerUnavailable, ObjectUnavailable  # noqa: PLC0415
-    from rung.expconf.archive import InvalidCode  # noqa: PLC0415
 
     if isinstance(error, Unreachable | Unauthorized | LedgerUnavailable | ObjectUnavailable):
         return UNREACHABLE

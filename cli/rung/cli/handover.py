@@ -29,10 +29,10 @@ from rung.events.allocation import (
 )
 from rung.events.checkpoint import CheckpointRetired
 from rung.events.trial import RunEnded, RunRequested, TrialExited, allocation_id_of
-from rung.host import now
-from rung.host.forward import number_of
 from rung.ledger import Draft, Ledger, Record
-from rung.ledger.archive import Undone
+from rung.ledger.export.export import Undone
+from rung.runtime import now
+from rung.runtime.forward import number_of
 from rung.scheduler.service import SOURCE as SCHEDULER
 from rung.scheduler.service import intake as scheduler_intake
 from rung.searcher.service import translate as searcher_intake

@@ -118,7 +118,7 @@ async def export(
     """
     from rung.cli.records import resolve  # noqa: PLC0415 - only where it is needed
     from rung.cli.verify import key_of  # noqa: PLC0415 - see above
-    from rung.ledger.archive import export as write  # noqa: PLC0415 - see above
+    from rung.ledger.export.export import export as write  # noqa: PLC0415 - see above
 
     key = key_of(source or link.data)
     async with opened_for(link, source) as opened:

@@ -21,8 +21,8 @@ from rung.events.experiment import ExperimentEnded
 
 if TYPE_CHECKING:
     from rung.ledger import Ledger
-    from rung.ledger.archive import Imported
-    from rung.objects import ObjectStore
+    from rung.ledger.export.export import Imported
+    from rung.storage import ObjectStore
 
 DELETER: Final = "checkpoint-gc-deleter"
 FORWARDERS: Final = (
@@ -68,9 +68,9 @@ async def import_(
     them): those that are missing in the object store are counted and named at the end.
     """
     from rung.cli.handover import hand_over  # noqa: PLC0415 - only where it is needed
-    from rung.host import now  # noqa: PLC0415 - see above
-    from rung.ledger.archive import import_ as read  # noqa: PLC0415 - see above
-    from rung.ledger.line import parse_header  # noqa: PLC0415 - see above
+    from rung.ledger.export.export import import_ as read  # noqa: PLC0415 - see above
+    from rung.ledger.export.format import parse_header  # noqa: PLC0415 - see above
+    from rung.runtime import now  # noqa: PLC0415 - see above
 
     _check_target(target, link)
     await _check_seals(source, public_keys)
@@ -116,9 +116,9 @@ async def archive(target: str, source: Path | str | None, link: Link) -> None:
     again and again. In a cluster checkpoint-gc does it all the time. `rung audit --from-archive
     URL` audits an archive.
     """
-    from rung.archive import archive_now  # noqa: PLC0415 - only where it is needed
+    from rung.checkpoint_gc.archiver import archive_now  # noqa: PLC0415 - only where it is needed
     from rung.cli.verify import key_of  # noqa: PLC0415 - see above
-    from rung.objects import open_store  # noqa: PLC0415 - see above
+    from rung.storage import open_store  # noqa: PLC0415 - see above
 
     store = await asyncio.to_thread(open_store, target)
     try:
@@ -195,7 +195,7 @@ async def _lines_of(source: Path | str) -> AsyncIterator[IO[bytes]]:
             yield lines
         return
     from rung.cli.records import open_archive  # noqa: PLC0415 - only where it is needed
-    from rung.ledger.archive import export  # noqa: PLC0415 - see above
+    from rung.ledger.export.export import export  # noqa: PLC0415 - see above
 
     if source.startswith("kafka://"):  # noqa: ASYNC240 - a string is no path
         raise click.UsageError(
@@ -244,8 +244,8 @@ async def _target(url: str | None, link: Link) -> AsyncIterator["Ledger"]:
     Raises:
         RungError: Rung runs there, or another import.
     """
-    from rung.host.journal import log_plainly  # noqa: PLC0415 - only where it is needed
-    from rung.ledger.opening import open_ledger  # noqa: PLC0415 - as above
+    from rung.ledger.factory import open_ledger  # noqa: PLC0415 - as above
+    from rung.runtime.logs import log_plainly  # noqa: PLC0415 - only where it is needed
 
     log_plainly()
     with locked(link.data) if url is None else contextlib.nullcontext():
@@ -279,7 +279,7 @@ def _check_ended(lines: IO[bytes], experiment_id: str) -> None:
     Raises:
         RungError: it has not ended.
     """
-    from rung.ledger.line import parse_line  # noqa: PLC0415 - only where it is needed
+    from rung.ledger.export.format import parse_line  # noqa: PLC0415 - only where it is needed
 
     for number, line in enumerate(lines, 2):
         if ExperimentEnded.TYPE.encode() in line:
@@ -298,7 +298,7 @@ def _check_ended(lines: IO[bytes], experiment_id: str) -> None:
 async def _missing(lines: IO[bytes], where: str | None) -> list[str] | None:
     """Return what an export refers to and an object store does not have; None: unknown."""
     from rung.cli.missing_objects import missing, objects_of  # noqa: PLC0415 - only where needed
-    from rung.objects import open_store  # noqa: PLC0415 - see above
+    from rung.storage import open_store  # noqa: PLC0415 - see above
 
     names: list[str] = []
     try:

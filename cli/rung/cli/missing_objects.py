@@ -6,8 +6,8 @@ from typing import Final
 
 from rung.events.checkpoint import CheckpointDeleted, CheckpointRetired, CheckpointStored
 from rung.events.experiment import ExperimentSubmitted
-from rung.ledger.line import parse_line
-from rung.objects import ObjectMissing, ObjectStore, checkpoint_prefix
+from rung.ledger.export.format import parse_line
+from rung.storage import ObjectMissing, ObjectStore, checkpoint_prefix
 
 _TYPES: Final = tuple(
     data.TYPE.encode()

@@ -12,7 +12,7 @@ from rung.cli.output import print_json, printable, size
 from rung.events import RungError
 
 if TYPE_CHECKING:
-    from rung.objects import FolderStore, ObjectStore
+    from rung.storage import FolderStore, ObjectStore
 
 _CODE: Final = "code/"
 _CHECKPOINTS: Final = "checkpoints/"
@@ -61,7 +61,7 @@ def copy(source: str, target: str, *, as_json: bool) -> int:
 
 
 def _copy(source: str, target: str, *, as_json: bool) -> Copied:
-    from rung.objects import open_store  # noqa: PLC0415 - with what S3 needs
+    from rung.storage import open_store  # noqa: PLC0415 - with what S3 needs
 
     folder = _folder(source)
     store = open_store(target)
@@ -107,7 +107,7 @@ class _Copying:
 
     def checkpoints(self) -> None:
         """Copy the checkpoints that are complete, the manifest of each last."""
-        from rung.objects import ObjectDamaged, copy_checkpoint  # noqa: PLC0415 - see above
+        from rung.storage import ObjectDamaged, copy_checkpoint  # noqa: PLC0415 - see above
 
         for experiment_id, checkpoint_id in self._found():
             if self._is_there(f"{_CHECKPOINTS}{experiment_id}/{checkpoint_id}{_MANIFEST}"):
@@ -129,7 +129,7 @@ class _Copying:
 
     def _is_there(self, manifest: str) -> bool:
         """Whether the target has that manifest, which is written last."""
-        from rung.objects import ObjectMissing  # noqa: PLC0415 - see above
+        from rung.storage import ObjectMissing  # noqa: PLC0415 - see above
 
         try:
             return self._target.read(manifest) == self._source.read(manifest)
@@ -148,7 +148,7 @@ def _folder(source: str) -> "FolderStore":
     Raises:
         RungError: it is none.
     """
-    from rung.objects import FolderStore, open_store  # noqa: PLC0415 - see above
+    from rung.storage import FolderStore, open_store  # noqa: PLC0415 - see above
 
     if "://" not in source:
         path = Path(source)

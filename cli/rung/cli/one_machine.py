@@ -22,26 +22,26 @@ from rung.cli.up_options import UpOptions
 from rung.events import UndecodableEvent, decode, partition_of, topic
 from rung.events.allocation import AgentJoined
 from rung.gateway.service import serve as serve_gateway
-from rung.host.anchor import Anchor
-from rung.host.disk import Disk
-from rung.host.journal import bind
-from rung.host.observed_ledger import ObservedLedger
-from rung.host.observed_store import ObservedStore
-from rung.host.sealer import Sealer, sealing
-from rung.host.vital import VITALS
 from rung.ledger import Ledger, SqliteLedger
-from rung.ledger.import_record import check_imported
+from rung.ledger.export.import_record import check_imported
 from rung.ledger.seals import FILE as KEY_FILE
 from rung.ledger.seals import SealKey
-from rung.metrics.config import Settings as MetricsSettings
 from rung.metrics.embedded import SET_ASIDE as SERIES_SET_ASIDE
 from rung.metrics.recovery import Recovery
 from rung.metrics.service import NAME as METRICS
+from rung.metrics.settings import Settings as MetricsSettings
 from rung.metrics.store import SeriesStore
-from rung.objects import FolderStore
-from rung.objects.name import INCOMING
+from rung.runtime.health.checks import VITALS
+from rung.runtime.health.disk import Disk
+from rung.runtime.logs import bind
+from rung.runtime.metrics.observed_ledger import ObservedLedger
+from rung.runtime.metrics.observed_store import ObservedStore
+from rung.runtime.sealing.anchor import Anchor
+from rung.runtime.sealing.sealer import Sealer, sealing
 from rung.scheduler.service import serve as serve_scheduler
 from rung.searcher.service import serve as serve_searcher
+from rung.storage import FolderStore
+from rung.storage.key import INCOMING
 
 _AGENT_STOP_S: Final = 20.0
 _AGENT_RETRY_S: Final = 1.0

@@ -27,7 +27,7 @@ def preview(file: Path, link: Link, *, slots: int) -> None:
     Every trial gets a metric of its own that improves with training, as on a machine where
     nothing fails. Costs are in units of the search's time metric.
     """
-    from rung.expconf import load  # noqa: PLC0415 - a third of a second
+    from rung.config import load  # noqa: PLC0415 - a third of a second
     from rung.searcher.simulate import simulate  # noqa: PLC0415 - only here
 
     try:

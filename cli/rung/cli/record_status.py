@@ -11,7 +11,7 @@ from msgspec import Struct
 from rung.events import LedgerDamaged, UndecodableEvent, decode, topic
 from rung.events.seal import PartitionSealed
 from rung.ledger import Ledger, Record
-from rung.ledger.import_record import imports_of, unfinished
+from rung.ledger.export.import_record import imports_of, unfinished
 from rung.ledger.seals import SEALED, read_heads
 
 UNSEALED: Final = timedelta(minutes=1)

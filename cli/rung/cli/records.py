@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 from rung.events import RungError, UndecodableEvent, decode, topic
 from rung.events.metric import MessageRejected
 from rung.ledger.memory import MemoryLedger
-from rung.ledger.sqlite import SqliteLedger
+from rung.ledger.sqlite.ledger import SqliteLedger
 
 if TYPE_CHECKING:
-    from rung.archive import Report
     from rung.ledger import Ledger, Record
-    from rung.objects import ObjectStore
+    from rung.ledger.archive import Report
+    from rung.storage import ObjectStore
 
 FILE: Final = "ledger.db"
 _SQLITE: Final = b"SQLite format 3\0"
@@ -65,7 +65,7 @@ async def open_archive(url: str, report: "Report | None" = None) -> AsyncIterato
     Raises:
         RungError: there is none, or it is damaged.
     """
-    from rung.archive import ArchiveLedger, damaged_in, parse_location  # noqa: PLC0415 - seldom
+    from rung.ledger.archive import ArchiveLedger, damaged_in, parse_location  # noqa: PLC0415 - seldom
 
     location = parse_location(url)
     store = await asyncio.to_thread(location.open)
@@ -110,7 +110,7 @@ async def history_of(
         experiment_id: only what concerns this experiment.
         names: of topics.
     """
-    from rung.ledger.archive import history  # noqa: PLC0415 - only where it is needed
+    from rung.ledger.export.export import history  # noqa: PLC0415 - only where it is needed
 
     beside = [name for name in names if name in _BESIDE]
     if not names or len(beside) < len(names):
@@ -183,9 +183,9 @@ async def _open_url(url: str, snapshots: "ObjectStore | None") -> AsyncIterator[
         async with open_archive(url) as archive:
             yield archive
         return
-    from rung.host.journal import log_plainly  # noqa: PLC0415 - only for a cluster
-    from rung.ledger.opening import open_ledger as open_url  # noqa: PLC0415 - as above
-    from rung.objects import open_store  # noqa: PLC0415 - as above
+    from rung.ledger.factory import open_ledger as open_url  # noqa: PLC0415 - as above
+    from rung.runtime.logs import log_plainly  # noqa: PLC0415 - only for a cluster
+    from rung.storage import open_store  # noqa: PLC0415 - as above
 
     log_plainly()
     objects = os.environ.get("RUNG_OBJECTS")
@@ -206,7 +206,7 @@ async def _open_folder(folder: Path) -> "Ledger":
 
 
 async def _import(path: Path) -> "Ledger":
-    from rung.ledger.archive import import_  # noqa: PLC0415 - only for exports
+    from rung.ledger.export.export import import_  # noqa: PLC0415 - only for exports
 
     ledger = MemoryLedger()
     with path.open("rb") as lines:

@@ -55,6 +55,6 @@ def _read(file: Path) -> bytes:
 def _pack(folder: Path | None) -> bytes | None:
     if folder is None:
         return None
-    from rung.expconf.code import pack  # noqa: PLC0415 - only where there is code
+    from rung.config.code_folder import pack  # noqa: PLC0415 - only where there is code
 
     return pack(folder).data

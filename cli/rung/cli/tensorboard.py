@@ -19,7 +19,7 @@ from rung.cli.output import print_json
 from rung.events import RungError
 
 if TYPE_CHECKING:
-    from rung.answer import ExperimentCurves
+    from rung.api import ExperimentCurves
     from rung.client import AsyncClient
 
 FOLDER: Final = "rung-tensorboard"

@@ -112,9 +112,9 @@ def _say(path: Path, server: Server, *, as_json: bool) -> None:
 def _serve(path: Path, options: UpOptions, *, as_json: bool) -> None:
     # Imported here, so that `rung --help` does not pay for the services.
     from rung.cli.one_machine import listen, run  # noqa: PLC0415 - see above
-    from rung.host.connection_limit import raise_open_files  # noqa: PLC0415 - see above
-    from rung.host.journal import log_to  # noqa: PLC0415 - see above
-    from rung.host.vital import VITALS  # noqa: PLC0415 - see above
+    from rung.runtime.health.checks import VITALS  # noqa: PLC0415 - see above
+    from rung.runtime.http.limits import raise_open_files  # noqa: PLC0415 - see above
+    from rung.runtime.logs import log_to  # noqa: PLC0415 - see above
 
     folder = DataFolder.open(path, keep_token=options.keep_token)
     try:

@@ -13,8 +13,8 @@ from rung.cli.output import print_json, printable
 from rung.events import RungError, topic
 
 if TYPE_CHECKING:
-    from rung.answer import SealReport
-    from rung.archive import Report
+    from rung.api import SealReport
+    from rung.ledger.archive import Report
     from rung.ledger.seals import Heads
 
 _SHOWN: Final = 20
@@ -108,10 +108,10 @@ async def verify_archive(
     Raises:
         RungError: there is no such archive, or it cannot be reached.
     """
-    from rung.answer import SealProblem  # noqa: PLC0415 - only where it is needed
-    from rung.archive import parse_location  # noqa: PLC0415 - with what S3 needs
-    from rung.archive import verify as verify_segments  # noqa: PLC0415 - as above
+    from rung.api import SealProblem  # noqa: PLC0415 - only where it is needed
     from rung.cli.records import open_archive  # noqa: PLC0415 - as above
+    from rung.ledger.archive import parse_location  # noqa: PLC0415 - with what S3 needs
+    from rung.ledger.archive import verify as verify_segments  # noqa: PLC0415 - as above
     from rung.ledger.seals.verify import Known  # noqa: PLC0415 - as above
     from rung.ledger.seals.verify import verify as hold  # noqa: PLC0415 - as above
 
@@ -151,7 +151,7 @@ async def verify_archive(
 async def _anchors(where: str | None) -> "list[Heads]":
     if where is None:
         return []
-    from rung.host.anchor import read_anchor  # noqa: PLC0415 - only where it is needed
+    from rung.runtime.sealing.anchor import read_anchor  # noqa: PLC0415 - only where it is needed
 
     return await read_anchor(where)
 

@@ -7,7 +7,7 @@
 `Client` has the same methods for scripts without an event loop.
 """
 
-from rung.answer import (
+from rung.api import (
     ENDED,
     Agent,
     AgentList,

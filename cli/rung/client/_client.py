@@ -10,7 +10,7 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
-from rung import answer
+from rung import api
 from rung.client._download import check_listed, download
 from rung.client._error import ServerFailed
 from rung.client._location import Locate, Location, of_folder
@@ -86,12 +86,12 @@ class AsyncClient:
 
     async def submit(
         self, config: str | bytes, code: bytes | None = None, *, key: str | None = None
-    ) -> answer.Submitted:
+    ) -> api.Submitted:
         """Submit an experiment file and, if it has one, its packed code folder.
 
         Args:
             config: YAML.
-            code: what `rung.expconf.code.pack` returned as data.
+            code: what `rung.config.code_folder.pack` returned as data.
             key: names this submission, so that a second one with it is the same; drawn if absent.
         """
 
@@ -107,14 +107,14 @@ class AsyncClient:
             return data
 
         body = await self._transport.post("/experiments", form, key=key)
-        return _read(body, answer.Submitted)
+        return _read(body, api.Submitted)
 
-    async def validate(self, config: str | bytes) -> answer.Validated:
+    async def validate(self, config: str | bytes) -> api.Validated:
         """Return what an experiment file would be, every default filled in."""
         data = config.encode() if isinstance(config, str) else config
         headers = {"Content-Type": "application/yaml"}
         body = await self._transport.post("/experiments/validate", lambda: data, headers=headers)
-        return _read(body, answer.Validated)
+        return _read(body, api.Validated)
 
     async def experiments(
         self,
@@ -123,41 +123,41 @@ class AsyncClient:
         label: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
-    ) -> answer.ExperimentList:
+    ) -> api.ExperimentList:
         """Return a page of experiments, the newest first."""
         query: Query = {"state": state, "label": label, "limit": limit, "cursor": cursor}
-        return await self._get("/experiments", answer.ExperimentList, query)
+        return await self._get("/experiments", api.ExperimentList, query)
 
-    async def experiment(self, experiment_id: str) -> answer.Experiment:
+    async def experiment(self, experiment_id: str) -> api.Experiment:
         """Return an experiment with its trials; the id may be shortened."""
-        return await self._get(f"/experiments/{_name(experiment_id)}", answer.Experiment)
+        return await self._get(f"/experiments/{_name(experiment_id)}", api.Experiment)
 
-    async def trial(self, trial_id: str) -> answer.TrialDetail:
+    async def trial(self, trial_id: str) -> api.TrialDetail:
         """Return a trial with its checkpoints."""
-        return await self._get(f"/trials/{_name(trial_id)}", answer.TrialDetail)
+        return await self._get(f"/trials/{_name(trial_id)}", api.TrialDetail)
 
-    async def trials(self, experiment_id: str) -> list[answer.Trial]:
+    async def trials(self, experiment_id: str) -> list[api.Trial]:
         """Return an experiment's trials."""
         path = f"/experiments/{_name(experiment_id)}/trials"
-        return await self._all(path, answer.TrialList, lambda page: page.items)
+        return await self._all(path, api.TrialList, lambda page: page.items)
 
-    async def best(self, experiment_id: str) -> answer.BestAnswer:
+    async def best(self, experiment_id: str) -> api.BestAnswer:
         """Return an experiment's best trial and the checkpoint to go on with."""
-        return await self._get(f"/experiments/{_name(experiment_id)}/best", answer.BestAnswer)
+        return await self._get(f"/experiments/{_name(experiment_id)}/best", api.BestAnswer)
 
-    async def checkpoints(self, owner_id: str) -> list[answer.Checkpoint]:
+    async def checkpoints(self, owner_id: str) -> list[api.Checkpoint]:
         """Return the checkpoints of an experiment or of a trial."""
         return await self._all(
-            f"{_owner(owner_id)}/checkpoints", answer.CheckpointList, lambda page: page.items
+            f"{_owner(owner_id)}/checkpoints", api.CheckpointList, lambda page: page.items
         )
 
-    async def checkpoint(self, checkpoint_id: str) -> answer.CheckpointDetail:
+    async def checkpoint(self, checkpoint_id: str) -> api.CheckpointDetail:
         """Return a checkpoint with its files."""
-        return await self._get(f"/checkpoints/{_name(checkpoint_id)}", answer.CheckpointDetail)
+        return await self._get(f"/checkpoints/{_name(checkpoint_id)}", api.CheckpointDetail)
 
     async def download(
         self, checkpoint_id: str, folder: Path, *, below: str = ""
-    ) -> answer.CheckpointDetail:
+    ) -> api.CheckpointDetail:
         """Write a checkpoint's files to a new folder, each checked against its digest.
 
         Args:
@@ -177,14 +177,14 @@ class AsyncClient:
 
     async def ask(
         self, action: Action, experiment_id: str, *, key: str | None = None
-    ) -> answer.Requested:
+    ) -> api.Requested:
         """Ask for an experiment to pause, resume, be canceled or be killed."""
         path = f"/experiments/{_name(experiment_id)}/{action}"
-        return _read(await self._transport.post(path, key=key), answer.Requested)
+        return _read(await self._transport.post(path, key=key), api.Requested)
 
     async def move(
         self, trial_id: str, *, to: str | None = None, key: str | None = None
-    ) -> answer.MoveAsked:
+    ) -> api.MoveAsked:
         """Ask for a trial to checkpoint and go on on another agent.
 
         Args:
@@ -194,22 +194,22 @@ class AsyncClient:
         """
         where = "" if to is None else f"?to={_name(to)}"
         path = f"/trials/{_name(trial_id)}/move{where}"
-        return _read(await self._transport.post(path, key=key), answer.MoveAsked)
+        return _read(await self._transport.post(path, key=key), api.MoveAsked)
 
     async def curves(
         self, experiment_id: str, *, kind: str, name: str, points: int = 200
-    ) -> answer.ExperimentCurves:
+    ) -> api.ExperimentCurves:
         """Return one metric of all trials, thinned to some points."""
         query: Query = {"kind": kind, "name": name, "points": points}
         path = f"/experiments/{_name(experiment_id)}/metrics"
-        return await self._get(path, answer.ExperimentCurves, query)
+        return await self._get(path, api.ExperimentCurves, query)
 
     async def curve(
         self, trial_id: str, *, kind: str, name: str, points: int = 200
-    ) -> answer.TrialCurve:
+    ) -> api.TrialCurve:
         """Return one metric of one trial, thinned to some points."""
         query: Query = {"kind": kind, "name": name, "points": points}
-        return await self._get(f"/trials/{_name(trial_id)}/metrics", answer.TrialCurve, query)
+        return await self._get(f"/trials/{_name(trial_id)}/metrics", api.TrialCurve, query)
 
     async def logs(  # noqa: PLR0913 - what lines can be chosen by
         self,
@@ -223,7 +223,7 @@ class AsyncClient:
         after: str | None = None,
         order: Order = "oldest",
         limit: int = PAGE,
-    ) -> answer.LogPage:
+    ) -> api.LogPage:
         """Return a page of what an experiment's trials, or one trial, printed.
 
         Args:
@@ -247,7 +247,7 @@ class AsyncClient:
             "order": order,
             "limit": limit,
         }
-        return await self._get(f"{_owner(owner_id)}/logs", answer.LogPage, query)
+        return await self._get(f"{_owner(owner_id)}/logs", api.LogPage, query)
 
     async def collect_logs(
         self,
@@ -256,7 +256,7 @@ class AsyncClient:
         before: str | None = None,
         dry_run: bool = False,
         key: str | None = None,
-    ) -> answer.LogsCollected:
+    ) -> api.LogsCollected:
         """Delete printed lines; give an experiment, a time, or both.
 
         Args:
@@ -268,7 +268,7 @@ class AsyncClient:
         given = {"experiment": experiment_id, "before": before}
         query = {name: value for name, value in given.items() if value is not None}
         path = f"/logs/collect?{urlencode(query | {'dry_run': str(dry_run).lower()})}"
-        return _read(await self._transport.post(path, key=key), answer.LogsCollected)
+        return _read(await self._transport.post(path, key=key), api.LogsCollected)
 
     def follow_logs(
         self, owner_id: str, query: Query | None = None, *, after: str | None = None
@@ -299,25 +299,25 @@ class AsyncClient:
         path = f"/experiments/{_name(experiment_id)}/metrics/stream"
         return follow(self._transport, path, {"from": begin}, after)
 
-    async def audit(self, experiment_id: str) -> answer.Audit:
+    async def audit(self, experiment_id: str) -> api.Audit:
         """Have every decision about an experiment decided again, and compared."""
-        return await self._get(f"/experiments/{_name(experiment_id)}/audit", answer.Audit)
+        return await self._get(f"/experiments/{_name(experiment_id)}/audit", api.Audit)
 
-    async def agents(self) -> answer.AgentList:
+    async def agents(self) -> api.AgentList:
         """Return all agents with their slots."""
-        return await self._get("/agents", answer.AgentList)
+        return await self._get("/agents", api.AgentList)
 
-    async def queue(self) -> list[answer.QueueItem]:
+    async def queue(self) -> list[api.QueueItem]:
         """Return the runs that wait for slots, the next one first."""
-        return await self._all("/queue", answer.Queue, lambda page: page.items)
+        return await self._all("/queue", api.Queue, lambda page: page.items)
 
-    async def dead_letters(self, limit: int = 100) -> answer.DeadLetterList:
+    async def dead_letters(self, limit: int = 100) -> api.DeadLetterList:
         """Return the newest messages that a reader could not take in."""
-        return await self._get("/deadletters", answer.DeadLetterList, {"limit": limit})
+        return await self._get("/deadletters", api.DeadLetterList, {"limit": limit})
 
-    async def status(self) -> answer.Status:
+    async def status(self) -> api.Status:
         """Return the installation in numbers."""
-        return await self._get("/status", answer.Status)
+        return await self._get("/status", api.Status)
 
     async def _get(self, path: str, kind: type[A], query: Query | None = None) -> A:
         return _read(await self._transport.get(path, query), kind)

@@ -17,10 +17,10 @@ from typing import IO, Final
 
 import aiohttp
 
-from rung.answer import CheckpointDetail, CheckpointFile
+from rung.api import CheckpointDetail, CheckpointFile
 from rung.client._error import ClientError, Unreachable
 from rung.client._transport import Transport
-from rung.objects.digest import digest_file
+from rung.storage.checkpoint.digest import digest_file
 
 _CHUNK: Final = 1024 * 1024
 _SILENCE_S: Final = 60.0

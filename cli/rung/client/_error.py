@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from rung.answer import ProblemDocument, ProblemItem
+from rung.api import ProblemDocument, ProblemItem
 from rung.events import RungError
 
 

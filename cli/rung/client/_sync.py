@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from rung import answer
+from rung import api
 from rung.client._client import PAGE, Action, AsyncClient, Begin, Level, Order
 from rung.client._sse import ServerEvent
 from rung.client._transport import Query
@@ -55,11 +55,11 @@ class Client:
 
     def submit(
         self, config: str | bytes, code: bytes | None = None, *, key: str | None = None
-    ) -> answer.Submitted:
+    ) -> api.Submitted:
         """Submit an experiment file and, if it has one, its packed code folder."""
         return self._run(self._client.submit(config, code, key=key))
 
-    def validate(self, config: str | bytes) -> answer.Validated:
+    def validate(self, config: str | bytes) -> api.Validated:
         """Return what an experiment file would be, every default filled in."""
         return self._run(self._client.validate(config))
 
@@ -70,63 +70,59 @@ class Client:
         label: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
-    ) -> answer.ExperimentList:
+    ) -> api.ExperimentList:
         """Return a page of experiments, the newest first."""
         return self._run(
             self._client.experiments(state=state, label=label, limit=limit, cursor=cursor)
         )
 
-    def experiment(self, experiment_id: str) -> answer.Experiment:
+    def experiment(self, experiment_id: str) -> api.Experiment:
         """Return an experiment with its trials; the id may be shortened."""
         return self._run(self._client.experiment(experiment_id))
 
-    def trial(self, trial_id: str) -> answer.TrialDetail:
+    def trial(self, trial_id: str) -> api.TrialDetail:
         """Return a trial with its checkpoints."""
         return self._run(self._client.trial(trial_id))
 
-    def trials(self, experiment_id: str) -> list[answer.Trial]:
+    def trials(self, experiment_id: str) -> list[api.Trial]:
         """Return an experiment's trials."""
         return self._run(self._client.trials(experiment_id))
 
-    def best(self, experiment_id: str) -> answer.BestAnswer:
+    def best(self, experiment_id: str) -> api.BestAnswer:
         """Return an experiment's best trial and the checkpoint to go on with."""
         return self._run(self._client.best(experiment_id))
 
-    def checkpoints(self, owner_id: str) -> list[answer.Checkpoint]:
+    def checkpoints(self, owner_id: str) -> list[api.Checkpoint]:
         """Return the checkpoints of an experiment or of a trial."""
         return self._run(self._client.checkpoints(owner_id))
 
-    def checkpoint(self, checkpoint_id: str) -> answer.CheckpointDetail:
+    def checkpoint(self, checkpoint_id: str) -> api.CheckpointDetail:
         """Return a checkpoint with its files."""
         return self._run(self._client.checkpoint(checkpoint_id))
 
     def download(
         self, checkpoint_id: str, folder: Path, *, below: str = ""
-    ) -> answer.CheckpointDetail:
+    ) -> api.CheckpointDetail:
         """Write a checkpoint's files to a new folder, each checked against its digest."""
         return self._run(self._client.download(checkpoint_id, folder, below=below))
 
-    def ask(
-        self, action: Action, experiment_id: str, *, key: str | None = None
-    ) -> answer.Requested:
+    def ask(self, action: Action, experiment_id: str, *, key: str | None = None) -> api.Requested:
         """Ask for an experiment to pause, resume, be canceled or be killed."""
         return self._run(self._client.ask(action, experiment_id, key=key))
 
     def move(
         self, trial_id: str, *, to: str | None = None, key: str | None = None
-    ) -> answer.MoveAsked:
+    ) -> api.MoveAsked:
         """Ask for a trial to checkpoint and go on on another agent."""
         return self._run(self._client.move(trial_id, to=to, key=key))
 
     def curves(
         self, experiment_id: str, *, kind: str, name: str, points: int = 200
-    ) -> answer.ExperimentCurves:
+    ) -> api.ExperimentCurves:
         """Return one metric of all trials, thinned to some points."""
         return self._run(self._client.curves(experiment_id, kind=kind, name=name, points=points))
 
-    def curve(
-        self, trial_id: str, *, kind: str, name: str, points: int = 200
-    ) -> answer.TrialCurve:
+    def curve(self, trial_id: str, *, kind: str, name: str, points: int = 200) -> api.TrialCurve:
         """Return one metric of one trial, thinned to some points."""
         return self._run(self._client.curve(trial_id, kind=kind, name=name, points=points))
 
@@ -142,7 +138,7 @@ class Client:
         after: str | None = None,
         order: Order = "oldest",
         limit: int = PAGE,
-    ) -> answer.LogPage:
+    ) -> api.LogPage:
         """Return a page of what an experiment's trials, or one trial, printed."""
         return self._run(
             self._client.logs(
@@ -165,7 +161,7 @@ class Client:
         before: str | None = None,
         dry_run: bool = False,
         key: str | None = None,
-    ) -> answer.LogsCollected:
+    ) -> api.LogsCollected:
         """Delete printed lines; give an experiment, a time, or both."""
         return self._run(
             self._client.collect_logs(experiment_id, before=before, dry_run=dry_run, key=key)
@@ -189,23 +185,23 @@ class Client:
         """Yield `{trial_id, run, rows}` of metrics as they are reported; never ends."""
         return self._iterate(self._client.follow_metrics(experiment_id, begin=begin, after=after))
 
-    def audit(self, experiment_id: str) -> answer.Audit:
+    def audit(self, experiment_id: str) -> api.Audit:
         """Have every decision about an experiment decided again, and compared."""
         return self._run(self._client.audit(experiment_id))
 
-    def agents(self) -> answer.AgentList:
+    def agents(self) -> api.AgentList:
         """Return all agents with their slots."""
         return self._run(self._client.agents())
 
-    def queue(self) -> list[answer.QueueItem]:
+    def queue(self) -> list[api.QueueItem]:
         """Return the runs that wait for slots, the next one first."""
         return self._run(self._client.queue())
 
-    def dead_letters(self, limit: int = 100) -> answer.DeadLetterList:
+    def dead_letters(self, limit: int = 100) -> api.DeadLetterList:
         """Return the newest messages that a reader could not take in."""
         return self._run(self._client.dead_letters(limit))
 
-    def status(self) -> answer.Status:
+    def status(self) -> api.Status:
         """Return the installation in numbers."""
         return self._run(self._client.status())
 

@@ -21,7 +21,7 @@ class S3Server(Server):
 
     @property
     def url(self) -> str:
-        """Its bucket, for `rung.objects.open_store`; `environment` says where it is."""
+        """Its bucket, for `rung.storage.open_store`; `environment` says where it is."""
         return f"s3://{self._bucket}"
 
     @property

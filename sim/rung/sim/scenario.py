@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from rung.checkpoint_gc.machine import CheckpointGC
+from rung.checkpoint_gc.processor import CheckpointGC
 from rung.checkpoint_gc.service import intake as checkpoint_gc_intake
 from rung.events import Event, Payload, decode
 from rung.events.checkpoint import CheckpointDeleted, CheckpointRetired
@@ -17,10 +17,10 @@ from rung.events.experiment import (
     ResumeRequested,
 )
 from rung.events.trial import TrialClosed, TrialRequested, TrialValidated
-from rung.host import PartitionFold
-from rung.scheduler.machine import Scheduler
+from rung.runtime import PartitionFold
+from rung.scheduler.processor import Scheduler
 from rung.scheduler.service import intake as scheduler_intake
-from rung.searcher.machine import Searcher
+from rung.searcher.processor import Searcher
 from rung.searcher.service import translate as searcher_intake
 from rung.sim.agent import Agent
 from rung.sim.services import Decider, Forwarder

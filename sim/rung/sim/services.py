@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from rung.events import Event, Payload, decode, fact
-from rung.host import PartitionFold, Process
-from rung.host.forward import number_of
+from rung.runtime import PartitionFold, Process
+from rung.runtime.forward import number_of
 from rung.sim.world import LATENCY_MS_MAX, World
 
 

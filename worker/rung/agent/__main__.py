@@ -17,9 +17,9 @@ from rung.agent.size import Size
 from rung.agent.spool_file import SpoolRefused
 from rung.agent.spot import Choice
 from rung.events import RungError
-from rung.host import journal
-from rung.host.connection_limit import raise_open_files
-from rung.host.launch import Place, placed
+from rung.runtime import logs
+from rung.runtime.bootstrap import Place, placed
+from rung.runtime.http.limits import raise_open_files
 
 
 @click.command(context_settings={"auto_envvar_prefix": "RUNG_AGENT", "show_default": True})
@@ -96,7 +96,7 @@ def main(  # noqa: PLR0913 - one for each option
     become_subreaper()
     umask = os.umask(0o077)  # what it writes is for its owner; its trials keep the user's
     try:
-        journal.log_to(service="agent")
+        logs.log_to(service="agent")
         raise_open_files()
         settings = Settings(
             folder=folder,

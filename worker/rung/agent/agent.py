@@ -65,8 +65,8 @@ from rung.events.allocation import (
 from rung.events.metric import LogsDropped
 from rung.events.trial import RunSpec, run_of
 from rung.ledger import Ledger
-from rung.objects import FolderStore, ObjectStore, open_store
-from rung.objects.name import INCOMING
+from rung.storage import FolderStore, ObjectStore, open_store
+from rung.storage.key import INCOMING
 
 _BACKLOG_S: Final = 30.0
 

@@ -18,7 +18,7 @@ from rung.agent.isolation import Isolation, checkpoints_of, hold_folder, release
 from rung.agent.removal import remove_tree
 from rung.core.protocol import Fetch, Fetched, Shipped, StagedPart, Stored
 from rung.events.trial import RunSpec, allocation_id_of
-from rung.objects import ObjectError, ObjectMissing, ObjectUnavailable, sweep_unfinished
+from rung.storage import ObjectError, ObjectMissing, ObjectUnavailable, sweep_unfinished
 
 
 class Delivery:

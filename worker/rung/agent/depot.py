@@ -34,8 +34,8 @@ from rung.agent.spool import Spool
 from rung.core.protocol import StagedPart
 from rung.core.staging import ANNOUNCED
 from rung.events.checkpoint import CheckpointStored
-from rung.host.observed_store import ObservedStore
-from rung.objects import (
+from rung.runtime.metrics.observed_store import ObservedStore
+from rung.storage import (
     FolderStore,
     Manifest,
     ObjectDamaged,
@@ -50,7 +50,7 @@ from rung.objects import (
     copy_checkpoint,
     copy_files,
 )
-from rung.objects.manifest import MANIFEST
+from rung.storage.checkpoint.manifest import MANIFEST
 
 _SHIPPED_AT_ONCE: Final = 2
 _FETCHED_AT_ONCE: Final = 4

@@ -36,7 +36,7 @@ from rung.core.protocol import (
     frame,
     trial_decoder,
 )
-from rung.host.connection_limit import Limits, raise_open_files
+from rung.runtime.http.limits import Limits, raise_open_files
 
 LIMITS: Final = Limits(
     connections=8192, connections_per_address=512, head_s=10.0, head_bytes=16 * 1024

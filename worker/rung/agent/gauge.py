@@ -6,7 +6,7 @@ from typing import Protocol
 
 from rung.agent.spool import Spool
 from rung.agent.suspension import Suspension
-from rung.host import measure
+from rung.runtime.metrics import catalog
 
 
 class Launchable(Protocol):
@@ -29,10 +29,10 @@ def measured(
         return {("preparing",): float(len(runs) - launched), ("running",): float(launched)}
 
     with (
-        measure.RUNS.read_from(by_state),
-        measure.SPOOL_RECORDS.read_from(lambda: {(): float(spool.backlog)}),
-        measure.SPOOL_BYTES.read_from(lambda: {(): float(spool.size_bytes)}),
-        measure.SPOOL_OLDEST_SECONDS.read_from(lambda: {(): spool.oldest_s}),
-        measure.AGENT_SUSPENDED.read_from(lambda: {(): float(suspension.reason is not None)}),
+        catalog.RUNS.read_from(by_state),
+        catalog.SPOOL_RECORDS.read_from(lambda: {(): float(spool.backlog)}),
+        catalog.SPOOL_BYTES.read_from(lambda: {(): float(spool.size_bytes)}),
+        catalog.SPOOL_OLDEST_SECONDS.read_from(lambda: {(): spool.oldest_s}),
+        catalog.AGENT_SUSPENDED.read_from(lambda: {(): float(suspension.reason is not None)}),
     ):
         yield

@@ -27,8 +27,8 @@ from typing import Final, Literal, NamedTuple
 from rung.agent.wire import View
 from rung.events import RungError
 from rung.events.trial import RunSpec
-from rung.objects import checkpoint_prefix
-from rung.objects.name import INCOMING
+from rung.storage import checkpoint_prefix
+from rung.storage.key import INCOMING
 
 Choice = Literal["auto", "namespaces", "users", "off"]
 _PROBE_S: Final = 60.0

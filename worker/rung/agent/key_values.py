@@ -15,8 +15,8 @@ from typing import Final
 
 from aiohttp import web
 
-from rung.host.connection import Connections
-from rung.host.connection_limit import Limits
+from rung.runtime.http.connection import Connections
+from rung.runtime.http.limits import Limits
 
 _HEAD_BYTES_MAX: Final = 16 * 1024
 _BODY_BYTES_MAX: Final = 1024**2

@@ -6,11 +6,11 @@ import signal
 
 from rung.agent.agent import Agent
 from rung.agent.config import Settings
-from rung.host import journal
-from rung.host.launch import Place, observed
-from rung.host.probe import probe
-from rung.host.vital import VITALS
 from rung.ledger import Ledger
+from rung.runtime import logs
+from rung.runtime.bootstrap import Place, observed
+from rung.runtime.health.checks import VITALS
+from rung.runtime.health.probe import probe
 
 
 async def live(place: Place, settings: Settings, parent_pipe: int | None) -> None:
@@ -30,7 +30,7 @@ async def live(place: Place, settings: Settings, parent_pipe: int | None) -> Non
         ledger = await _open(place.ledger, stop, gone)
         if ledger is None:
             return
-        journal.bind(ledger=ledger.id)
+        logs.bind(ledger=ledger.id)
         try:
             agent = Agent(settings, ledger)
             with VITALS.check("pool", agent.unready):

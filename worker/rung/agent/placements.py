@@ -14,9 +14,9 @@ from rung.events.allocation import (
     AllocationSignaled,
     JoinRefused,
 )
-from rung.host import trace
-from rung.host.supervise import supervise
 from rung.ledger import Ledger, Record
+from rung.runtime import tracing
+from rung.runtime.retry import supervise
 
 Placement = (
     AllocationGranted | AllocationSignaled | AllocationLost | AllocationDropped | JoinRefused
@@ -70,7 +70,7 @@ class Placements:
             return
         if event.key == self._pool and not self._is_repeated(event):
             assert isinstance(event.data, Placement), event
-            with trace.following(event.traceparent):
+            with tracing.following(event.traceparent):
                 self._obey(event.data)
 
     def _is_repeated(self, event: Event) -> bool:

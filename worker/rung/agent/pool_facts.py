@@ -18,8 +18,8 @@ import structlog
 from rung.agent.membership import Fact
 from rung.events import UndecodableEvent, decode, partition_of, topic
 from rung.events.allocation import AgentJoined, AgentLeft, AgentLost, AllocationAddressed
-from rung.host.supervise import supervise
 from rung.ledger import Ledger, Record
+from rung.runtime.retry import supervise
 
 _MARKS: Final = tuple(
     kind.TYPE.encode() for kind in (AgentJoined, AgentLeft, AgentLost, AllocationAddressed)

@@ -24,8 +24,8 @@ from rung.events.allocation import (
     Slot,
 )
 from rung.events.metric import AgentBeat
-from rung.host import FactWriter
 from rung.ledger import Ledger
+from rung.runtime import FactWriter
 
 _log = structlog.get_logger()
 

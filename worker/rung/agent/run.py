@@ -50,8 +50,8 @@ from rung.core.protocol import Welcome
 from rung.events import RungError
 from rung.events.allocation import AllocationGranted
 from rung.events.trial import TrialStarted, Withdrawal
-from rung.host import trace
-from rung.host.disk import words_of
+from rung.runtime import tracing
+from rung.runtime.health.disk import words_of
 
 _ROOM_S: Final = 600.0
 """How long a part of a gang waits for room in its agent's cache: the other parts hold slots, and
@@ -74,7 +74,7 @@ class Run:
         self._gang = len(granted.shares) > 1
         self._rank = self._places[0].rank
         self._incarnation = incarnation
-        self._trace = trace.current()
+        self._trace = tracing.current()
         log_bytes = log_bytes_of(granted, node.settings.logs_max_bytes)
         self._reports = Reports(node.spool, granted.spec, log_bytes)
         self._preparation: asyncio.Task[list[Launch]] | None = None
@@ -317,7 +317,7 @@ class Run:
                     run=spec.run,
                     agent_id=self._node.agent_id,
                 )
-                with trace.following(self._trace):
+                with tracing.following(self._trace):
                     self._reports.put(started)
 
     def _judge(self) -> Ending | None:

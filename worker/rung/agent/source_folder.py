@@ -5,7 +5,7 @@
 
 A copy, not links: what a run writes into its files must not reach another run. An archive is
 unpacked only if its bytes have the digest, and by the rules by which the gateway took it
-(`rung.expconf.archive`).
+(`rung.config.code_archive`).
 
 Methods block; call them from a thread.
 """
@@ -20,9 +20,9 @@ from typing import Final, NamedTuple
 
 from rung.agent.imports import SOURCE_BYTES_MAX, wants_frameworks
 from rung.agent.removal import remove_tree
+from rung.config.code_archive import InvalidCode, unpack
 from rung.events.trial import CODE_REFUSED
-from rung.expconf.archive import InvalidCode, unpack
-from rung.objects import ObjectMissing, ObjectStore
+from rung.storage import ObjectMissing, ObjectStore
 
 _KEPT_MAX: Final = 16
 """How many unpacked archives outlive a restart of the agent."""

@@ -33,9 +33,9 @@ import structlog
 
 from rung.agent.spool_file import Spooled, SpoolFile
 from rung.events import Payload, encode, fact
-from rung.host import trace
-from rung.host.writer import now
 from rung.ledger import Draft
+from rung.runtime import tracing
+from rung.runtime.fact_writer import now
 
 PENDING_BYTES_MAX: Final = 32 * 1024**2
 _RETRY_S: Final = 0.5
@@ -156,7 +156,7 @@ class Spool:
 
     def put(self, *payloads: Payload) -> int:
         """Take facts, in this order; return the number of the last. Never blocks."""
-        traceparent, now_s = trace.current(), self._clock()
+        traceparent, now_s = tracing.current(), self._clock()
         if not self._ages or now_s - self._ages[-1][1] > _AGES_EVERY_S:
             self._ages.append((self._next, now_s))
         for payload in payloads:

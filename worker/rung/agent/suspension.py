@@ -24,7 +24,7 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from rung.host.disk import Disk, tells_of_fault
+from rung.runtime.health.disk import Disk, tells_of_fault
 
 _EVERY_S: Final = 5.0
 _WAIT_S: Final = 1.0

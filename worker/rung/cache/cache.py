@@ -20,7 +20,7 @@ from rung.cache.origin import Origin
 from rung.cache.shelf import Shelf
 from rung.cache.tree import Tree
 from rung.cache.trouble import DataError, NoRoom
-from rung.host.disk import reserve_of
+from rung.runtime.health.disk import reserve_of
 
 _GIB: Final = 1024**3
 

@@ -22,10 +22,10 @@ from rung.cache.partial import Partial
 from rung.cache.source import Source
 from rung.cache.trouble import DataChanged, DataError, DataUnavailable
 from rung.events.errors import ObjectError, ObjectMissing, ObjectUnavailable
-from rung.objects.s3.download import read_range
-from rung.objects.s3.settings import from_environment
-from rung.objects.s3.trouble import OutOfRange, Replaced
-from rung.objects.s3.wire import Wire
+from rung.storage.s3.client import Wire
+from rung.storage.s3.download import read_range
+from rung.storage.s3.errors import OutOfRange, Replaced
+from rung.storage.s3.settings import from_environment
 
 _OWN: Final = "RUNG_CACHE_"
 _MD5: Final = re.compile(r"[0-9a-f]{32}")

@@ -7,7 +7,7 @@
         tiny: {location: data/tiny.csv}
         images: {location: /mnt/share/images, cache: true, stream: true}
 
-The file was checked when it was submitted (`rung.expconf.data`); this reads what it says.
+The file was checked when it was submitted (`rung.config.sections.data`); this reads what it says.
 """
 
 import os

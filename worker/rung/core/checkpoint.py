@@ -26,7 +26,7 @@ from rung.core.restoring import Restoring
 from rung.core.storing import Begun, Complete, Storing
 from rung.core.values import step_number
 from rung.events.trial import RunSpec, allocation_id_of
-from rung.objects import Draft, ObjectStore
+from rung.storage import Draft, ObjectStore
 
 STEPS: Final = "steps_completed"
 

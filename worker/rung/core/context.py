@@ -26,7 +26,7 @@ from rung.core.protocol import Hello, HparamsRefused, Welcome
 from rung.core.staging import StagedStore
 from rung.core.train import TrainContext
 from rung.events.trial import RunSpec
-from rung.objects import FolderStore, ObjectStore, open_store
+from rung.storage import FolderStore, ObjectStore, open_store
 
 
 class Context:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.events.trial import RunSpec
-from rung.objects.manifest import Provenance, digest_of
+from rung.storage.checkpoint.manifest import Provenance, digest_of
 
 
 @functools.cache

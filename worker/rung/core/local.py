@@ -124,8 +124,8 @@ def _read(config: Mapping[str, Any] | Path | str | None) -> dict[str, Any]:
         return {}
     if isinstance(config, Mapping):
         return dict(config)
-    from rung import expconf  # noqa: PLC0415 - managed runs need neither it nor pydantic
+    from rung.config import load  # noqa: PLC0415 - managed runs need neither it nor pydantic
 
     text = Path(config).read_text(encoding="utf-8")
-    expanded: dict[str, Any] = expconf.load(text, today_seed=DEFAULT_SEED).expanded()
+    expanded: dict[str, Any] = load(text, today_seed=DEFAULT_SEED).expanded()
     return expanded

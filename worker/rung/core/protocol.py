@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from rung.core.errors import ReportRefused
 from rung.events.trial import MetricValue, RunSpec
-from rung.objects import FileEntry
+from rung.storage import FileEntry
 
 SOCKET_VARIABLE: Final = "RUNG_SOCKET"
 """Environment variable with the path of the agent's socket."""
@@ -124,7 +124,7 @@ class Welcome(Struct, frozen=True, tag="welcome"):
     spec: RunSpec
     agent_id: str
     objects_url: str
-    """The object store, for `rung.objects.open_store`."""
+    """The object store, for `rung.storage.open_store`."""
     slots: list[int]
     """Ids of the slots that the run holds on this agent."""
     staged: bool = False

@@ -17,7 +17,7 @@ from rung.core.distributed import DistributedContext
 from rung.core.link import Link
 from rung.core.protocol import Damaged, Restored
 from rung.events.trial import RunSpec, allocation_id_of
-from rung.objects import (
+from rung.storage import (
     ObjectDamaged,
     ObjectError,
     ObjectMissing,
@@ -28,7 +28,7 @@ from rung.objects import (
     read_manifest,
     sweep_unfinished,
 )
-from rung.objects.transfer import OpenCheckpoint
+from rung.storage.checkpoint.transfer import OpenCheckpoint
 
 BroughtT = TypeVar("BroughtT")
 

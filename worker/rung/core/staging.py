@@ -23,10 +23,10 @@ from typing import Final
 
 from rung.core.link import AgentLink
 from rung.core.protocol import Fetch, Fetched, Shipped, StagedPart
-from rung.objects import FolderStore, ObjectError, ObjectInfo, ObjectMissing
-from rung.objects.durable import DurableFile
-from rung.objects.manifest import MANIFEST, checkpoint_prefix
-from rung.objects.name import check_name
+from rung.storage import FolderStore, ObjectError, ObjectInfo, ObjectMissing
+from rung.storage.checkpoint.manifest import MANIFEST, checkpoint_prefix
+from rung.storage.durable_file import DurableFile
+from rung.storage.key import check_name
 
 _PARALLEL: Final = 4
 _UNDER_WAY_MAX: Final = 1

@@ -28,7 +28,7 @@ from rung.core.link import Link
 from rung.core.protocol import Alive, StagedPart, Stored
 from rung.core.staging import StagedStore
 from rung.events.trial import RunSpec
-from rung.objects import (
+from rung.storage import (
     Draft,
     FileEntry,
     ObjectError,

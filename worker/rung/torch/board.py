@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rung import core
-from rung.objects.draft import Sink
+from rung.storage.checkpoint.writer import Sink
 
 PREFIX: Final = "tensorboard/"
 """What the names of its files in a checkpoint begin with."""

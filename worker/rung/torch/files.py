@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from rung import core
-from rung.objects.draft import Sink
+from rung.storage.checkpoint.writer import Sink
 from rung.torch import tensor_file
 from rung.torch.snapshot import Snapshot
 from rung.torch.state import Captured

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rung.core import CheckpointContext, DistributedContext
-from rung.objects import Draft
+from rung.storage import Draft
 from rung.torch import files, state
 from rung.torch.board import Board
 from rung.torch.callback import Callback, listening

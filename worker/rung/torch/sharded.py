@@ -9,8 +9,8 @@ so its tools open the folder. Only tensors are in it. In `training.pt` each of t
 shape, as a tensor without data (`meta`).
 
 What is different from torch's own writer and reader: a file goes straight to where it stays, past
-the page cache (`rung.objects.durable`), so large tensors begin at a boundary of the disk; and of
-`.metadata`, which is pickled, nothing is made but what belongs there.
+the page cache (`rung.storage.durable_file`), so large tensors begin at a boundary of the disk; and
+of `.metadata`, which is pickled, nothing is made but what belongs there.
 """
 
 import pickle
@@ -28,9 +28,9 @@ from torch.distributed.checkpoint.planner import SavePlan, WriteItem
 from torch.distributed.checkpoint.storage import WriteResult
 
 from rung.core import DistributedContext
-from rung.objects import ObjectDamaged
-from rung.objects.draft import Sink
-from rung.objects.durable import ALIGNMENT
+from rung.storage import ObjectDamaged
+from rung.storage.checkpoint.writer import Sink
+from rung.storage.durable_file import ALIGNMENT
 from rung.torch import tensor_file
 from rung.torch.plain import NotPlain
 from rung.torch.shards import Piece, is_shard

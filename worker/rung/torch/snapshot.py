@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from rung.objects.durable import IN_PLACE_MIN
+from rung.storage.durable_file import IN_PLACE_MIN
 from rung.torch.rng import cuda_in_use
 
 

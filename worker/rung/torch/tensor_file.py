@@ -2,7 +2,7 @@
 
 Written without the CRC-32, which is slower than the disk: the manifest has a digest of every byte,
 and `torch.load` does not look at the CRC-32. Where tensors are large, each begins at a boundary of
-the disk, so that it is written from where it lies in memory (`rung.objects.durable`).
+the disk, so that it is written from where it lies in memory (`rung.storage.durable_file`).
 
 Read mapped: tensors are the file's pages. They are there as long as the file is, which on a shared
 file system may be deleted by others, so what keeps them copies them (`owned`).
@@ -17,8 +17,8 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.serialization import config
 
-from rung.objects.draft import Sink
-from rung.objects.durable import ALIGNMENT
+from rung.storage.checkpoint.writer import Sink
+from rung.storage.durable_file import ALIGNMENT
 
 _PADDING_MAX: Final = 100
 """Boundaries are kept where they cost at most one byte in so many."""

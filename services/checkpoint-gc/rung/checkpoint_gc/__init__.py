@@ -1,5 +1,5 @@
 """Keeps the checkpoints worth keeping, and deletes the rest."""
 
-from rung.checkpoint_gc.machine import CheckpointGC
+from rung.checkpoint_gc.processor import CheckpointGC
 
 __all__ = ["CheckpointGC"]

@@ -4,10 +4,10 @@ from typing import Any
 
 import click
 
-from rung.archive import ArchiveSettings
-from rung.checkpoint_gc.config import Sealing, Settings
 from rung.checkpoint_gc.service import NAME, run_with, topics_of
-from rung.host.launch import Place, checked, launch, placed
+from rung.checkpoint_gc.settings import Sealing, Settings
+from rung.ledger.archive import ArchiveSettings
+from rung.runtime.bootstrap import Place, checked, launch, placed
 
 
 @click.command(context_settings={"auto_envvar_prefix": "RUNG_CHECKPOINT_GC", "show_default": True})

@@ -8,12 +8,12 @@ from typing import Final
 
 import structlog
 
-from rung.checkpoint_gc.config import Settings
+from rung.checkpoint_gc.settings import Settings
 from rung.events import Event, Payload
 from rung.events.checkpoint import CheckpointDeleted, CheckpointRetired
-from rung.host import measure
-from rung.host.pulse import waiting_for
-from rung.objects import ObjectError, ObjectStore, delete_checkpoint
+from rung.runtime.health.loops import waiting_for
+from rung.runtime.metrics import catalog
+from rung.storage import ObjectError, ObjectStore, delete_checkpoint
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 """Ids that name a folder of their own and nothing else."""
@@ -57,7 +57,7 @@ class Deletion:
             return []
         with waiting_for("the object store"):
             await self._delete(retired, event.id)
-        measure.CHECKPOINTS_DELETED.of().inc()
+        catalog.CHECKPOINTS_DELETED.of().inc()
         return [
             CheckpointDeleted(
                 experiment_id=retired.experiment_id,

@@ -9,21 +9,21 @@ from typing import Any, Final
 
 import structlog
 
-from rung.archive import TOPICS as ARCHIVED
-from rung.archive import ArchiveSettings
-from rung.archive import archive as keep_archive
-from rung.checkpoint_gc.config import Sealing, Settings
+from rung.checkpoint_gc.archiver import archive as keep_archive
 from rung.checkpoint_gc.deletion import Deletion
-from rung.checkpoint_gc.machine import CheckpointGC
+from rung.checkpoint_gc.processor import CheckpointGC
+from rung.checkpoint_gc.settings import Sealing, Settings
 from rung.events import Event, Payload, topic
 from rung.events.trial import TrialClosed, TrialEnded
-from rung.host import Share, forward, host
-from rung.host.anchor import Anchor
-from rung.host.launch import Opened
-from rung.host.sealer import Sealer, SealSettings
 from rung.ledger import Ledger
+from rung.ledger.archive import TOPICS as ARCHIVED
+from rung.ledger.archive import ArchiveSettings
 from rung.ledger.seals import SEALED, SealKey
-from rung.objects import ObjectStore
+from rung.runtime import Share, forward, host
+from rung.runtime.bootstrap import Opened
+from rung.runtime.sealing.anchor import Anchor
+from rung.runtime.sealing.sealer import Sealer, SealSettings
+from rung.storage import ObjectStore
 
 NAME: Final = "checkpoint-gc"
 TOPICS: Final = (topic.EXPERIMENTS, topic.SEARCHES, topic.RETIREMENTS)
@@ -104,7 +104,7 @@ def topics_of(*, archiving: bool, sealing: bool) -> tuple[str, ...]:
 def run_with(
     settings: Settings, archive: ArchiveSettings | None, sealing: Sealing
 ) -> Callable[[Opened], Coroutine[Any, Any, None]]:
-    """Return the service as `rung.host.launch` runs it.
+    """Return the service as `rung.runtime.bootstrap` runs it.
 
     Raises:
         LedgerError: the key cannot be read.

@@ -7,23 +7,24 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from rung import answer
-from rung.gateway.config import Settings
+from rung import api
+from rung.gateway.auth import METRICS, check_host, check_token
 from rung.gateway.context import CONTEXT, Audit, Context, reply
-from rung.gateway.gauge import Census
-from rung.gateway.guard import METRICS, check_host, check_token
-from rung.gateway.observation import observe, say_trace
+from rung.gateway.metrics import Census
+from rung.gateway.middleware import observe, say_trace
 from rung.gateway.openapi import make_openapi
 from rung.gateway.problem import answer_problems
 from rung.gateway.routes import API, ROUTES
 from rung.gateway.routes.documents import OPENAPI
 from rung.gateway.series import Series
+from rung.gateway.settings import Settings
 from rung.gateway.static import serve_page
 from rung.gateway.views import Views
-from rung.host import FactWriter, probe
-from rung.host.vital import VITALS
 from rung.ledger import Ledger
-from rung.objects import ObjectStore
+from rung.runtime import FactWriter
+from rung.runtime.health import probe
+from rung.runtime.health.checks import VITALS
+from rung.storage import ObjectStore
 
 SOURCE: Final = "/rung/gateway"
 
@@ -101,8 +102,8 @@ async def show_metrics(request: web.Request) -> web.Response:  # noqa: ARG001 - 
 
 def _health(reasons: list[str]) -> web.Response:
     if reasons:
-        return reply(answer.Health(status="failing"), status=503)
-    return reply(answer.Health(status="ok"))
+        return reply(api.Health(status="failing"), status=503)
+    return reply(api.Health(status="ok"))
 
 
 async def _follow_ledger(app: web.Application) -> AsyncIterator[None]:

@@ -7,13 +7,13 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from rung.gateway.config import Settings
 from rung.gateway.context import Audit
 from rung.gateway.series import Series
 from rung.gateway.service import serve
-from rung.host.connection_limit import Limits
-from rung.host.launch import Opened, Place, checked, launch, placed
+from rung.gateway.settings import Settings
 from rung.ledger import Ledger
+from rung.runtime.bootstrap import Opened, Place, checked, launch, placed
+from rung.runtime.http.limits import Limits
 
 
 class Parts(NamedTuple):

@@ -9,18 +9,18 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from rung import answer
-from rung.gateway.config import Settings
+from rung import api
 from rung.gateway.experiment import Checkpoint, Experiment, Trial
 from rung.gateway.integrity import Integrity
 from rung.gateway.problem import Problem, not_found, unavailable
 from rung.gateway.series import Series
+from rung.gateway.settings import Settings
 from rung.gateway.views import Ambiguous, Views
-from rung.host import FactWriter
 from rung.ledger import Ledger
-from rung.objects import ObjectStore
+from rung.runtime import FactWriter
+from rung.storage import ObjectStore
 
-Audit = Callable[[str], Awaitable[answer.Audit]]
+Audit = Callable[[str], Awaitable[api.Audit]]
 """Decides an experiment's decisions again, and compares."""
 
 

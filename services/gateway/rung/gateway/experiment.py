@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from rung.events.experiment import BracketPlan, ExperimentState
 from rung.events.trial import MetricValue, TrialState
-from rung.gateway.pace import Pace
+from rung.gateway.throughput import Pace
 
 Action = Literal["submit", "pause", "resume", "cancel", "kill", "pin"]
 """What a client asked for."""

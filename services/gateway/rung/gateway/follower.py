@@ -13,8 +13,8 @@ from rung.events import LedgerError
 from rung.events import topic as topics
 from rung.gateway.view import View
 from rung.gateway.view_fold import Image, ViewFold
-from rung.host import Rejected, dead_letter, say_rejected
 from rung.ledger import Ledger
+from rung.runtime import Rejected, dead_letter, say_rejected
 
 S = TypeVar("S")
 

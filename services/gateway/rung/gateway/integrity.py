@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Final, NamedTuple
 
-from rung.objects import FileEntry, ObjectDamaged, ObjectStore
-from rung.objects.digest import hasher
+from rung.storage import FileEntry, ObjectDamaged, ObjectStore
+from rung.storage.checkpoint.digest import hasher
 
 CHUNK: Final = 4 * 1024 * 1024
 FETCHED_FIRST: Final = 16 * 1024 * 1024

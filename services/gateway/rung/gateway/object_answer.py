@@ -14,7 +14,7 @@ from aiohttp import web
 
 from rung.gateway.integrity import CheckedFile, Integrity
 from rung.gateway.problem import Problem
-from rung.objects import ObjectError, ObjectStore
+from rung.storage import ObjectError, ObjectStore
 
 URL_EXPIRES_S: Final = 900.0
 """A transfer that has begun may take longer; each request for a further range gets a new URL."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from rung.answer import Health, ProblemDocument
+from rung.api import Health, ProblemDocument
 from rung.gateway.idempotency import HEADER, LENGTH_MAX
 from rung.gateway.problem import MEDIA_TYPE
 from rung.gateway.route import Route

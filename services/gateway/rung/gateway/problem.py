@@ -16,9 +16,9 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from aiohttp.web import RequestPayloadError
 
-from rung.answer import ProblemDocument, ProblemItem
+from rung.api import ProblemDocument, ProblemItem
 from rung.events import EventTooLarge, RungError
-from rung.host.connection import BodyTooSlow
+from rung.runtime.http.connection import BodyTooSlow
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_AFTER_S: Final = 2

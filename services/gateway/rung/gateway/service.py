@@ -8,12 +8,12 @@ import structlog
 from aiohttp import web
 
 from rung.gateway.app import make_app
-from rung.gateway.config import Settings
 from rung.gateway.context import CONTEXT, Audit
 from rung.gateway.series import Series
-from rung.host.connection import Connections
+from rung.gateway.settings import Settings
 from rung.ledger import Ledger
-from rung.objects import ObjectStore
+from rung.runtime.http.connection import Connections
+from rung.storage import ObjectStore
 
 SHUTDOWN_S: Final = 5.0
 

@@ -8,7 +8,7 @@ from typing import IO, Final, NamedTuple
 from aiohttp import BodyPartReader, StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from rung.answer import ProblemItem
+from rung.api import ProblemItem
 from rung.gateway.problem import Problem
 
 _CHUNK: Final = 1024 * 1024

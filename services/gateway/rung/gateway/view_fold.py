@@ -18,8 +18,8 @@ from msgspec import Struct, field
 
 from rung.events import Event, UndecodableEvent, decode
 from rung.gateway.view import View
-from rung.host import Rejected
 from rung.ledger import Record
+from rung.runtime import Rejected
 
 S = TypeVar("S")
 

@@ -8,13 +8,13 @@ from typing import Any, Final
 import structlog
 
 from rung.events import RungError, partition_of, topic
+from rung.gateway.deadletter_view import Letter, LetterView
 from rung.gateway.experiment import Checkpoint, Experiment, Submission
 from rung.gateway.experiment_view import ExperimentView
 from rung.gateway.follower import Follower
-from rung.gateway.letter_view import Letter, LetterView
 from rung.gateway.pool_view import Pool, PoolView
-from rung.host.supervise import supervise
 from rung.ledger import Ledger
+from rung.runtime.retry import supervise
 
 _SAVES_WITHIN_S: Final = 5.0
 

@@ -2,10 +2,10 @@
 
 from typing import Any, NamedTuple
 
-from rung.answer import ProblemItem
+from rung.api import ProblemItem
 from rung.gateway.experiment import Checkpoint, Experiment
-from rung.gateway.present import checkpoint_phase
 from rung.gateway.problem import Problem
+from rung.gateway.serializers import checkpoint_phase
 from rung.gateway.views import Views
 
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import click
 
-from rung.host.launch import Opened, Place, checked, launch, placed
-from rung.host.vital import VITALS
-from rung.metrics.config import Settings
 from rung.metrics.opening import open_series
 from rung.metrics.recovery import keep_series
 from rung.metrics.service import NAME, TOPICS
+from rung.metrics.settings import Settings
+from rung.runtime.bootstrap import Opened, Place, checked, launch, placed
+from rung.runtime.health.checks import VITALS
 
 
 @click.command(context_settings={"auto_envvar_prefix": "RUNG_METRICS", "show_default": True})

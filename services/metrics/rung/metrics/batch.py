@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from rung.events import UndecodableEvent, decode
 from rung.events.metric import LogsDeleted, LogsDropped, LogsPrinted, MetricsReported
-from rung.host import Rejected
 from rung.ledger import Record
 from rung.metrics.columns import LogColumns, MetricColumns, Unfit, version_of
+from rung.runtime import Rejected
 
 
 @dataclass

@@ -14,11 +14,11 @@ import structlog
 
 from rung.events import LedgerError
 from rung.events.metric import LogsDeleted
-from rung.host import FactWriter
 from rung.ledger import Ledger
 from rung.metrics.errors import SeriesError
 from rung.metrics.query import TrialLines
 from rung.metrics.store import SeriesStore
+from rung.runtime import FactWriter
 
 EVERY_S: Final = 600.0
 ACTOR: Final = "retention"

@@ -16,13 +16,13 @@ from typing import Final
 import structlog
 
 from rung.events import LedgerError
-from rung.host.share import Share
 from rung.ledger import Ledger
 from rung.ledger.seals import SealKey
-from rung.metrics.config import Settings
 from rung.metrics.errors import SeriesDamaged, SeriesError, SeriesLocked
 from rung.metrics.service import serve
+from rung.metrics.settings import Settings
 from rung.metrics.store import SeriesStore
+from rung.runtime.assignment import Share
 
 _SET_ASIDE_MAX: Final = 3
 _SET_ASIDE_S: Final = 3600.0

@@ -19,17 +19,18 @@ from typing import Any, Final, TypeVar
 import structlog
 
 from rung.events import LedgerError, topic
-from rung.host import Rejected, dead_letter, measure, say_rejected
-from rung.host.pulse import waiting_for
-from rung.host.share import Share, Whole
-from rung.host.supervise import supervise
 from rung.ledger import Ledger, Record
 from rung.ledger.seals import SealKey
-from rung.metrics.config import Settings
 from rung.metrics.errors import SeriesDamaged, SeriesUnavailable
 from rung.metrics.log_quota import keep_within
+from rung.metrics.settings import Settings
 from rung.metrics.store import SeriesStore
 from rung.metrics.trimming import keep_trimmed, removed_on_record
+from rung.runtime import Rejected, dead_letter, say_rejected
+from rung.runtime.assignment import Share, Whole
+from rung.runtime.health.loops import waiting_for
+from rung.runtime.metrics import catalog
+from rung.runtime.retry import supervise
 
 NAME: Final = "metrics"
 TOPICS: Final = (topic.METRICS, topic.LOGS)
@@ -68,7 +69,7 @@ async def serve(
     settings = settings or Settings()
     intake = _Intake(ledger, store, settings)
     store.on_rejected(intake.reject)
-    with measure.SERIES_PENDING_BYTES.read_from(lambda: {(): float(store.pending_bytes)}):
+    with catalog.SERIES_PENDING_BYTES.read_from(lambda: {(): float(store.pending_bytes)}):
         await patiently(store.open)
         await store.forget()
         work = partial(_keep, ledger, store, settings, intake, key)

@@ -18,7 +18,6 @@ from typing import Final, TypeVar
 import structlog
 
 from rung.events import LedgerError
-from rung.host import Rejected, measure
 from rung.ledger import Record
 from rung.metrics import query
 from rung.metrics.batch import Batch
@@ -28,6 +27,8 @@ from rung.metrics.errors import SeriesDamaged, SeriesError, SeriesUnavailable
 from rung.metrics.query import LogEntry, LogQuery, Point, TrialLines, experiment_of
 from rung.metrics.retention import retain
 from rung.metrics.schema import prepare
+from rung.runtime import Rejected
+from rung.runtime.metrics import catalog
 
 T = TypeVar("T")
 
@@ -182,9 +183,9 @@ class SeriesStore:
                 batch.rejected.clear()  # told once, however often the batch is tried
             started = time.perf_counter()
             await self._run(lambda tables: query.write(tables, batch))
-            measure.SERIES_FLUSH_SECONDS.of().observe(time.perf_counter() - started)
+            catalog.SERIES_FLUSH_SECONDS.of().observe(time.perf_counter() - started)
             for table, rows in batch.rows.items():
-                measure.SERIES_ROWS.of(table).inc(rows)
+                catalog.SERIES_ROWS.of(table).inc(rows)
             self._batches.popleft()
             self._pending_bytes -= batch.size
             return True

@@ -15,11 +15,11 @@ import structlog
 from rung.events import LedgerError, UndecodableEvent, decode, topic
 from rung.events.metric import LogsDropped, LogsPrinted
 from rung.events.seal import PartitionTrimmed
-from rung.host import now
 from rung.ledger import Ledger, Record
 from rung.ledger.seals import SealKey, record_trim, seals_partition
 from rung.metrics.errors import SeriesError
 from rung.metrics.store import SeriesStore
+from rung.runtime import now
 
 EVERY_S: Final = 3_600.0
 _BATCH: Final = 100

@@ -1,5 +1,5 @@
 """Places what experiments ask for onto the slots of a pool's agents."""
 
-from rung.scheduler.machine import Scheduler
+from rung.scheduler.processor import Scheduler
 
 __all__ = ["Scheduler"]

@@ -2,9 +2,9 @@
 
 import click
 
-from rung.host.launch import Place, checked, launch, placed
-from rung.scheduler.config import Settings
+from rung.runtime.bootstrap import Place, checked, launch, placed
 from rung.scheduler.service import NAME, TOPICS, serve
+from rung.scheduler.settings import Settings
 
 
 @click.command(context_settings={"auto_envvar_prefix": "RUNG_SCHEDULER", "show_default": True})

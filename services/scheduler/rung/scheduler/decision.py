@@ -11,9 +11,9 @@ from rung.events.allocation import (
 )
 from rung.events.trial import Withdrawal
 from rung.scheduler.membership import refusal
-from rung.scheduler.pool import State
 from rung.scheduler.priority import Start
 from rung.scheduler.queue import Request
+from rung.scheduler.state import State
 
 
 def refused(state: State, event: AgentJoined) -> list[JoinRefused]:

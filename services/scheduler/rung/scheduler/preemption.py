@@ -21,9 +21,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from rung.scheduler.placement import Room
-from rung.scheduler.pool import Allocation, State
 from rung.scheduler.priority import Start, left_waiting
 from rung.scheduler.queue import Request
+from rung.scheduler.state import Allocation, State
 
 AT_ONCE_MAX: Final = 64
 """Allocations on their way out, whatever made them leave, from which on nobody else is asked."""

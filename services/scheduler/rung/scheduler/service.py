@@ -8,12 +8,12 @@ from typing import Final
 from rung.events import Event, Payload, topic
 from rung.events.allocation import AllocationRequested, AllocationWithdrawn
 from rung.events.trial import RunRequested, RunWithdrawn, allocation_id_of
-from rung.host import FactWriter, Share, Whole, forward, host
-from rung.host.supervise import supervise
 from rung.ledger import Ledger
-from rung.scheduler.config import Settings
-from rung.scheduler.gauge import PoolGauge
-from rung.scheduler.machine import Scheduler
+from rung.runtime import FactWriter, Share, Whole, forward, host
+from rung.runtime.retry import supervise
+from rung.scheduler.metrics import PoolGauge
+from rung.scheduler.processor import Scheduler
+from rung.scheduler.settings import Settings
 from rung.scheduler.watch import Clock, Monotonic, Watch
 
 NAME: Final = "scheduler"

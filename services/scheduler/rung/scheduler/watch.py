@@ -15,8 +15,8 @@ import msgspec
 import structlog
 
 from rung.events import LedgerError, UndecodableEvent, decode, topic
-from rung.host import FactWriter
 from rung.ledger import Ledger, Record
+from rung.runtime import FactWriter
 from rung.scheduler.vigil import Vigil
 
 TICKS_PER_TIMEOUT: Final = 20

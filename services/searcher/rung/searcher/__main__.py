@@ -2,9 +2,9 @@
 
 import click
 
-from rung.host.launch import Place, checked, launch, placed
-from rung.searcher.config import Settings
+from rung.runtime.bootstrap import Place, checked, launch, placed
 from rung.searcher.service import NAME, TOPICS, serve
+from rung.searcher.settings import Settings
 
 
 @click.command(context_settings={"auto_envvar_prefix": "RUNG_SEARCHER", "show_default": True})

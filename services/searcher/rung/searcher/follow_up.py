@@ -19,9 +19,9 @@ from rung.events.trial import (
     Withdrawal,
     trial_id_of,
 )
-from rung.searcher.draw import trial_seed
-from rung.searcher.grid import Grid
-from rung.searcher.move import Open, Promote
+from rung.searcher.methods.actions import Open, Promote
+from rung.searcher.methods.grid import Grid
+from rung.searcher.rng import trial_seed
 from rung.searcher.space import grid_point, sample
 from rung.searcher.state import Experiment, Fate, Phase
 from rung.searcher.trial import Trial

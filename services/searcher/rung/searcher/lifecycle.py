@@ -28,7 +28,7 @@ from typing import Final, Literal, NamedTuple
 
 from rung.events.checkpoint import CheckpointDamaged, CheckpointStored
 from rung.events.trial import CODE_REFUSED, ExitOutcome, TrialValidated
-from rung.searcher.move import Leaving
+from rung.searcher.methods.actions import Leaving
 from rung.searcher.state import Experiment, Fate, Phase
 from rung.searcher.trial import Trial, cost_of
 

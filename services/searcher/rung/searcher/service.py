@@ -8,11 +8,11 @@ from rung.events import Event, Payload
 from rung.events import topic as topics
 from rung.events.allocation import AllocationDropped, AllocationLost
 from rung.events.trial import RunEnded
-from rung.host import Share, forward, host
 from rung.ledger import Ledger
-from rung.searcher.config import Settings
-from rung.searcher.gauge import Restarts
-from rung.searcher.machine import Searcher
+from rung.runtime import Share, forward, host
+from rung.searcher.metrics import Restarts
+from rung.searcher.processor import Searcher
+from rung.searcher.settings import Settings
 
 NAME: Final = "searcher"
 TOPICS: Final = (topics.EXPERIMENTS, topics.PLACEMENTS)

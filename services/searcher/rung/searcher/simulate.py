@@ -23,7 +23,7 @@ from rung.events.trial import (
     TrialRequested,
     TrialValidated,
 )
-from rung.searcher.machine import Searcher
+from rung.searcher.processor import Searcher
 
 Metric = Callable[[int, dict[str, Any], float], float]
 """From a trial's index, its hyperparameters and a time to the searcher's metric."""

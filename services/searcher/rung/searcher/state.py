@@ -7,20 +7,20 @@ from msgspec import Struct, field
 from rung.events.errors import InvalidConfig
 from rung.events.experiment import BracketPlan
 from rung.events.trial import TrialState
-from rung.searcher.adaptive_asha import AdaptiveAsha, plan_adaptive_asha
-from rung.searcher.asha import PromotionAsha, StoppingAsha, plan_asha
-from rung.searcher.flat import Flat
-from rung.searcher.grid import Grid, plan_grid
-from rung.searcher.hyperband import Hyperband, plan_hyperband
-from rung.searcher.random_search import RandomSearch, plan_random
-from rung.searcher.settings import Settings
-from rung.searcher.single import Single, plan_single
+from rung.searcher.methods.adaptive_asha import AdaptiveAsha, plan_adaptive_asha
+from rung.searcher.methods.asha import PromotionAsha, StoppingAsha, plan_asha
+from rung.searcher.methods.full_length import Flat
+from rung.searcher.methods.grid import Grid, plan_grid
+from rung.searcher.methods.hyperband import Hyperband, plan_hyperband
+from rung.searcher.methods.random_search import RandomSearch, plan_random
+from rung.searcher.methods.single import Single, plan_single
+from rung.searcher.search_settings import Settings
 from rung.searcher.trial import Trial
 
 Phase = Literal["new", "active", "paused", "canceling", "killing", "ended"]
 
 AnyMethod = Single | Grid | RandomSearch | StoppingAsha | PromotionAsha | AdaptiveAsha | Hyperband
-"""The methods, for a snapshot to tell apart; each is a `rung.searcher.method.Method`."""
+"""The methods, for a snapshot to tell apart; each is a `rung.searcher.methods.method.Method`."""
 
 UNLIMITED: Final = 2**31
 

@@ -4,7 +4,7 @@ from typing import Final
 
 from aiohttp import web
 
-from rung import answer
+from rung import api
 from rung.gateway.context import context_of, experiment_of, reply
 from rung.gateway.problem import unavailable
 from rung.gateway.query import NoQuery, read_query
@@ -27,7 +27,7 @@ ROUTES: Final = (
         "/experiments/{experiment_id}/audit",
         audit_experiment,
         "Decide every decision again and compare",
-        answer.Audit,
+        api.Audit,
         problems=(404, 409),
     ),
 )

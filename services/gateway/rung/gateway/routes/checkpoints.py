@@ -6,9 +6,8 @@ from typing import Annotated, Final
 from aiohttp import web
 from msgspec import Meta, Struct, structs
 
-from rung import answer
-from rung.gateway import present
-from rung.gateway.archive import found_file, open_archive, send_archive
+from rung import api
+from rung.gateway import serializers
 from rung.gateway.context import (
     Context,
     checkpoint_of,
@@ -22,7 +21,8 @@ from rung.gateway.object_answer import redirect_to, send
 from rung.gateway.problem import Problem, not_found
 from rung.gateway.query import NoQuery, PageQuery, page, read_query
 from rung.gateway.route import Route
-from rung.objects import (
+from rung.gateway.tar_download import found_file, open_archive, send_archive
+from rung.storage import (
     ObjectDamaged,
     ObjectMissing,
     StoredCheckpoint,
@@ -51,14 +51,14 @@ async def list_trial_checkpoints(request: web.Request) -> web.Response:
     """List a trial's checkpoints in the order of their arrival."""
     query = read_query(request, PageQuery)
     experiment, trial = trial_of(request)
-    found = present.checkpoints_of(experiment, f"{experiment.id}.{trial.index}")
+    found = serializers.checkpoints_of(experiment, f"{experiment.id}.{trial.index}")
     return _list(experiment, found, query)
 
 
 def _list(experiment: Experiment, found: list[Checkpoint], query: PageQuery) -> web.Response:
     places, cursor = page(range(len(found)), query, int)
-    items = present.checkpoints(experiment, [found[place] for place in places])
-    return reply(answer.CheckpointList(items=items, next_cursor=cursor))
+    items = serializers.checkpoints(experiment, [found[place] for place in places])
+    return reply(api.CheckpointList(items=items, next_cursor=cursor))
 
 
 async def show_checkpoint(request: web.Request) -> web.Response:
@@ -66,18 +66,18 @@ async def show_checkpoint(request: web.Request) -> web.Response:
     read_query(request, NoQuery)
     experiment, checkpoint = checkpoint_of(request)
     stored = None
-    if present.checkpoint_phase(checkpoint) != "deleted":
+    if serializers.checkpoint_phase(checkpoint) != "deleted":
         try:
             stored = await _manifest(context_of(request), experiment, checkpoint)
         except (ObjectMissing, ObjectDamaged):
             stored = None  # its state says the rest
-    shown = present.checkpoint(experiment, checkpoint)
+    shown = serializers.checkpoint(experiment, checkpoint)
     files = stored.manifest.files if stored else {}
     return reply(
-        answer.CheckpointDetail(
+        api.CheckpointDetail(
             **structs.asdict(shown),
             files=[
-                answer.CheckpointFile(
+                api.CheckpointFile(
                     name=name,
                     size_bytes=entry.size_bytes,
                     blake3=entry.blake3 or None,
@@ -95,7 +95,7 @@ async def fetch_checkpoint(request: web.Request) -> web.StreamResponse:
     read_query(request, NoQuery)
     context = context_of(request)
     experiment, checkpoint = checkpoint_of(request)
-    if present.checkpoint_phase(checkpoint) == "deleted":
+    if serializers.checkpoint_phase(checkpoint) == "deleted":
         raise _gone(checkpoint)
     try:
         stored = await _manifest(context, experiment, checkpoint)
@@ -112,7 +112,7 @@ async def fetch_checkpoint_file(request: web.Request) -> web.StreamResponse:
     query = read_query(request, FileQuery)
     context = context_of(request)
     experiment, checkpoint = checkpoint_of(request)
-    if present.checkpoint_phase(checkpoint) == "deleted":
+    if serializers.checkpoint_phase(checkpoint) == "deleted":
         raise _gone(checkpoint)
     try:
         stored = await _manifest(context, experiment, checkpoint)
@@ -165,7 +165,7 @@ ROUTES: Final = (
         "/experiments/{experiment_id}/checkpoints",
         list_experiment_checkpoints,
         "List an experiment's checkpoints",
-        answer.CheckpointList,
+        api.CheckpointList,
         query=PageQuery,
         problems=(404, 409),
     ),
@@ -174,7 +174,7 @@ ROUTES: Final = (
         "/trials/{trial_id}/checkpoints",
         list_trial_checkpoints,
         "List a trial's checkpoints",
-        answer.CheckpointList,
+        api.CheckpointList,
         query=PageQuery,
         problems=(404, 409),
     ),
@@ -183,7 +183,7 @@ ROUTES: Final = (
         "/checkpoints/{checkpoint_id}",
         show_checkpoint,
         "Show a checkpoint with its files",
-        answer.CheckpointDetail,
+        api.CheckpointDetail,
         problems=(404, 409),
     ),
     Route(

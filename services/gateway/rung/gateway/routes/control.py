@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from aiohttp import web
 
-from rung import answer
+from rung import api
 from rung.events import Event, Payload
 from rung.events.experiment import (
     CancelRequested,
@@ -17,13 +17,13 @@ from rung.events.experiment import (
     PauseRequested,
     ResumeRequested,
 )
-from rung.gateway import present
+from rung.gateway import serializers
+from rung.gateway.append import write
 from rung.gateway.context import context_of, experiment_of, reply
 from rung.gateway.experiment import Experiment
 from rung.gateway.idempotency import REUSED, key_of, once
 from rung.gateway.problem import Problem
 from rung.gateway.query import NoQuery, read_query
-from rung.gateway.record import write
 from rung.gateway.route import Handler, Route
 
 Wish = Literal["pause", "resume", "cancel", "kill"]
@@ -41,7 +41,7 @@ def _asking(wish: Wish, name: str) -> Handler:
         read_query(request, NoQuery)
         context, key = context_of(request), key_of(request)
         experiment = experiment_of(request)
-        accepted = answer.Requested(experiment_id=experiment.id, requested=wish)
+        accepted = api.Requested(experiment_id=experiment.id, requested=wish)
         async with once(context, key):
             if key is not None and key in experiment.requests:
                 if experiment.requests[key] != wish:
@@ -76,7 +76,7 @@ def _check(experiment: Experiment, wish: Wish) -> None:
     Raises:
         Problem: the experiment's state does not allow it.
     """
-    phase = present.phase_of(experiment)
+    phase = serializers.phase_of(experiment)
     if experiment.ended is not None:
         raise Problem(
             409,
@@ -95,7 +95,7 @@ def _route(wish: Wish, summary: str) -> Route:
         f"/experiments/{{experiment_id}}/{wish}",
         _asking(wish, f"{wish}_experiment"),
         summary,
-        answer.Requested,
+        api.Requested,
         status=202,
         idempotent=True,
         problems=(404, 409, 422),

@@ -7,9 +7,9 @@ from typing import Annotated, Final
 from aiohttp import web
 from msgspec import Meta, Struct
 
-from rung import answer
+from rung import api
 from rung.events.trial import MetricValue
-from rung.gateway import present
+from rung.gateway import serializers
 from rung.gateway.context import context_of, experiment_of, reply, trial_of
 from rung.gateway.experiment import Experiment
 from rung.gateway.query import read_query
@@ -40,10 +40,10 @@ async def show_experiment_curves(request: web.Request) -> web.Response:
     query = read_query(request, CurveQuery)
     experiment = experiment_of(request)
     series = context_of(request).need_series()
-    name = query.name or present.submission_of(experiment).metric
+    name = query.name or serializers.submission_of(experiment).metric
     overlay = await series.overlay(experiment.id, query.kind, name, query.points)
     return reply(
-        answer.ExperimentCurves(
+        api.ExperimentCurves(
             experiment_id=experiment.id,
             kind=query.kind,
             name=name,
@@ -59,10 +59,10 @@ async def show_trial_curve(request: web.Request) -> web.Response:
     experiment, trial = trial_of(request)
     trial_id = f"{experiment.id}.{trial.index}"
     series = context_of(request).need_series()
-    name = query.name or present.submission_of(experiment).metric
+    name = query.name or serializers.submission_of(experiment).metric
     curve = await series.curve(trial_id, query.kind, name, query.points)
     return reply(
-        answer.TrialCurve(
+        api.TrialCurve(
             trial_id=trial_id,
             kind=query.kind,
             name=name,
@@ -72,13 +72,13 @@ async def show_trial_curve(request: web.Request) -> web.Response:
     )
 
 
-async def _names(series: Series, experiment: Experiment) -> list[answer.MetricName]:
+async def _names(series: Series, experiment: Experiment) -> list[api.MetricName]:
     return [
-        answer.MetricName(kind=kind, name=name) for kind, name in await series.names(experiment.id)
+        api.MetricName(kind=kind, name=name) for kind, name in await series.names(experiment.id)
     ]
 
 
-def _points(curve: Sequence[Point]) -> list[answer.CurvePoint]:
+def _points(curve: Sequence[Point]) -> list[api.CurvePoint]:
     return [(step, _value(value), time_ms) for step, value, time_ms in curve]
 
 
@@ -97,7 +97,7 @@ ROUTES: Final = (
         "/experiments/{experiment_id}/metrics",
         show_experiment_curves,
         "One metric of all trials",
-        answer.ExperimentCurves,
+        api.ExperimentCurves,
         query=CurveQuery,
         problems=(404, 409),
     ),
@@ -106,7 +106,7 @@ ROUTES: Final = (
         "/trials/{trial_id}/metrics",
         show_trial_curve,
         "One metric of one trial",
-        answer.TrialCurve,
+        api.TrialCurve,
         query=CurveQuery,
         problems=(404, 409),
     ),

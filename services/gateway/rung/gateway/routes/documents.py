@@ -5,7 +5,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from rung.expconf import json_schema
+from rung.config import json_schema
 from rung.gateway.route import Route
 
 OPENAPI: Final = web.AppKey("openapi", bytes)

@@ -6,31 +6,31 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from rung import answer
-from rung.gateway import present, present_pool
+from rung import api
+from rung.gateway import pool_serializers, serializers
 from rung.gateway.context import context_of, reply
 from rung.gateway.query import NoQuery, PageQuery, page, read_query
 from rung.gateway.route import Route
-from rung.host.vital import VITALS
+from rung.runtime.health.checks import VITALS
 
 
 async def list_agents(request: web.Request) -> web.Response:
     """List the agents of all pools and what holds their slots."""
     read_query(request, NoQuery)
     pools = context_of(request).views.pools()
-    items = [agent for pool in pools for agent in present_pool.agents(pool)]
-    return reply(answer.AgentList(items=items))
+    items = [agent for pool in pools for agent in pool_serializers.agents(pool)]
+    return reply(api.AgentList(items=items))
 
 
 async def list_queue(request: web.Request) -> web.Response:
     """List what waits for slots."""
     query = read_query(request, PageQuery)
     shown, cursor = page(
-        present_pool.waiting(context_of(request).views.pools()),
+        pool_serializers.waiting(context_of(request).views.pools()),
         query,
         lambda it: (it.pool, it.priority, it.requested_at, it.allocation_id),
     )
-    return reply(answer.Queue(items=shown, next_cursor=cursor))
+    return reply(api.Queue(items=shown, next_cursor=cursor))
 
 
 async def list_dead_letters(request: web.Request) -> web.Response:
@@ -40,9 +40,9 @@ async def list_dead_letters(request: web.Request) -> web.Response:
     shown, cursor = page(
         views.letters(), query, lambda it: (it.at, it.topic, it.number), descending=True
     )
-    items = msgspec.convert(shown, list[answer.DeadLetter], from_attributes=True)
+    items = msgspec.convert(shown, list[api.DeadLetter], from_attributes=True)
     count = views.letter_count()
-    return reply(answer.DeadLetterList(items=items, next_cursor=cursor, count=count))
+    return reply(api.DeadLetterList(items=items, next_cursor=cursor, count=count))
 
 
 async def show_status(request: web.Request) -> web.Response:
@@ -53,34 +53,38 @@ async def show_status(request: web.Request) -> web.Response:
     for _, experiment_id in context.views.newest_first():
         experiment = context.views.experiment(experiment_id)
         if experiment is not None:
-            phase = present.phase_of(experiment)
+            phase = serializers.phase_of(experiment)
             counts[phase] = counts.get(phase, 0) + 1
     return reply(
-        answer.Status(
+        api.Status(
             version=version("rung"),
             ledger_id=context.ledger.id,
             experiments=counts,
-            pools=[present_pool.pool_status(pool) for pool in context.views.pools()],
+            pools=[pool_serializers.pool_status(pool) for pool in context.views.pools()],
             dead_letters=context.views.letter_count(),
             problems=[
                 *context.problems(),
                 *await VITALS.problems(),
-                *(each for pool in context.views.pools() for each in present_pool.problems(pool)),
+                *(
+                    each
+                    for pool in context.views.pools()
+                    for each in pool_serializers.problems(pool)
+                ),
             ],
         )
     )
 
 
 ROUTES: Final = (
-    Route("GET", "/agents", list_agents, "List agents and their slots", answer.AgentList),
-    Route("GET", "/queue", list_queue, "List what waits for slots", answer.Queue, query=PageQuery),
+    Route("GET", "/agents", list_agents, "List agents and their slots", api.AgentList),
+    Route("GET", "/queue", list_queue, "List what waits for slots", api.Queue, query=PageQuery),
     Route(
         "GET",
         "/deadletters",
         list_dead_letters,
         "List rejected messages, the newest first",
-        answer.DeadLetterList,
+        api.DeadLetterList,
         query=PageQuery,
     ),
-    Route("GET", "/status", show_status, "The installation in numbers", answer.Status),
+    Route("GET", "/status", show_status, "The installation in numbers", api.Status),
 )

@@ -6,7 +6,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta, Struct
 
-from rung import answer
+from rung import api
 from rung.events import encode
 from rung.events.metric import LogsDeleted
 from rung.gateway.context import (
@@ -87,8 +87,8 @@ async def _show(
         )
     except ValueError as error:
         raise bad_parameter("after", str(error)) from error
-    items = msgspec.convert(lines, list[answer.LogLine], from_attributes=True)
-    return reply(answer.LogPage(items=items, next_cursor=cursor))
+    items = msgspec.convert(lines, list[api.LogLine], from_attributes=True)
+    return reply(api.LogPage(items=items, next_cursor=cursor))
 
 
 class CollectQuery(Struct, forbid_unknown_fields=True):
@@ -135,17 +135,17 @@ async def collect_logs(request: web.Request) -> web.Response:
                     ]
                 ]
             )
-    items: dict[str, answer.LogsOf] = {}
+    items: dict[str, api.LogsOf] = {}
     for each in sizes:
         item = items.setdefault(
             each.experiment_id,
-            answer.LogsOf(experiment_id=each.experiment_id, trials=0, lines=0, size_bytes=0),
+            api.LogsOf(experiment_id=each.experiment_id, trials=0, lines=0, size_bytes=0),
         )
         item.trials += 1
         item.lines += each.lines
         item.size_bytes += each.size_bytes
     return reply(
-        answer.LogsCollected(
+        api.LogsCollected(
             before_ms=before_ms,
             dry_run=query.dry_run,
             items=list(items.values()),
@@ -161,7 +161,7 @@ ROUTES: Final = (
         "/logs/collect",
         collect_logs,
         "Delete printed lines",
-        answer.LogsCollected,
+        api.LogsCollected,
         query=CollectQuery,
         idempotent=True,
         problems=(404, 409),
@@ -171,7 +171,7 @@ ROUTES: Final = (
         "/experiments/{experiment_id}/logs",
         show_experiment_logs,
         "What an experiment's trials printed",
-        answer.LogPage,
+        api.LogPage,
         query=LogQuery,
         problems=(404, 409),
     ),
@@ -180,7 +180,7 @@ ROUTES: Final = (
         "/trials/{trial_id}/logs",
         show_trial_logs,
         "What a trial printed",
-        answer.LogPage,
+        api.LogPage,
         query=LogQuery,
         problems=(404, 409),
     ),

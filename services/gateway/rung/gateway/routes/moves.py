@@ -10,17 +10,17 @@ from typing import Annotated, Final
 from aiohttp import web
 from msgspec import Meta, Struct
 
-from rung import answer
+from rung import api
 from rung.events.allocation import MoveRequested
 from rung.events.trial import allocation_id_of
-from rung.gateway import present
+from rung.gateway import serializers
+from rung.gateway.append import write
 from rung.gateway.context import Context, context_of, reply, trial_of
 from rung.gateway.experiment import Experiment, Trial
 from rung.gateway.idempotency import REUSED, key_of, once
 from rung.gateway.pool_view import Pool, wish_of
 from rung.gateway.problem import Problem, not_found
 from rung.gateway.query import read_query
-from rung.gateway.record import write
 from rung.gateway.route import Route
 
 
@@ -42,7 +42,7 @@ async def move_trial(request: web.Request) -> web.StreamResponse:
     name = _pool_of(experiment)
     pool = pools.get(name) or Pool(name)
     fact = MoveRequested(pool=name, experiment_id=experiment.id, trial_id=trial_id, to=query.to)
-    accepted = answer.MoveAsked(trial_id=trial_id, to=query.to)
+    accepted = api.MoveAsked(trial_id=trial_id, to=query.to)
     async with once(context, key):
         if key is not None and key in pool.requests:
             if pool.requests[key] != wish_of(fact):
@@ -58,7 +58,7 @@ async def move_trial(request: web.Request) -> web.StreamResponse:
 
 
 def _pool_of(experiment: Experiment) -> str:
-    resources = present.submission_of(experiment).config.get("resources") or {}
+    resources = serializers.submission_of(experiment).config.get("resources") or {}
     return str(resources.get("resource_pool") or "default")
 
 
@@ -84,7 +84,7 @@ def _slots_of(experiment: Experiment, trial: Trial, trial_id: str, pool: Pool) -
     waiting = pool.waiting.get(name)
     if waiting is not None and not waiting.withdrawn:
         return _Held(trial_id, waiting.slots, [])
-    phase = present.trial_phase(experiment, trial)
+    phase = serializers.trial_phase(experiment, trial)
     if trial.closed is not None:
         raise Problem(409, "ended", f"trial {trial_id} has ended ({phase}); it cannot be moved")
     detail = f"trial {trial_id} neither trains nor waits for slots now ({phase})"
@@ -126,7 +126,7 @@ ROUTES: Final = (
         "/trials/{trial_id}/move",
         move_trial,
         "Have a trial go on on another agent",
-        answer.MoveAsked,
+        api.MoveAsked,
         status=202,
         query=MoveQuery,
         idempotent=True,

@@ -8,28 +8,28 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from rung import answer
-from rung.answer import ProblemItem
+from rung import api
+from rung.api import ProblemItem
+from rung.config import ExperimentConfig, InvalidExperimentFile, load
+from rung.config.code_folder import CodeArchive, InvalidCode, check_archive
+from rung.config.sections.data import missing_sources
+from rung.config.sections.entrypoint import missing_script
 from rung.events import Event
 from rung.events.checkpoint import CheckpointPinned
 from rung.events.errors import InvalidConfig
 from rung.events.experiment import ExperimentSubmitted
-from rung.expconf import ExperimentConfig, InvalidExperimentFile, load
-from rung.expconf.code import CodeArchive, InvalidCode, check_archive
-from rung.expconf.data import missing_sources
-from rung.expconf.entrypoint import missing_script
-from rung.gateway import name
-from rung.gateway.capacity import shortage
+from rung.gateway import ids
+from rung.gateway.append import write
 from rung.gateway.context import Context, context_of, reply
 from rung.gateway.experiment import Experiment
+from rung.gateway.feasibility import shortage
 from rung.gateway.idempotency import REUSED, key_of, once
 from rung.gateway.problem import Problem
 from rung.gateway.query import NoQuery, read_query
-from rung.gateway.record import write
 from rung.gateway.route import Body, Route
 from rung.gateway.upload import Parts, read_body, read_parts
 from rung.gateway.warm_start import Start, resolve_start
-from rung.objects import ObjectStore
+from rung.storage import ObjectStore
 
 _SEED_MAX: Final = 2**31
 
@@ -41,7 +41,7 @@ async def validate_experiment(request: web.Request) -> web.Response:
     config = _load(await read_body(request, context.settings.config_bytes_max))
     resolve_start(context.views, config.expanded())
     warnings = _warnings(context, config)
-    return reply(answer.Validated(config=config.expanded(), warnings=warnings))
+    return reply(api.Validated(config=config.expanded(), warnings=warnings))
 
 
 async def submit_experiment(request: web.Request) -> web.Response:
@@ -63,7 +63,7 @@ async def submit_experiment(request: web.Request) -> web.Response:
         experiment_id = await _submit(context, key, parts, config, code)
     url = f"/api/v1/experiments/{experiment_id}"
     warnings = _warnings(context, config)
-    accepted = answer.Submitted(experiment_id=experiment_id, url=url, warnings=warnings)
+    accepted = api.Submitted(experiment_id=experiment_id, url=url, warnings=warnings)
     return reply(accepted, status=201, Location=url)
 
 
@@ -87,7 +87,7 @@ async def _submit(
     """Put an experiment on record, unless its key says that it is there already."""
     source = parts.config.decode()
     digest = code.digest if code else None
-    experiment_id, known = name.choose(context.views, context.ledger.id, key)
+    experiment_id, known = ids.choose(context.views, context.ledger.id, key)
     if known is None:
         fields = config.expanded()
         start = resolve_start(context.views, fields)
@@ -216,7 +216,7 @@ ROUTES: Final = (
         "/experiments",
         submit_experiment,
         "Submit an experiment",
-        answer.Submitted,
+        api.Submitted,
         status=201,
         body=Body(
             "multipart/form-data",
@@ -234,7 +234,7 @@ ROUTES: Final = (
         "/experiments/validate",
         validate_experiment,
         "Check an experiment file and fill in its defaults",
-        answer.Validated,
+        api.Validated,
         body=Body("application/yaml"),
         problems=(413, 422),
     ),

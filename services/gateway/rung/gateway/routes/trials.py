@@ -4,8 +4,8 @@ from typing import Final
 
 from aiohttp import web
 
-from rung import answer
-from rung.gateway import present
+from rung import api
+from rung.gateway import serializers
 from rung.gateway.context import experiment_of, reply, trial_of
 from rung.gateway.query import NoQuery, PageQuery, page, read_query
 from rung.gateway.route import Route
@@ -16,14 +16,14 @@ async def list_trials(request: web.Request) -> web.Response:
     query = read_query(request, PageQuery)
     experiment = experiment_of(request)
     shown, cursor = page(experiment.trials, query, lambda trial: trial.index)
-    items = [present.trial(experiment, trial) for trial in shown]
-    return reply(answer.TrialList(items=items, next_cursor=cursor))
+    items = [serializers.trial(experiment, trial) for trial in shown]
+    return reply(api.TrialList(items=items, next_cursor=cursor))
 
 
 async def show_trial(request: web.Request) -> web.Response:
     """Show a trial with its checkpoints."""
     read_query(request, NoQuery)
-    return reply(present.trial_detail(*trial_of(request)))
+    return reply(serializers.trial_detail(*trial_of(request)))
 
 
 ROUTES: Final = (
@@ -32,7 +32,7 @@ ROUTES: Final = (
         "/experiments/{experiment_id}/trials",
         list_trials,
         "List an experiment's trials",
-        answer.TrialList,
+        api.TrialList,
         query=PageQuery,
         problems=(404, 409),
     ),
@@ -41,7 +41,7 @@ ROUTES: Final = (
         "/trials/{trial_id}",
         show_trial,
         "Show a trial with its checkpoints",
-        answer.TrialDetail,
+        api.TrialDetail,
         problems=(404, 409),
     ),
 )

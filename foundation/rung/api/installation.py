@@ -1,0 +1,124 @@
+"""Answers about the installation as a whole."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from rung.api.states import Time
+from rung.events.allocation import Slot
+
+
+class SlotUse(Slot, frozen=True, kw_only=True):
+    """A slot and what holds it."""
+
+    allocation_id: str | None
+
+
+class Agent(Struct, kw_only=True):
+    """One machine's agent."""
+
+    id: str
+    pool: str
+    hostname: str
+    incarnation: int
+    state: Annotated[
+        Literal["joined", "suspended", "draining", "left", "lost"],
+        Meta(
+            description="suspended: it takes nothing new for the moment, what runs on it runs on;"
+            " draining: what runs on it goes on elsewhere, and nothing new comes"
+        ),
+    ]
+    since: Time
+    slots: list[SlotUse]
+    reason: Annotated[str | None, Meta(description="why it is suspended or draining, or was")] = (
+        None
+    )
+    isolation: Annotated[
+        str,
+        Meta(
+            description="what keeps its trials from acting as the agent and as each other:"
+            " `namespaces`, `user ids …`, or `none: …` with the reason; empty: not known"
+        ),
+    ] = ""
+
+
+class AgentList(Struct, kw_only=True):
+    """All agents."""
+
+    items: list[Agent]
+
+
+class QueueItem(Struct, kw_only=True):
+    """A run that waits for slots."""
+
+    allocation_id: str
+    pool: str
+    experiment_id: str
+    trial_id: str
+    run: int
+    slots: int
+    priority: int
+    requested_at: Time
+    withdrawn: bool
+    reason: Annotated[
+        str | None, Meta(description="why the agents of now could never place it")
+    ] = None
+
+
+class Queue(Struct, kw_only=True):
+    """A page of what waits: by pool, priority and age."""
+
+    items: list[QueueItem]
+    next_cursor: str | None
+
+
+class DeadLetter(Struct, kw_only=True):
+    """A message that a reader could not take in; it stopped nothing else."""
+
+    at: Time
+    topic: str
+    partition: int
+    position: int
+    key: str
+    reader: str
+    reason: str
+    value: str
+
+
+class DeadLetterList(Struct, kw_only=True):
+    """A page of dead letters, the newest first."""
+
+    items: list[DeadLetter]
+    next_cursor: str | None
+    count: int
+
+
+class PoolStatus(Struct, kw_only=True):
+    """A resource pool in numbers."""
+
+    name: str
+    agents: int
+    slots: int
+    slots_used: int
+    waiting: int
+    draining: Annotated[int, Meta(description="agents that will be gone soon")] = 0
+    suspended: Annotated[int, Meta(description="agents that take nothing new for now")] = 0
+
+
+class Status(Struct, kw_only=True):
+    """This installation in numbers."""
+
+    version: str
+    ledger_id: str
+    experiments: Annotated[dict[str, int], Meta(description="state → how many")]
+    pools: list[PoolStatus]
+    dead_letters: int
+    problems: Annotated[
+        list[str], Meta(description="what the operator should look at, a sentence or two each")
+    ] = []
+
+
+class Health(Struct, kw_only=True):
+    """How it does."""
+
+    status: Literal["ok", "failing"]

@@ -1,0 +1,96 @@
+"""What a file may say and Rung does not act on: told to the author, not refused."""
+
+import math
+from typing import Any, Final
+
+from rung.config import secret
+from rung.config.problem import dotted
+from rung.config.sections.hyperparameter import Group, Log, leaves
+
+_HERE: Final = "has no effect here"
+_STORE: Final = "checkpoints go to the platform's own store"
+_CONTAINERS: Final = "trials do not run in containers"
+
+INERT: Final[dict[tuple[str, ...], str]] = {
+    ("bind_mounts",): _CONTAINERS,
+    ("checkpoint_storage", "type"): _STORE,
+    ("data_layer",): "historical",
+    ("debug",): "historical",
+    ("environment", "add_capabilities"): _CONTAINERS,
+    ("environment", "drop_capabilities"): _CONTAINERS,
+    ("environment", "force_pull_image"): _CONTAINERS,
+    ("environment", "image"): _CONTAINERS,
+    ("environment", "pod_spec"): _CONTAINERS,
+    ("environment", "ports"): _CONTAINERS,
+    ("environment", "proxy_ports"): _CONTAINERS,
+    ("environment", "registry_auth"): _CONTAINERS,
+    ("integrations",): "there are no integrations yet",
+    ("log_policies",): "there are no log policies yet",
+    ("optimizations", "auto_tune_tensor_fusion"): "historical",
+    ("optimizations", "average_training_metrics"): "metrics are always those of all slots",
+    ("optimizations", "gradient_compression"): "historical",
+    ("optimizations", "grad_updates_size_file"): "historical",
+    ("optimizations", "mixed_precision"): "the trial calls `context.use_amp()`",
+    ("optimizations", "tensor_fusion_cycle_time"): "historical",
+    ("optimizations", "tensor_fusion_threshold"): "historical",
+    ("pbs",): "there is no PBS adapter",
+    (
+        "profiling",
+    ): "the machine is always measured; for traces the trial calls `context.set_profiler(…)`",
+    ("resources", "agent_label"): "historical",
+    ("resources", "devices"): _CONTAINERS,
+    (
+        "resources",
+        "is_single_node",
+    ): "a trial spans machines only where no single one has room",
+    ("resources", "native_parallel"): "historical",
+    ("resources", "shm_size"): _CONTAINERS,
+    ("resources", "slots"): "historical",
+    ("resources", "weight"): "there is no fair share yet; use `priority`",
+    ("retention_policy",): "logs are kept",
+    ("security",): "historical",
+    ("slurm",): "there is no Slurm adapter",
+    ("tensorboard_storage",): "historical",
+}
+"""Path → why it has no effect."""
+
+
+def warnings_of(tree: dict[str, Any], space: Group, plain: dict[str, Any]) -> list[str]:
+    """Return what the author should know about an accepted file, one sentence each.
+
+    Args:
+        tree: what the file says.
+        space: its hyperparameters.
+        plain: the fields of a file that says only what it must, defaults filled in.
+    """
+    found = [
+        f"{dotted(path)} {_HERE}: {why}"
+        for path, why in INERT.items()
+        if _given(tree, path) not in (None, _given(plain, path), [], {})
+    ]
+    found.extend(secret.warnings_of(tree))
+    found.extend(_exponents(space))
+    return found
+
+
+def _exponents(space: Group) -> list[str]:
+    """Return a warning for each `log` whose author probably gave values, not exponents."""
+    found = []
+    for path, leaf in leaves(space):
+        if not (isinstance(leaf, Log) and 0 < leaf.minval < leaf.maxval < 1 and leaf.base > 1):
+            continue
+        low, high = (math.log(end, leaf.base) for end in (leaf.minval, leaf.maxval))
+        found.append(
+            f"hyperparameters.{dotted(path)}: minval and maxval of `log` are exponents, so this"
+            f" searches {leaf.base**leaf.minval:.4g} to {leaf.base**leaf.maxval:.4g};"
+            f" for {leaf.minval:g} to {leaf.maxval:g} write {low:.4g} and {high:.4g}"
+        )
+    return found
+
+
+def _given(tree: Any, path: tuple[str, ...]) -> Any:
+    for name in path:
+        if not isinstance(tree, dict):
+            return None
+        tree = tree.get(name)
+    return tree

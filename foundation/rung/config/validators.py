@@ -1,0 +1,203 @@
+"""Checks that need more than one field; on the raw tree, so that one bad field hides no other."""
+
+import math
+from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from rung.config.problem import PathPart, shortened, shown
+from rung.config.secret import hidden_in
+from rung.config.sections.hyperband_plan import trials_of
+from rung.config.sections.hyperparameter import DEPTH_MAX, KINDS, Group, grid_points, leaves
+from rung.config.sections.length import UNITS
+from rung.config.sections.searcher import TRIALS_MAX, Grid, Hyperband, Searcher, Single
+
+GRID_MAX: Final = 100_000
+"""Trials of a grid search."""
+AT_ONCE_MAX: Final = 10_000
+"""Trials that are asked for at once, which is one answer of the searcher."""
+
+_TIMED: Final = frozenset({"async_halving", "asha", "adaptive_asha", "hyperband"})
+
+_CONSTANTS: Final = (
+    "the searcher `single` trains one trial with constants;"
+    " write one value, or search with `random`, `grid` or `adaptive_asha`"
+)
+
+_HIDDEN: Final = "is what is shown in place of a secret; write the secret itself again"
+
+Found = tuple[tuple[PathPart, ...], str]
+"""Path and message."""
+
+_group: Final = TypeAdapter(Group)
+_searcher: Final = TypeAdapter[Any](Searcher)
+
+
+def check(tree: dict[str, Any]) -> list[Found]:
+    """Return what is wrong between fields."""
+    searcher = _map(tree, "searcher")
+    return [
+        *_clock(searcher),
+        *_source(searcher),
+        *_depth(tree.get("hyperparameters")),
+        *_space(searcher.get("name"), tree.get("hyperparameters")),
+        *_at_once(searcher, tree.get("hyperparameters")),
+        *_slots(_map(tree, "resources")),
+        *_place(tree),
+        *_profiling(_map(tree, "profiling")),
+        *[(path, _HIDDEN) for path in hidden_in(tree)],
+    ]
+
+
+def _map(tree: dict[str, Any], name: str) -> dict[str, Any]:
+    value = tree.get(name)
+    if not isinstance(value, dict):
+        return {}
+    return {key: item for key, item in value.items() if item is not None}
+
+
+def _clock(searcher: dict[str, Any]) -> list[Found]:
+    name, time, metric = (searcher.get(field) for field in ("name", "max_time", "time_metric"))
+    length = None if name == "hyperband" else searcher.get("max_length")
+    if isinstance(length, dict):
+        given = [(unit, length[unit]) for unit in UNITS if length.get(unit) is not None]
+        unit, number = given[0] if given else (metric, time)
+    else:
+        unit, number = metric, length
+    found: list[Found] = []
+    if length is not None and time is not None and time != number:
+        message = f"max_time ({shown(time)}) and max_length differ; give one of them"
+        found.append((("searcher", "max_time"), message))
+    if length is not None and metric is not None and metric != unit:
+        message = f"time_metric ({shown(metric)}) and max_length differ; give one of them"
+        found.append((("searcher", "time_metric"), message))
+    if isinstance(name, str) and name in _TIMED:
+        if time is None and length is None:
+            message = f"is required by {name}: the longest that a trial may train, such as 20"
+            found.append((("searcher", "max_time"), message))
+        if metric is None and length is None:
+            message = (
+                f"is required by {name}: what max_time counts; `batches`, `epochs`, `records`, or"
+                " a metric that the script reports with its validations"
+            )
+            found.append((("searcher", "time_metric"), message))
+    return found
+
+
+def _source(searcher: dict[str, Any]) -> list[Found]:
+    if "source_trial_id" in searcher and "source_checkpoint_uuid" in searcher:
+        message = "trials can start from one place only; give source_trial_id or this, not both"
+        return [(("searcher", "source_checkpoint_uuid"), message)]
+    return []
+
+
+def _depth(item: Any, path: tuple[str, ...] = ()) -> list[Found]:
+    """Return the groups that lie too deep."""
+    if not isinstance(item, dict) or (path and "type" in item):
+        return []
+    if len(path) > DEPTH_MAX:
+        message = f"groups of hyperparameters may be nested {DEPTH_MAX} levels deep at most"
+        return [(("hyperparameters", *path), message)]
+    return [found for name, member in item.items() for found in _depth(member, (*path, str(name)))]
+
+
+def _space(method: Any, hyperparameters: Any) -> list[Found]:
+    """Return what keeps the method from searching this space."""
+    if method == "single":
+        return [(("hyperparameters", *path), _CONSTANTS) for path, _ in _ranges(hyperparameters)]
+    if method != "grid":
+        return []
+    missing: list[Found] = [
+        (
+            ("hyperparameters", *path, "count"),
+            "is required by the searcher `grid`: how many values it tries",
+        )
+        for path, item in _ranges(hyperparameters)
+        if item["type"] != "categorical" and item.get("count") is None
+    ]
+    return missing or _grid(hyperparameters)
+
+
+def _ranges(item: Any, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], dict[str, Any]]]:
+    """Return the hyperparameters that are no constants, with their paths."""
+    if not isinstance(item, dict):
+        return []
+    kind = item.get("type") if path else None
+    if isinstance(kind, str):
+        return [(path, item)] if kind in KINDS and kind != "const" else []
+    return [
+        found for name, member in item.items() for found in _ranges(member, (*path, str(name)))
+    ]
+
+
+def _grid(hyperparameters: Any) -> list[Found]:
+    """Return what is wrong with the size of a grid all of whose ranges have a count."""
+    sizes = _points(hyperparameters)
+    total = math.prod(points for _, points in sizes)
+    if total <= GRID_MAX:
+        return []
+    listed = ", ".join(f"{'.'.join(path)} {points:,}" for path, points in sizes if points > 1)
+    message = (
+        f"the grid would have {shown(total)} trials ({shortened(listed, 200)}); at most"
+        f" {GRID_MAX:,} are possible. Lower `count`, or use `random`"
+    )
+    return [(("hyperparameters",), message)]
+
+
+def _points(hyperparameters: Any) -> list[tuple[tuple[str, ...], int]]:
+    """Return the hyperparameters' paths, and how many values of each a grid has."""
+    try:
+        space = leaves(_group.validate_python(hyperparameters or {}))
+    except ValidationError:
+        return []  # told with its details elsewhere
+    return [(path, grid_points(leaf) or 1) for path, leaf in space]
+
+
+def _at_once(searcher: dict[str, Any], hyperparameters: Any) -> list[Found]:
+    """Return whether more trials would be asked for at once than can be."""
+    try:
+        method = _searcher.validate_python(searcher)
+    except ValidationError:
+        return []  # told with its details elsewhere
+    match method:
+        case Single():
+            return []
+        case Grid():
+            trials = min(math.prod(points for _, points in _points(hyperparameters)), GRID_MAX)
+        case Hyperband():
+            trials = trials_of(method.max_time or 1, method.divisor, limit=TRIALS_MAX) or 0
+        case _:
+            trials = method.max_trials
+    wanted = min(trials, method.max_concurrent_trials or trials)
+    if wanted <= AT_ONCE_MAX:
+        return []
+    message = (
+        f"would have {wanted:,} trials asked for at once; give a number from 1 to"
+        f" {AT_ONCE_MAX:,}: more than there are slots for gains nothing"
+    )
+    return [(("searcher", "max_concurrent_trials"), message)]
+
+
+def _slots(resources: dict[str, Any]) -> list[Found]:
+    wanted, most = resources.get("slots_per_trial", 1), resources.get("max_slots")
+    if isinstance(wanted, int) and isinstance(most, int) and wanted > most >= 1:
+        message = f"must be at least slots_per_trial ({wanted}), or no trial could ever start"
+        return [(("resources", "max_slots"), message)]
+    return []
+
+
+def _place(tree: dict[str, Any]) -> list[Found]:
+    workspace, project = tree.get("workspace"), tree.get("project")
+    if workspace and not project:
+        return [(("project",), "is required with workspace: give both or neither")]
+    if project and not workspace:
+        return [(("workspace",), "is required with project: give both or neither")]
+    return []
+
+
+def _profiling(profiling: dict[str, Any]) -> list[Found]:
+    begin, end = profiling.get("begin_on_batch", 0), profiling.get("end_after_batch")
+    if isinstance(begin, int) and isinstance(end, int) and begin > end:
+        message = f"must be at least begin_on_batch ({begin})"
+        return [(("profiling", "end_after_batch"), message)]
+    return []

@@ -1,0 +1,16 @@
+"""The ledger: the port, and one adapter per technology."""
+
+from rung.ledger.factory import open_ledger
+from rung.ledger.memory import MemoryLedger
+from rung.ledger.port import Draft, Ledger, Record, Transactional
+from rung.ledger.sqlite.ledger import SqliteLedger
+
+__all__ = [
+    "Draft",
+    "Ledger",
+    "MemoryLedger",
+    "Record",
+    "SqliteLedger",
+    "Transactional",
+    "open_ledger",
+]

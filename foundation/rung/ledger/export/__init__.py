@@ -1,0 +1,1 @@
+"""Export of a ledger as JSON lines, and its import."""

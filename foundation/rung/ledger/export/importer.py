@@ -1,0 +1,339 @@
+"""Imports an export into a ledger, all of it or nothing.
+
+Theory of operation. The export is checked whole, in a temporary database, before anything is
+written. A ledger that has transactions then takes all of it in one: records, the forwarders'
+positions, what the caller adds to it, and the record of the import on the topic `imports`.
+
+A ledger on Kafka has none, so there the import can be resumed. `ImportStarted` is appended first
+and says from which positions on the import's records lie; `ImportCompleted` is appended last. The
+same import, run again, reads back what is there: of each partition that is a beginning of what is
+to be there, some of it perhaps twice, and it goes on behind that. Facts come before decisions,
+which point at the positions of their facts. Services refuse a ledger with a start and no end.
+
+Between an import's records may lie others of keys that it does not bring. A record that it does
+not bring under a key that it does bring is refused, for it would change what was decided.
+"""
+
+import contextlib
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from rung.events import partition_of, topic
+from rung.events.errors import LedgerError, LedgerUnavailable
+from rung.events.ledger_import import ImportStarted
+from rung.ledger.export.format import DECISIONS, FACTS_OF, STREAMS
+from rung.ledger.export.import_record import Import, ImportRecord, imports_of, unfinished
+from rung.ledger.export.staging import Place, Row, Staging
+from rung.ledger.port import Draft, Ledger, Record, Transactional
+
+_NEW_KEYS: Final = (topic.EXPERIMENTS, topic.POOLS)
+"""Topics whose keys must not be in the ledger yet."""
+_READ: Final = 1_000
+_RECENT: Final = 50_000
+"""So many records may lie between a record and its repetition."""
+
+
+class Undone(NamedTuple):
+    """What the exported ledger left undone."""
+
+    forwarded: int = 0
+    """Facts that follow from decisions on record."""
+    lost: int = 0
+    """Runs that were ended as lost."""
+    undeleted: int = 0
+    """Retired checkpoints that are still to be deleted."""
+
+
+class Imported(NamedTuple):
+    """What an import added."""
+
+    records: int
+    experiments: list[str]
+    resumed: bool = False
+    """Whether an earlier run of the same import was completed."""
+    undone: Undone = Undone()
+
+
+async def import_(  # noqa: PLR0913 - what it takes
+    ledger: Ledger,
+    lines: Iterable[bytes | str],
+    *,
+    consumers: Sequence[tuple[str, str]] = (),
+    at: str | None = None,
+    check_idle: Callable[[], Awaitable[None]] | None = None,
+    finish: Callable[[Ledger], Awaitable[Undone]] | None = None,
+) -> Imported:
+    """Append an export to a ledger that nothing else uses meanwhile.
+
+    Everything is checked before anything is written; until then the lines lie in a temporary
+    file, so that memory does not grow with them. Decisions are pointed at their facts' new
+    positions. Blocks the event loop while it reads the lines.
+
+    Args:
+        ledger: where to append.
+        lines: of the export, with or without their line ends.
+        consumers: forwarders, as pairs of name and topic, that must not act on what is imported:
+            their committed positions are moved behind it.
+        at: now, RFC 3339 in UTC: the import is put on record. Without, it is not, and cannot be
+            resumed.
+        check_idle: raises if something else uses the ledger. It is called before anything is
+            written, and again once the import is on record: what starts later finds that.
+        finish: completes the ledger once all is appended. It may be called again after a failure.
+
+    Raises:
+        LedgerError: the export is damaged, cut short, or of another version; a decision's fact
+            is missing; it, an experiment or a pool is in the ledger already; another import is
+            not complete; a consumer has not read all that the ledger holds. Nothing was written.
+            Or, on a ledger without transactions: something else wrote under a key of the import.
+        LedgerUnavailable: the disk became full on the way, or the ledger went away. A ledger with
+            transactions is as before; with another, the same import can be run again.
+    """
+    with _staging(ledger.partitions(topic.EXPERIMENTS)) as staging:
+        staging.fill(lines)
+        async with contextlib.AsyncExitStack() as stack:
+            if isinstance(ledger, Transactional):
+                ledger = await stack.enter_async_context(ledger.transaction())
+            known = await _check_record(ledger, staging) if at is not None else None
+            if check_idle is not None:
+                await check_idle()
+            if known is None:
+                await _check_new(ledger, staging)
+                await _check_read(ledger, consumers)
+            about = known.started if known else await _about(ledger, staging)
+            record = ImportRecord(ledger, about, at) if at is not None else None
+            if record is not None:
+                await record.start(staging.decided(), known)
+            if check_idle is not None:
+                await check_idle()
+            await _append(ledger, staging, about, record, resumes=known is not None)
+            await _move(ledger, consumers)
+            undone = await finish(ledger) if finish is not None else Undone()
+            if record is not None:
+                await record.complete(**undone._asdict())
+        return Imported(
+            staging.records, staging.keys(topic.EXPERIMENTS), known is not None, undone
+        )
+
+
+@contextlib.contextmanager
+def _staging(partitions: int) -> Iterator[Staging]:
+    """Give a place for the lines of an export.
+
+    Raises:
+        LedgerUnavailable: the temporary database cannot be written.
+    """
+    try:
+        with contextlib.closing(Staging(partitions)) as staging:
+            yield staging
+    except sqlite3.Error as error:
+        raise LedgerUnavailable(
+            f"the temporary database of the import could not be written ({error}). It takes as"
+            " much space as the export, in the folder that SQLITE_TMPDIR or TMPDIR names, or in"
+            " /var/tmp"
+        ) from error
+
+
+async def _check_record(ledger: Ledger, staging: Staging) -> Import | None:
+    """Return the import of this export that did not end, None if there is none.
+
+    Raises:
+        LedgerError: it ended, so that all of it is there; or another one did not end.
+    """
+    for item in await imports_of(ledger, into=ledger.id):
+        same = item.started.import_id == staging.digest
+        if same and item.completed is not None:
+            raise LedgerError(
+                f"this export is in this ledger already, complete: {staging.records:,} records"
+                f" were imported at {item.time}; nothing was imported"
+            )
+        if item.completed is None:
+            if same:
+                return item
+            raise LedgerError(f"{unfinished(item)} Nothing was imported")
+    return None
+
+
+async def _about(ledger: Ledger, staging: Staging) -> ImportStarted:
+    return ImportStarted(
+        ledger_id=ledger.id,
+        import_id=staging.digest,
+        exported_from=staging.header.ledger,
+        exported_by=staging.header.rung,
+        experiment=staging.header.experiment,
+        records=staging.records,
+        experiments=len(staging.keys(topic.EXPERIMENTS)),
+        starts={
+            name: [await ledger.end(name, part) for part in range(ledger.partitions(name))]
+            for name in (*DECISIONS, *FACTS_OF, *STREAMS)
+        },
+    )
+
+
+async def _append(
+    ledger: Ledger,
+    staging: Staging,
+    about: ImportStarted,
+    record: ImportRecord | None,
+    *,
+    resumes: bool,
+) -> None:
+    """Append what is not there yet: facts and streams, then decisions, which point at facts."""
+    into = _Destination(ledger, staging, about.starts)
+    for decisions in (False, True):
+        skip: dict[Place, int] = {}
+        if resumes:
+            for place in into.places(decisions=decisions):
+                skip[place] = await into.find_all(place)
+        for batch in staging.batches(decisions=decisions, skip=skip):
+            if record is not None:
+                await record.check_owner()
+            positions = await into.append(batch)
+            _place(staging, zip(batch, positions, strict=True))
+
+
+def _place(staging: Staging, found: Iterable[tuple[Row, int]]) -> None:
+    """Note where facts lie: decisions on them will point there."""
+    staging.place((row.number, position) for row, position in found if row.topic in DECISIONS)
+
+
+class _Destination:
+    """The partitions that an import appends to: where each ends, and what was appended last."""
+
+    def __init__(self, ledger: Ledger, staging: Staging, starts: dict[str, list[int]]) -> None:
+        self._ledger = ledger
+        self._staging = staging
+        self._ends = {
+            (name, part): position
+            for name, positions in starts.items()
+            for part, position in enumerate(positions)
+        }
+        self._recent: dict[int, None] = {}
+
+    def places(self, *, decisions: bool) -> list[Place]:
+        """Return the partitions of facts and streams, or those of decisions."""
+        return [place for place in self._ends if (place[0] in FACTS_OF) == decisions]
+
+    async def find_all(self, place: Place) -> int:
+        """Find what an earlier run appended to a partition; return how many records it was."""
+        count = 0
+        some: list[tuple[Row, int]] = []
+        async for found in self._find(place, self._staging.rows(place)):
+            some.append(found)
+            count += 1
+            if len(some) == _READ:
+                _place(self._staging, some)
+                some = []
+        _place(self._staging, some)
+        return count
+
+    async def append(self, batch: Sequence[Row]) -> list[int]:
+        """Append rows; return their positions: of what was written twice, the first.
+
+        Raises:
+            LedgerError: something else was appended under a key of the import.
+        """
+        drafts = [Draft(row.topic, row.key, row.value) for row in batch]
+        positions = await self._ledger.append(drafts)
+        by_place: dict[Place, list[int]] = {}
+        for index, row in enumerate(batch):
+            by_place.setdefault((row.topic, row.target), []).append(index)
+        for place, indexes in by_place.items():
+            end = self._ends[place]
+            if [positions[index] for index in indexes] == list(range(end, end + len(indexes))):
+                self._ends[place] = end + len(indexes)
+                for index in indexes:
+                    self._remember(place, batch[index].key, batch[index].value)
+                continue
+            found = self._find(place, (batch[index] for index in indexes))
+            first = [position async for _, position in found]
+            assert len(first) == len(indexes), f"{place}: records that were appended are not there"
+            for index, position in zip(indexes, first, strict=True):
+                positions[index] = position
+        return positions
+
+    async def _find(self, place: Place, rows: Iterator[Row]) -> AsyncIterator[tuple[Row, int]]:
+        """Yield rows with the positions at which they lie, as far as they do."""
+        position = self._ends[place]
+        row = next(rows, None)
+        while row is not None:
+            records = await self._ledger.read(*place, position, _READ)
+            if not records:
+                return
+            position = records[-1].position + 1
+            for record in records:
+                if row is None:
+                    return
+                if (record.key, record.value) == (row.key, row.value):
+                    self._remember(place, record.key, record.value)
+                    self._ends[place] = record.position + 1
+                    yield row, record.position
+                    row = next(rows, None)
+                else:
+                    self._check_stray(place, record)
+
+    def _remember(self, place: Place, key: str, value: bytes) -> None:
+        self._recent[hash((place, key, value))] = None
+        if len(self._recent) > _RECENT:
+            del self._recent[next(iter(self._recent))]
+
+    def _check_stray(self, place: Place, record: Record) -> None:
+        """Refuse a record that the import does not bring, under a key that it does bring.
+
+        Raises:
+            LedgerError: it is one.
+        """
+        name, part = place
+        if (
+            name in STREAMS
+            or hash((place, record.key, record.value)) in self._recent
+            or not self._staging.has_key(name, record.key)
+        ):
+            return
+        raise LedgerError(
+            f"{name}/{part}: position {record.position} holds something about {record.key!r} that"
+            " is not in the export: services or agents use this ledger while it is imported into."
+            " What was imported cannot be used. Stop them, and import into a new, empty ledger"
+        )
+
+
+async def _move(ledger: Ledger, consumers: Sequence[tuple[str, str]]) -> None:
+    """Commit consumers' positions behind what was imported."""
+    for consumer, name in consumers:
+        for partition in range(ledger.partitions(name)):
+            end = await ledger.end(name, partition)
+            await ledger.commit(consumer, name, partition, end)
+
+
+async def _check_new(ledger: Ledger, staging: Staging) -> None:
+    for name in _NEW_KEYS:
+        keys = staging.keys(name)
+        count = ledger.partitions(name)
+        for partition in range(count):
+            new = {key for key in keys if partition_of(key, count) == partition}
+            position = await ledger.start(name, partition)
+            while new and (records := await ledger.read(name, partition, position, _READ)):
+                for record in records:
+                    if record.key in new:
+                        raise LedgerError(_already(name, record.key))
+                position = records[-1].position + 1
+
+
+def _already(name: str, key: str) -> str:
+    if name == topic.POOLS:
+        return (
+            f"the resource pool {key!r} has a history in this ledger already; import the whole "
+            "export into an empty ledger, or export single experiments"
+        )
+    return f"the experiment {key} is in this ledger already; nothing was imported"
+
+
+async def _check_read(ledger: Ledger, consumers: Sequence[tuple[str, str]]) -> None:
+    for consumer, name in consumers:
+        for partition in range(ledger.partitions(name)):
+            position = await ledger.position(consumer, name, partition)
+            if position < await ledger.end(name, partition):
+                raise LedgerError(
+                    f"{consumer} has not read all of {name} yet; start Rung, wait until it comes "
+                    "to rest, stop it, and import then"
+                )

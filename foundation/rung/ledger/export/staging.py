@@ -1,0 +1,238 @@
+"""The lines of an export in a temporary database on the disk, checked before any is appended."""
+
+import hashlib
+import sqlite3
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+
+from rung.events import partition_of, topic
+from rung.events.errors import LedgerError
+from rung.events.ledger_import import ImportCompleted, ImportedKey, ImportStarted
+from rung.ledger.export.format import (
+    FACTS_OF,
+    VERSION_UNSEALED,
+    Header,
+    Parsed,
+    is_end,
+    parse_header,
+    parse_line,
+)
+from rung.ledger.export.import_record import KeyDigests
+
+_BATCH_RECORDS: Final = 10_000
+_BATCH_BYTES: Final = 16 << 20
+
+_TABLES: Final = """
+CREATE TABLE lines (
+    number INTEGER PRIMARY KEY, topic TEXT, partition INTEGER, position INTEGER, key TEXT,
+    id TEXT, value BLOB, decision INTEGER, fact INTEGER, target INTEGER
+);
+CREATE UNIQUE INDEX places ON lines (topic, partition, position);
+CREATE TABLE placed (number INTEGER PRIMARY KEY, position INTEGER);
+"""
+_ROWS: Final = (
+    "SELECT number, topic, key, value, target, (SELECT position FROM placed"
+    " WHERE placed.number = lines.fact) FROM lines"
+)
+_INDEX: Final = "CREATE INDEX IF NOT EXISTS targets ON lines (topic, target, number)"
+
+Place = tuple[str, int]
+"""Topic and partition."""
+
+
+class Row(NamedTuple):
+    """A line that is to be appended; a decision points at its fact already."""
+
+    number: int
+    topic: str
+    key: str
+    value: bytes
+    target: int
+    """Its partition in the ledger that is imported into."""
+
+
+class Staging:
+    """The lines of an export."""
+
+    def __init__(self, partitions: int) -> None:
+        """Begin without lines.
+
+        Args:
+            partitions: of each topic of the ledger that is imported into.
+        """
+        self.records = 0
+        self.header = Header(version=0, ledger="", rung="", experiment=None, records=0)
+        self._partitions = partitions
+        self._database = sqlite3.connect("", isolation_level=None)
+        self._database.execute("PRAGMA journal_mode = OFF")
+        self._database.executescript(_TABLES)
+        self._last: dict[Place, int] = {}
+        self._keys: dict[str, dict[str, None]] = {topic.EXPERIMENTS: {}, topic.POOLS: {}}
+        self._digests = KeyDigests()
+        self._digest = hashlib.sha256()
+        self._unfinished: dict[tuple[str, str], None] = {}
+
+    def close(self) -> None:
+        """Remove the database."""
+        self._database.close()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all records and where they lay, in hexadecimal."""
+        return self._digest.hexdigest()
+
+    def fill(self, lines: Iterable[bytes | str]) -> None:
+        """Take all lines, in one transaction.
+
+        Raises:
+            LedgerError: the export is damaged, cut short, or of another version; a decision's fact
+                is missing; or it holds an import that had not ended.
+        """
+        numbered = enumerate(lines, 1)
+        _, first = next(numbered, (1, b""))
+        self.header = parse_header(first)
+        ended = self.header.version == VERSION_UNSEALED
+        self._database.execute("BEGIN")
+        for number, line in numbered:
+            if is_end(line):  # `rung.ledger.seals.exported` verifies it, and the seals
+                ended = True
+                break
+            parsed = parse_line(line, number)
+            if parsed.topic != topic.SEALS:  # of other positions: the new ledger makes its own
+                self._take(number, parsed)
+        self._database.execute("COMMIT")
+        self._check(ended=ended)
+
+    def keys(self, name: str) -> list[str]:
+        """Return the keys that a topic of facts has here, sorted."""
+        return sorted(self._keys[name])
+
+    def has_key(self, name: str, key: str) -> bool:
+        """Return whether there are facts of a key here, given a topic of facts or decisions."""
+        return key in self._keys[FACTS_OF.get(name, name)]
+
+    def decided(self) -> list[ImportedKey]:
+        """Return the keys that have decisions here."""
+        return self._digests.keys()
+
+    def batches(self, *, decisions: bool, skip: dict[Place, int]) -> Iterator[list[Row]]:
+        """Yield facts and streams, or the decisions on them, in their order.
+
+        Args:
+            decisions: which of both.
+            skip: how many rows of each place to leave out; counted down.
+        """
+        batch: list[Row] = []
+        size = 0
+        for row in self._rows(f"{_ROWS} WHERE decision = ? ORDER BY number", (decisions,)):
+            if left := skip.get((row.topic, row.target), 0):
+                skip[row.topic, row.target] = left - 1
+                continue
+            batch.append(row)
+            size += len(row.value)
+            if len(batch) >= _BATCH_RECORDS or size >= _BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
+        if batch:
+            yield batch
+
+    def rows(self, place: Place) -> Iterator[Row]:
+        """Yield the rows of a place of the ledger that is imported into, in their order."""
+        self._database.execute(_INDEX)
+        return self._rows(f"{_ROWS} WHERE topic = ? AND target = ? ORDER BY number", place)
+
+    def place(self, placed: Iterable[tuple[int, int]]) -> None:
+        """Note where facts were appended: pairs of number and position."""
+        self._database.execute("BEGIN")
+        self._database.executemany("INSERT INTO placed VALUES (?, ?)", placed)
+        self._database.execute("COMMIT")
+
+    def _rows(self, query: str, parameters: tuple[object, ...]) -> Iterator[Row]:
+        for number, name, key, value, target, fact in self._database.execute(query, parameters):
+            yield Row(number, name, key, value if fact is None else _point(value, fact), target)
+
+    def _take(self, number: int, line: Parsed) -> None:
+        place = (line.topic, line.partition)
+        last = self._last.get(place, -1)
+        if line.position <= last:
+            raise LedgerError(
+                f"line {number} is out of order: position {line.position} of "
+                f"{line.topic}/{line.partition} comes after {last}"
+            )
+        self._last[place] = line.position
+        fact = self._fact(number, line)
+        event_id = line.event.id if line.event else None
+        decision = line.topic in FACTS_OF
+        target = partition_of(line.key, self._partitions)
+        self._database.execute(
+            "INSERT INTO lines VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                number,
+                *place,
+                line.position,
+                line.key,
+                event_id,
+                line.value,
+                decision,
+                fact,
+                target,
+            ),
+        )
+        self.records += 1
+        about = (line.topic, line.partition, line.position, line.key, len(line.value))
+        self._digest.update(msgspec.json.encode(about) + line.value)
+        if decision:
+            self._digests.add(line.topic, line.key, line.value)
+        elif line.topic in self._keys:
+            self._keys[line.topic][line.key] = None
+        elif line.event is not None:
+            self._follow_imports(line)
+
+    def _follow_imports(self, line: Parsed) -> None:
+        """Note which imports into the exported ledger began and did not end."""
+        match line.event and line.event.data:
+            case ImportStarted(ledger_id=ledger_id, import_id=import_id):
+                self._unfinished[ledger_id, import_id] = None
+            case ImportCompleted(ledger_id=ledger_id, import_id=import_id):
+                self._unfinished.pop((ledger_id, import_id), None)
+            case _:
+                pass
+
+    def _fact(self, number: int, line: Parsed) -> int | None:
+        """Return the line of a decision's fact."""
+        if line.topic not in FACTS_OF or line.event is None:
+            return None
+        cause, position = line.event.cause, line.event.causeposition
+        query = "SELECT number, id FROM lines WHERE topic = ? AND partition = ? AND position = ?"
+        found: tuple[int, str | None] | None = self._database.execute(
+            query, (FACTS_OF[line.topic], line.partition, position)
+        ).fetchone()
+        if found is None or found[1] not in {None, cause}:
+            raise LedgerError(
+                f"line {number}: the fact of this decision is missing; {cause} should be at "
+                f"position {position} of {FACTS_OF[line.topic]}/{line.partition}, further up"
+            )
+        return found[0]
+
+    def _check(self, *, ended: bool) -> None:
+        if self.records != self.header.records:
+            raise LedgerError(
+                f"the export is not complete: it should hold {self.header.records} records and "
+                f"holds {self.records}"
+            )
+        if not ended:
+            raise LedgerError("the export is not complete: its last line is missing")
+        if self._unfinished:
+            raise LedgerError(
+                f"the ledger {self.header.ledger} was exported while an import into it was not"
+                " complete: decisions may be missing. Complete that import, and export it again"
+            )
+
+
+def _point(value: bytes, position: int) -> bytes:
+    """Return a decision that points at its fact's new position, otherwise unchanged."""
+    event = msgspec.json.decode(value, type=dict[str, msgspec.Raw])
+    event["causeposition"] = msgspec.Raw(str(position).encode())
+    return msgspec.json.encode(event)

@@ -1,0 +1,52 @@
+"""Opens whichever ledger an URL or a path names."""
+
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+from rung.events.errors import LedgerError
+from rung.ledger.port import Ledger
+from rung.ledger.sqlite.ledger import SqliteLedger
+from rung.storage import ObjectStore
+
+_KAFKA: Final = "kafka://"
+_SQLITE: Final = "sqlite:"
+
+
+async def open_ledger(where: str | Path, snapshots: ObjectStore | None = None) -> Ledger:
+    """Open a ledger.
+
+    Args:
+        where: a folder, `sqlite:FOLDER`, or `kafka://host:9092,other:9092/prefix`; settings of
+            a Kafka cluster come from the environment (`RUNG_KAFKA_…`).
+        snapshots: where a ledger on Kafka keeps snapshots; one in a file keeps them itself.
+
+    Raises:
+        LedgerUnavailable: it does not answer.
+        LedgerMissing: it was not made yet.
+        LedgerError: it cannot be used.
+    """
+    url = str(where)
+    if url.startswith(_KAFKA):
+        try:
+            from rung.ledger.kafka import KafkaLedger  # noqa: PLC0415 - an extra, not always there
+        except ModuleNotFoundError as error:
+            raise LedgerError(
+                f"a ledger on Kafka needs the extra `kafka` ({error}): pip install 'rung[kafka]'"
+            ) from error
+        return await KafkaLedger.open(url, snapshots)
+    if url.startswith(_SQLITE):
+        return await SqliteLedger.open(_folder(url))
+    if "://" in url or not url:
+        raise LedgerError(
+            f"ledger {url!r}: known are a folder, sqlite:FOLDER and kafka://host:9092/prefix"
+        )
+    return await SqliteLedger.open(Path(url))
+
+
+def _folder(url: str) -> Path:
+    path = unquote(url.removeprefix(_SQLITE))
+    path = path.removeprefix("//") if path.startswith("///") else path
+    if not path or path.startswith("//"):
+        raise LedgerError(f"ledger {url!r}: a folder is wanted, as in sqlite:/srv/rung/ledger")
+    return Path(path)

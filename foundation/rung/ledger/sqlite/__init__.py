@@ -1,0 +1,1 @@
+"""The ledger as one SQLite file: the adapter of one machine."""

@@ -1,0 +1,140 @@
+"""One transaction of any size on a ledger's SQLite file.
+
+Theory of operation. The transaction has a connection of its own, used by one thread. Pages that
+do not fit into the connection's cache go to the write-ahead log, so memory does not grow with what
+is appended; the log does, and is folded into the file after the commit. Without its commit frame
+SQLite ignores what lies in the log: a process that is killed at any moment leaves the ledger as it
+was.
+
+The `turnstile` is held from the beginning to the end, so every other writer waits, those of this
+process included. Nothing in the body may append through the ledger that the transaction is of.
+"""
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from rung.events.errors import LedgerError, LedgerUnavailable
+from rung.ledger.port import Record
+from rung.ledger.sqlite.errors import explain
+from rung.ledger.sqlite.fair_lock import Turnstile
+from rung.ledger.sqlite.notify import Ringer
+from rung.ledger.sqlite.schema import connect
+from rung.ledger.sqlite.tables import About, SqliteTables, retention_of
+from rung.ledger.sqlite.writer import Inserter, Row, Statement
+
+_CACHE_KIB: Final = 65_536
+"""Pages beyond this are written to the log before the commit."""
+
+T = TypeVar("T")
+
+
+class SqliteTransaction(SqliteTables):
+    """A ledger's file within a transaction; implements `rung.ledger.port.Ledger`, but `follow`.
+
+    It reads what it wrote. It can be used until the `async with` that gave it ends.
+    """
+
+    def __init__(self, about: About, ringer: Ringer) -> None:
+        """Prepare it; `running` begins.
+
+        Args:
+            about: what the file says about itself.
+            ringer: wakes followers after the commit.
+        """
+        super().__init__(about)
+        self._ringer = ringer
+        self._executor = ThreadPoolExecutor(1, "ledger-transaction")
+        self._turnstile = Turnstile(about.path.parent)
+        self._database: sqlite3.Connection | None = None
+        self._inserter: Inserter | None = None
+        self._failure: LedgerError | None = None
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Begin; commit at the end of the body, or roll back if it raised.
+
+        Raises:
+            LedgerUnavailable: the disk is full, or a statement failed before; nothing is changed.
+            LedgerError: the file cannot be written.
+        """
+        try:
+            await self._run(self._begin)
+            yield
+            await self._run(self._commit)
+        finally:
+            try:
+                await self._run(self._end)
+            finally:
+                self._executor.shutdown(wait=False)
+
+    def follow(self, topic: str, partition: int, position: int) -> AsyncIterator[Sequence[Record]]:
+        """Refuse: only its owner appends to a transaction."""
+        place = f"{topic}/{partition} from {position} on"
+        raise LedgerError(f"{place}: a transaction cannot be followed")
+
+    async def close(self) -> None:
+        """Do nothing: a transaction ends with its `async with`."""
+
+    async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        return await self._run(lambda: query(self._open()))
+
+    async def _write(self, rows: Sequence[Row], _: int, statement: Statement | None) -> list[int]:
+        return await self._run(lambda: self._insert(rows, statement))
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        loop = asyncio.get_running_loop()
+        try:
+            running = loop.run_in_executor(self._executor, self._explained, work)
+        except RuntimeError as error:
+            raise LedgerUnavailable(f"a transaction on {self._path} has ended") from error
+        return await running
+
+    def _explained(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except (sqlite3.Error, OSError) as error:
+            self._failure = explain(error, self._path)
+            raise self._failure from error
+
+    def _begin(self) -> None:
+        self._turnstile.__enter__()
+        self._database = connect(self._path)
+        self._database.text_factory = bytes  # as the reader's queries take it
+        self._database.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        self._inserter = Inserter(self._database, retention_of(self._about))
+        self._database.execute("BEGIN IMMEDIATE")
+        self._ringer.look()
+
+    def _open(self) -> sqlite3.Connection:
+        """Return the connection, unless a failed statement ended the transaction."""
+        if self._failure is not None:
+            raise self._failure
+        assert self._database is not None, "a transaction is used before it began"
+        return self._database
+
+    def _insert(self, rows: Sequence[Row], statement: Statement | None) -> list[int]:
+        database = self._open()
+        assert self._inserter is not None, "made with the connection"
+        values: list[int | str | bytes] = []
+        positions = self._inserter.place(rows, values)
+        self._inserter.insert(values)
+        if statement:
+            database.execute(*statement)
+        return positions
+
+    def _commit(self) -> None:
+        self._open().execute("COMMIT")
+        self._ringer.ring()
+
+    def _end(self) -> None:
+        """Roll back what was not committed, and let go of the file."""
+        try:
+            if self._database is not None:
+                self._database.close()  # rolls back
+        finally:
+            self._ringer.close()
+            self._turnstile.close()

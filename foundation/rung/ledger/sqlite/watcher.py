@@ -1,0 +1,105 @@
+"""Follows a ledger's file on behalf of all followers in this process."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from rung.events.errors import LedgerError
+from rung.ledger.channel import Channel
+from rung.ledger.port import Record
+from rung.ledger.sqlite.errors import explain
+from rung.ledger.sqlite.notify import Doorbell
+from rung.ledger.sqlite.reader import Reader, read_ends
+
+
+class Watcher:
+    """Keeps a channel per followed stream up to date, as this and other processes append.
+
+    Until something is followed it costs nothing. With the first follower it hangs up the
+    doorbell; when that rings, one read asks for the ends of all followed streams.
+    """
+
+    def __init__(
+        self, folder: Path, reader: Reader, announce: Callable[[], Awaitable[object]]
+    ) -> None:
+        """Begin with nothing to watch.
+
+        Args:
+            folder: where doorbells hang.
+            reader: of the file.
+            announce: makes a commit, by which other processes come to know the doorbell.
+        """
+        self._folder = folder
+        self._reader = reader
+        self._announce = announce
+        self._doorbell = Doorbell(folder, self._heard)
+        self._channels: dict[int, Channel] = {}
+        self._hanging = asyncio.Lock()
+        self._hung = False
+        self._checking: asyncio.Task[None] | None = None
+        self._again = False
+        self._closed: LedgerError | None = None
+
+    @property
+    def doorbell(self) -> str:
+        """The name of this process's doorbell."""
+        return self._doorbell.name
+
+    async def channel(self, first: int) -> Channel:
+        """Return the channel of a stream, given by its first id; it knows the stream's end."""
+        await self._listen()
+        channel = self._channels.setdefault(first, Channel())
+        self._heard()
+        return channel
+
+    def watched(self, first: int) -> bool:
+        """Return whether anybody in this process ever followed the stream."""
+        return first in self._channels
+
+    def appended(self, first: int, records: Sequence[Record]) -> None:
+        """Take note of what this process appended to a watched stream."""
+        self._channels[first].grow(records[-1].position + 1, records)
+
+    async def close(self, reason: LedgerError) -> None:
+        """Take the doorbell down and send the followers away."""
+        self._closed = reason
+        if self._checking is not None:
+            self._checking.cancel()
+            await asyncio.gather(self._checking, return_exceptions=True)
+        self._doorbell.take_down()
+        for channel in self._channels.values():
+            channel.close(reason)
+
+    async def _listen(self) -> None:
+        """Hang up the doorbell if that has not been done."""
+        async with self._hanging:
+            if self._closed is None and not self._hung:
+                try:
+                    self._doorbell.hang()
+                except OSError as error:
+                    raise explain(error, self._folder / self._doorbell.name) from error
+                await self._announce()
+                self._hung = True
+        if self._closed is not None:
+            raise self._closed
+
+    def _heard(self) -> None:
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.create_task(self._check())
+        else:
+            self._again = True
+
+    async def _check(self) -> None:
+        self._again = True
+        while self._again:
+            self._again = False
+            channels = dict(self._channels)
+            try:
+                ends = await self._reader.run(partial(read_ends, firsts=channels))
+            except LedgerError as error:
+                for channel in channels.values():
+                    channel.fail(error)
+                return
+            for channel, end in zip(channels.values(), ends, strict=True):
+                channel.grow(end)

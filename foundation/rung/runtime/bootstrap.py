@@ -1,0 +1,245 @@
+"""Starts a service as a process of its own, and ends it in good order.
+
+What the composition roots of all services share: the options that say where the ledger and the
+objects are, opening both, joining the replicas of the service, answering probes, logging, running
+until SIGTERM or SIGINT, and saying in one line what went wrong.
+
+At SIGTERM the loops finish the appends that they are at and save snapshots, the replica leaves its
+group, so that its partitions move at once, and the ledger is closed.
+"""
+
+import asyncio
+import contextlib
+import functools
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+import click
+import structlog
+
+from rung.events import LedgerError, LedgerMissing, RungError
+from rung.ledger import Ledger
+from rung.ledger.export.import_record import check_imported
+from rung.ledger.factory import open_ledger
+from rung.runtime import logs
+from rung.runtime.assignment import Share, Whole
+from rung.runtime.health.checks import VITALS
+from rung.runtime.health.probe import probe
+from rung.runtime.http.limits import raise_open_files
+from rung.runtime.metrics.observed_ledger import ObservedLedger
+from rung.runtime.metrics.observed_store import ObservedStore
+from rung.storage import ObjectStore, open_store
+
+T = TypeVar("T")
+
+_KAFKA: Final = "kafka://"
+_WAIT_S_MIN: Final = 0.2
+_WAIT_S_MAX: Final = 5.0
+
+_log = structlog.get_logger()
+
+
+class Place(NamedTuple):
+    """Where a process finds what it works on."""
+
+    ledger: str
+    """A folder, or `kafka://host:9092/prefix`."""
+    objects: str | None
+    """URL of the object store."""
+    probe: str | None = None
+    """`ADDRESS:PORT` where its probes are answered."""
+
+
+class Opened(NamedTuple):
+    """What a service works with."""
+
+    ledger: Ledger
+    share: Share
+    """The partitions of this replica."""
+    store: ObjectStore | None
+
+    @property
+    def objects(self) -> ObjectStore:
+        """The object store, of a service that cannot do without."""
+        assert self.store is not None, "--objects is required there"
+        return self.store
+
+
+def placed(*, objects: bool = False) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Give a command the options --ledger, --objects and --probe, as its argument `place`.
+
+    Args:
+        objects: whether it cannot do without an object store.
+    """
+    where = "URL of the object store: s3://bucket/prefix, file:///srv/objects."
+    if not objects:
+        where += " Snapshots of a ledger on Kafka lie there."
+
+    def decorate(command: Callable[..., T]) -> Callable[..., T]:
+        @click.option(
+            "--ledger",
+            required=True,
+            envvar="RUNG_LEDGER",
+            help="Folder of the ledger, or kafka://host:9092,other:9092/prefix.",
+        )
+        @click.option("--objects", required=objects, envvar="RUNG_OBJECTS", help=where)
+        @click.option(
+            "--probe",
+            envvar="RUNG_PROBE",
+            metavar="ADDRESS:PORT",
+            help="Answer /healthz, /readyz and /metrics there.  [default: nowhere]",
+        )
+        @functools.wraps(command)
+        def wrapped(
+            *arguments: Any, ledger: str, objects: str | None, probe: str | None, **options: Any
+        ) -> T:
+            return command(*arguments, place=Place(ledger, objects, probe), **options)
+
+        return wrapped
+
+    return decorate
+
+
+def checked(kind: Callable[..., T], **options: Any) -> T:
+    """Return settings made from options.
+
+    Raises:
+        UsageError: one is out of range.
+    """
+    try:
+        return kind(**options)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def launch(
+    place: Place,
+    work: Callable[[Opened], Coroutine[Any, Any, None]],
+    *,
+    service: str,
+    topics: Sequence[str] = (),
+) -> None:
+    """Run a service until SIGTERM or SIGINT.
+
+    Args:
+        place: where its ledger and its objects are.
+        work: the service.
+        service: its name; replicas of one name share partitions.
+        topics: those whose partitions they share; none if each replica works on all.
+
+    Raises:
+        ClickException: it cannot start, or cannot go on; in one line.
+    """
+
+    async def serve() -> None:
+        async with (
+            probe(place.probe, service=service),
+            _opened(place, service, topics) as opened,
+        ):
+            await work(opened)
+
+    try:
+        logs.log_to(service=service)
+        raise_open_files()
+        asyncio.run(until_stopped(serve()))
+    except (RungError, BaseExceptionGroup) as failure:
+        first = _first(failure)
+        if not isinstance(first, RungError):
+            raise
+        raise click.ClickException(str(first)) from failure
+
+
+async def until_stopped(work: Coroutine[Any, Any, None]) -> None:
+    """Run something until it ends, or a first SIGTERM or SIGINT ends it."""
+    running = asyncio.ensure_future(work)
+    told = False
+
+    def stop() -> None:
+        nonlocal told
+        if not told:
+            _log.info("stopping")
+            VITALS.stopping = True
+            running.cancel()
+        told = True
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    await asyncio.wait([running])
+    if not (told and running.cancelled()):
+        running.result()
+
+
+async def open_patiently(url: str, snapshots: ObjectStore | None = None) -> Ledger:
+    """Open a ledger; wait for brokers that do not answer yet, and for who makes its topics.
+
+    Machines start in any order: a service may well be there before `rung cluster init` is.
+
+    Raises:
+        LedgerError: it cannot be used, and will not be by waiting.
+    """
+    wait_s = _WAIT_S_MIN
+    while True:
+        try:
+            return await open_ledger(url, snapshots)
+        except LedgerError as error:
+            waits = error.retriable or isinstance(error, LedgerMissing)
+            if not (waits and url.startswith(_KAFKA)):
+                raise
+            _log.warning("waiting for the ledger", reason=str(error), wait_s=wait_s)
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _WAIT_S_MAX)
+
+
+async def observed(url: str, snapshots: ObjectStore | None = None) -> Ledger:
+    """Open a ledger as `open_patiently` does, whose use can be watched; log lines say its id.
+
+    Raises:
+        LedgerError: it cannot be used, or an import into it is not complete.
+    """
+    ledger = ObservedLedger(await open_patiently(url, snapshots))
+    logs.bind(ledger=ledger.id)
+    try:
+        await check_imported(ledger)
+    except BaseException:
+        await ledger.close()
+        raise
+    return ledger
+
+
+@contextlib.asynccontextmanager
+async def _opened(place: Place, service: str, topics: Sequence[str]) -> AsyncIterator[Opened]:
+    shared = bool(topics) and place.ledger.startswith(_KAFKA)
+    if shared and not place.objects:
+        raise LedgerError(
+            "--objects: the snapshots of a ledger on Kafka lie in an object store; give its URL, "
+            "such as s3://bucket/prefix"
+        )
+    store = ObservedStore(open_store(place.objects)) if place.objects else None
+    ledger = await observed(place.ledger, store)
+    try:
+        if not shared:
+            yield Opened(ledger, Whole(ledger), store)
+            return
+        from rung.runtime.faust_assignment import open_share  # noqa: PLC0415 - an extra, not always there
+
+        share = open_share(place.ledger, service=service, topics=topics)
+
+        async def unready() -> str | None:
+            return None if share.ready else "no share of the partitions yet"
+
+        with VITALS.check("replicas", unready):
+            async with share.joined():
+                yield Opened(ledger, share, store)
+    finally:
+        if store is not None:  # first: whoever waits for it is let go
+            await asyncio.to_thread(store.close)
+        await ledger.close()
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return the first error of groups of errors."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,72 @@
+"""Writes facts, numbered by their origin, and stamps them with the time."""
+
+import time
+from datetime import UTC, datetime
+
+from rung.events import Event, Payload, encode, fact
+from rung.ledger import Draft, Ledger
+from rung.runtime import tracing
+
+
+def now() -> str:
+    """Return the present time as the envelope wants it: RFC 3339, UTC, milliseconds."""
+    moment = datetime.fromtimestamp(time.time(), UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+
+
+class FactWriter:
+    """Appends facts in the name of one writer.
+
+    Its own numbers start from 1, so the origin must be new at each start of the writer; a fact
+    that may be written twice brings its own origin and sequence.
+    """
+
+    def __init__(self, ledger: Ledger, *, source: str, origin: str) -> None:
+        self._ledger = ledger
+        self._source = source
+        self._origin = origin
+        self._sequence = 0
+
+    async def write(
+        self,
+        data: Payload,
+        *,
+        actor: str | None = None,
+        origin: str | None = None,
+        sequence: int | None = None,
+        cause: str | None = None,
+    ) -> Event:
+        """Append one fact; durable when it returns.
+
+        Raises:
+            LedgerUnavailable: it was not written, or nobody knows; writing it again under the
+                same origin and sequence is safe.
+        """
+        event = self.stamp(data, actor=actor, origin=origin, sequence=sequence, cause=cause)
+        await self._ledger.append([Draft(event.topic, event.key, encode(event))])
+        return event
+
+    def stamp(
+        self,
+        data: Payload,
+        *,
+        actor: str | None = None,
+        origin: str | None = None,
+        sequence: int | None = None,
+        cause: str | None = None,
+    ) -> Event:
+        """Return the fact as `write` would append it."""
+        assert (origin is None) == (sequence is None), "an origin comes with its own numbers"
+        if origin is None or sequence is None:
+            self._sequence += 1
+            origin, sequence = self._origin, self._sequence
+        return fact(
+            data,
+            source=self._source,
+            origin=origin,
+            sequence=sequence,
+            time=now(),
+            actor=actor,
+            cause=cause,
+            traceparent=tracing.current(),
+        )

@@ -1,0 +1,1 @@
+"""Limits on the connections of an HTTP server."""

@@ -1,0 +1,502 @@
+"""Limits on the connections of an HTTP server: caps, time-outs, and one log line a minute.
+
+aiohttp closes neither a connection whose request never becomes complete nor one whose client
+never reads, and asyncio logs a traceback for each connection that it cannot accept. `Connections`
+accepts connections itself, from any listening socket, and puts a `Connection` between asyncio's
+transport and aiohttp's protocol, which measures what the client does:
+
+    head      from the first byte of a request to its last header: `head_s` in all
+    body      at least `progress_bytes` in each `progress_s`, while the server reads
+    response  the same, while there is something unsent; what a handler or the ledger takes is
+              free, and so is a stream on which nothing happens
+    idle      between two requests: `idle_s`
+
+Caps hold for all connections and for those of one address. Where one is reached, the connection
+that has waited longest for a request gives way to the new one, or else one of a client without a
+token that does not read or send; so half a request keeps no place, and a client that speaks gets
+one. Only when all are being served is a new one refused, with 503.
+
+All of it holds before authentication. What is cut or refused is counted in
+`rung_http_connections_cut_total`, and logged at most once a minute.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, cast
+
+import structlog
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import Handler, Middleware
+
+from rung.events import RungError
+from rung.runtime.http.limits import Limits, raise_open_files
+from rung.runtime.http.refusal import BUSY, TIMEOUT, TOO_LARGE, AnsweringProtocol
+from rung.runtime.metrics import catalog
+
+__all__ = [
+    "AUTHENTICATED",
+    "BodyTooSlow",
+    "Connection",
+    "Connections",
+    "Limits",
+    "raise_open_files",
+]
+
+AUTHENTICATED: Final = web.RequestKey("authenticated", bool)
+"""Set on a request that brought a valid token: it is never cut in favor of another connection."""
+LOG_S: Final = 60.0
+"""Seconds between two log lines about connections."""
+
+_ACCEPTS: Final = 64
+"""Connections accepted at a time, so that those that exist are served in between."""
+_BACKLOG: Final = 1024
+_RETRY_S: Final = 0.1
+_SWEEP_S: Final = 1.0
+_HEAD_END: Final = b"\r\n\r\n"
+
+_log = structlog.get_logger()
+
+
+class BodyTooSlow(RungError, TimeoutError):
+    """The body of a request did not arrive in time."""
+
+
+class Connection(asyncio.Protocol):
+    """One connection: passes everything on to aiohttp's protocol, and measures it."""
+
+    def __init__(self, owner: "Connections", address: str, inner: asyncio.Protocol) -> None:
+        self.address: Final = address
+        self.inner: Final = inner
+        self.request: web.BaseRequest | None = None
+        self._owner = owner
+        self._limits = owner.limits
+        self._now = asyncio.get_running_loop().time
+        self._transport: asyncio.Transport | None = None
+        self._since = self._now()
+        """When the wait for a request, or its body's present period, began."""
+        self._first = True
+        self._head_bytes = 0
+        """Received of a head that is not complete, or ahead while a request is answered."""
+        self._head_ended = False
+        self._tail = b""
+        self._body_bytes = 0
+        self._body_failed = False
+        self._trusted = False
+        """Whether the last request that was answered brought a valid token."""
+        self._unread: web.BaseRequest | None = None
+        """An answered request whose body is still read, and thrown away."""
+        self._unsent = 0
+        self._sent = 0
+        self._sending_since: float | None = None
+
+    # What asyncio calls --------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = cast("asyncio.Transport", transport)
+        self.inner.connection_made(transport)
+        if self not in self._owner:  # given up before it was accepted
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Count what is received, and pass it on unless it is too much."""
+        if self._too_much(data):
+            return
+        self.inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        """Pass on that the client sends no more."""
+        return self.inner.eof_received()
+
+    def pause_writing(self) -> None:
+        """Pass on that the client is behind."""
+        self.inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Note that the client has read nearly everything."""
+        self._sending_since = None
+        self.inner.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._owner.forget(self)
+        self.inner.connection_lost(exc)
+
+    # What the server says ------------------------------------------------------------------------
+
+    def begin(self, request: web.BaseRequest) -> None:
+        """Note that a request's head is complete and that it is being answered."""
+        self.request, self._unread = request, None
+        self._first = self._head_ended = self._body_failed = False
+        self._head_bytes = self._body_bytes = 0
+        self._tail = b""
+        self._since = self._now()
+
+    def end(self) -> None:
+        """Note that a request was answered, but for what is unsent."""
+        if self.request is not None:
+            self._trusted = self.request.get(AUTHENTICATED, False)
+            self._unread = None if self.request.content.is_eof() else self.request
+        self.request = None
+        self._since = self._now()
+        self._owner.waits(self)
+
+    # What becomes of it --------------------------------------------------------------------------
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is neither a request to be answered nor anything unsent."""
+        return self.request is None and not self._unsent_now()
+
+    @property
+    def held_up(self) -> bool:
+        """Whether a client without a token keeps an answer from going on."""
+        if self.request is None:
+            return not self._trusted
+        if self.request.get(AUTHENTICATED):
+            return False
+        return bool(self._unsent_now()) or not self.request.content.is_eof()
+
+    @property
+    def _reads_on(self) -> bool:
+        """Whether the rest of an answered request's body is still read."""
+        return self._unread is not None and not self._unread.content.is_eof()
+
+    def check(self, now: float) -> None:
+        """Cut the connection if its client is too slow."""
+        transport = self._transport
+        if transport is None:
+            return
+        if self._does_not_read(now):
+            self.cut("response-timeout")
+        elif transport.is_closing():
+            return
+        elif self.request is not None:
+            self._check_body(self.request, transport, now)
+        elif self._unsent:
+            self._since = now
+        elif self._first or self._head_bytes or self._reads_on:
+            if now - self._since > self._limits.head_s:
+                answer = TIMEOUT if self._head_bytes else b""
+                self.cut("head-timeout" if self._head_bytes else "no-request", answer)
+        elif now - self._since > self._limits.idle_s:
+            self.cut(None)
+
+    def cut(self, reason: str | None, answer: bytes = b"") -> None:
+        """Close the connection, and count it under the reason if there is one."""
+        if reason is not None:
+            self._owner.count(reason, self.address)
+        self._owner.forget(self)
+        if self._transport is None:
+            return
+        if answer and not self._unsent_now():
+            self._transport.write(answer)
+            if not self._unsent_now():
+                self._transport.close()
+                return
+        self._transport.abort()
+
+    def _unsent_now(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def _too_much(self, data: bytes) -> bool:
+        """Count bytes as a body's, a head's or those of requests sent ahead."""
+        if self.request is not None:
+            if not self.request.content.is_eof():
+                self._body_bytes += len(data)
+                return False
+        elif self._reads_on or self._head_ended:
+            return False
+        elif not self._head_bytes and not self._first:
+            self._since = self._now()
+        self._head_bytes += len(data)
+        if self.request is None:
+            self._head_ended = _HEAD_END in self._tail + data
+            self._tail = data[-3:]
+        if self._head_ended or self._head_bytes <= self._limits.head_bytes:
+            return False
+        self.cut("head-too-large", TOO_LARGE if self.request is None else b"")
+        return True
+
+    def _does_not_read(self, now: float) -> bool:
+        """Return whether too little was read of what is unsent, for too long."""
+        before, self._unsent = self._unsent, self._unsent_now()
+        if not self._unsent:
+            self._sending_since = None
+            return False
+        if self._sending_since is None:
+            self._sending_since, self._sent = now, 0
+            return False
+        self._sent += max(0, before - self._unsent)
+        if now - self._sending_since <= self._limits.progress_s:
+            return False
+        moved, self._sending_since, self._sent = self._sent, now, 0
+        return moved < self._limits.progress_bytes
+
+    def _check_body(
+        self, request: web.BaseRequest, transport: asyncio.Transport, now: float
+    ) -> None:
+        """Fail a body of which too little has come; cut the connection if that does not help."""
+        if request.content.is_eof():
+            return
+        if not transport.is_reading():  # the server is behind, not the client
+            self._since, self._body_bytes = now, 0
+        elif now - self._since > self._limits.progress_s:
+            arrived, self._since, self._body_bytes = self._body_bytes, now, 0
+            if arrived >= self._limits.progress_bytes:
+                return
+            if self._body_failed:
+                self.cut("body-timeout")
+                return
+            self._body_failed = True
+            self._owner.count("body-timeout", self.address)
+            request.content.set_exception(
+                BodyTooSlow(
+                    f"of the body {arrived:,} bytes came in {self._limits.progress_s:g} s: send "
+                    f"at least {self._limits.progress_bytes:,} bytes in that time"
+                )
+            )
+
+
+class Connections:
+    """The connections of one server, from all of its listening sockets.
+
+    Attributes:
+        limits: as far as the open files of the process allow.
+        logger: for the server: counts malformed requests, whose text may hold secrets.
+    """
+
+    def __init__(self, limits: Limits | None = None, *, port: str) -> None:
+        """Prepare.
+
+        Args:
+            limits: their defaults if not given.
+            port: what listens, in log lines and metrics: `http`, `probe`.
+        """
+        self.limits: Final = (limits or Limits()).within(raise_open_files())
+        # One of its own, which is gone with the server.
+        self.logger: Final = logging.Logger("rung.http", logging.WARNING)  # noqa: LOG001
+        self.logger.addHandler(_Failures(self))
+        self._port = port
+        self._all: dict[Connection, None] = {}
+        """Those that waited longest for a request first."""
+        self._of_address: dict[str, dict[Connection, None]] = {}
+        self._of_protocol: dict[object, Connection] = {}
+        self._listeners: list[socket.socket] = []
+        self._accepting: set[asyncio.Task[None]] = set()
+        self._protocol: Callable[[], asyncio.Protocol] | None = None
+        self._cut: Counter[str] = Counter()
+        self._cut_last = ""
+        self._logged_at = float("-inf")
+        self._sweeping: asyncio.TimerHandle | None = None
+
+    def __contains__(self, connection: Connection) -> bool:
+        """Return whether it is among those that count."""
+        return connection in self._all
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._all)
+
+    def http(self, server: web.Server) -> Callable[[], asyncio.Protocol]:
+        """Return what makes the protocol of each connection to an application's server."""
+
+        def protocol() -> asyncio.Protocol:
+            loop = asyncio.get_running_loop()
+            return AnsweringProtocol(server, loop=loop, logger=self.logger, access_log=None)  # type: ignore[arg-type]
+
+        return protocol
+
+    @contextlib.contextmanager
+    def serve(
+        self, protocol: Callable[[], asyncio.Protocol], listeners: Iterable[socket.socket]
+    ) -> Iterator[None]:
+        """Accept connections while the context lasts, and close the listening sockets then.
+
+        Args:
+            protocol: returns the protocol of a connection, as `http` does.
+            listeners: sockets that listen, of any family.
+        """
+        loop = asyncio.get_running_loop()
+        self._protocol = protocol
+        self._listeners = list(listeners)
+        for listener in self._listeners:
+            listener.setblocking(False)  # noqa: FBT003 - how sockets take it
+            listener.listen(_BACKLOG)
+            loop.add_reader(listener, self._accept, listener)
+        self._sweep()
+        try:
+            with catalog.HTTP_CONNECTIONS.read_from(lambda: {(self._port,): len(self._all)}):
+                yield
+        finally:
+            for listener in self._listeners:
+                loop.remove_reader(listener)
+                listener.close()
+            self._listeners = []
+            if self._sweeping is not None:
+                self._sweeping.cancel()
+            self._report(force=True)
+
+    @property
+    def watch(self) -> Middleware:
+        """The application's outermost middleware: notes when requests begin and end."""
+
+        @web.middleware
+        async def watch(request: web.Request, handler: Handler) -> web.StreamResponse:
+            connection = self._of_protocol.get(request.protocol)
+            if connection is None:
+                return await handler(request)
+            connection.begin(request)
+            try:
+                return await handler(request)
+            finally:
+                connection.end()
+
+        return watch
+
+    def waits(self, connection: Connection) -> None:
+        """Note that a connection begins to wait for a request: the last to give way."""
+        for connections in (self._all, self._of_address.get(connection.address, {})):
+            if connection in connections:
+                del connections[connection]
+                connections[connection] = None
+
+    def forget(self, connection: Connection) -> None:
+        """Count a connection no more."""
+        self._all.pop(connection, None)
+        self._of_protocol.pop(connection.inner, None)
+        mates = self._of_address.get(connection.address, {})
+        mates.pop(connection, None)
+        if not mates:
+            self._of_address.pop(connection.address, None)
+
+    def count(self, reason: str, address: str = "") -> None:
+        """Count a connection that was cut or refused; a log line follows within a minute."""
+        catalog.HTTP_CONNECTIONS_CUT.of(self._port, reason).inc()
+        self._cut[reason] += 1
+        self._cut_last = address or self._cut_last
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(_ACCEPTS):
+            try:
+                accepted, peer = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:  # no file is left, or no memory
+                self.count("accept-failed")
+                if not self._evict(self._all):
+                    self._pause(listener)
+                return
+            self._admit(accepted, _address_of(peer))
+
+    def _pause(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listener)
+
+        def again() -> None:
+            if listener in self._listeners:
+                loop.add_reader(listener, self._accept, listener)
+
+        loop.call_later(_RETRY_S, again)
+
+    def _admit(self, accepted: socket.socket, address: str) -> None:
+        mates = self._of_address.get(address, {})
+        if len(mates) >= self.limits.connections_per_address and not self._evict(mates):
+            self._refuse(accepted, "address-limit", address)
+            return
+        if len(self._all) >= self.limits.connections and not self._evict(self._all):
+            self._refuse(accepted, "limit", address)
+            return
+        assert self._protocol is not None
+        inner = self._protocol()
+        connection = Connection(self, address, inner)
+        self._all[connection] = None
+        self._of_address.setdefault(address, {})[connection] = None
+        self._of_protocol[inner] = connection
+        accepting = asyncio.create_task(self._connect(connection, accepted))
+        self._accepting.add(accepting)
+        accepting.add_done_callback(self._accepting.discard)
+
+    async def _connect(self, connection: Connection, accepted: socket.socket) -> None:
+        accepted.setblocking(False)  # noqa: FBT003 - how sockets take it
+        try:
+            loop = asyncio.get_running_loop()
+            await loop.connect_accepted_socket(lambda: connection, accepted)
+        except OSError:
+            self.forget(connection)
+            self.count("accept-failed", connection.address)
+            accepted.close()
+
+    def _evict(self, connections: dict[Connection, None]) -> bool:
+        """Make room among these: cut the one that waits longest, if any waits."""
+        found = next((it for it in connections if it.waits), None)
+        if found is None:
+            found = next((it for it in connections if it.held_up), None)
+        if found is None:
+            return False
+        found.cut("evicted")
+        return True
+
+    def _refuse(self, accepted: socket.socket, reason: str, address: str) -> None:
+        self.count(reason, address)
+        with accepted, contextlib.suppress(OSError):
+            accepted.setblocking(False)  # noqa: FBT003 - how sockets take it
+            accepted.send(BUSY)
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        limits, now = self.limits, loop.time()
+        often = min(_SWEEP_S, limits.head_s / 4, limits.idle_s / 4, limits.progress_s / 4)
+        self._sweeping = loop.call_later(often, self._sweep)
+        for connection in list(self._all):
+            connection.check(now)
+        self._report()
+
+    def _report(self, *, force: bool = False) -> None:
+        """Log what was cut, at most once a minute."""
+        now = asyncio.get_running_loop().time()
+        if self._cut and (force or now - self._logged_at >= LOG_S):
+            counts = dict(sorted(self._cut.items()))
+            last = self._cut_last
+            _log.warning("connections cut", port=self._port, counts=counts, last_address=last)
+            self._logged_at = now
+            self._cut.clear()
+
+
+class _Failures(logging.Handler):
+    """Takes what aiohttp's server logs of single requests.
+
+    A request that cannot be parsed is counted, and its text is not logged: it may hold a token.
+    """
+
+    def __init__(self, owner: Connections) -> None:
+        super().__init__()
+        self._owner = owner
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError):
+            self._owner.count("malformed")
+        elif isinstance(error, (ConnectionError, TimeoutError)):
+            self._owner.count("disconnected")
+        else:
+            _log.error("request failed", reason=record.getMessage(), exc_info=error)
+
+
+def _address_of(peer: object) -> str:
+    """Return what is one client: an IPv4 address, a /64 of IPv6, or all of a Unix socket."""
+    if not isinstance(peer, tuple) or not peer:
+        return "unix"
+    host = str(peer[0]).partition("%")[0]
+    address = ipaddress.ip_address(host)
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return host

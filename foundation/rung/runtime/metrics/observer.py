@@ -1,0 +1,29 @@
+"""Who looks on while a process is hosted, to tell Prometheus what its folds alone know."""
+
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+from rung.events import Event
+from rung.ledger import Record
+from rung.runtime.fold import PartitionFold
+
+S = TypeVar("S")
+
+
+class Observer(Protocol[S]):
+    """Looks on, and changes nothing.
+
+    What was decided before the start is not shown: an observer sees what happens, not history.
+    """
+
+    def begin(self, partition: int, fold: PartitionFold[S]) -> None:
+        """See that a partition is folded, and decided from now on."""
+        ...
+
+    def see(self, records: Sequence[Record], decisions: Sequence[Event]) -> None:
+        """See facts of one partition, and the decisions that were appended after them."""
+        ...
+
+    def end(self, partition: int) -> None:
+        """See that a partition is not decided here any more."""
+        ...

@@ -1,0 +1,1 @@
+"""Checkpoints as objects: a folder of files and a manifest, written last."""

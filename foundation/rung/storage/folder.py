@@ -1,0 +1,254 @@
+"""Objects as files in a folder: whole or absent, also after a power cut.
+
+An object is written to a file of its own under `.incoming/`, synced, renamed to its place, and
+the folder synced; so a reader never sees half of one. What a killed writer left in `.incoming/`
+is swept when the store is opened a day later. A process that can write in one folder of the store
+alone, which may be a mount of its own, has an `.incoming/` there, which is never listed either.
+
+Objects with the same bytes may be one file with several names (`link`): the file system counts
+the names and keeps the bytes until the last of them is deleted.
+
+Not handled: two writers of one name; the last one wins, whole.
+"""
+
+import contextlib
+import errno
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from rung.events.errors import ObjectError, ObjectMissing
+from rung.storage.durable_file import DurableFile, durable_file
+from rung.storage.key import INCOMING, check_name, check_prefix
+from rung.storage.port import ObjectInfo
+
+_STALE_S: Final = 24 * 3600
+_INCOMING_DEPTHS: Final = (0, 2)
+"""How deep `.incoming/` may lie: at the root, or in the folder of an experiment's checkpoints."""
+_ATTEMPTS: Final = 5
+"""How often a write makes its folder again while a deletion clears empty folders away."""
+
+
+class FolderStore:
+    """An object store in one folder of a local or shared file system."""
+
+    def __init__(self, root: Path, within: str = "") -> None:
+        """Open a store.
+
+        Args:
+            root: the folder with all objects.
+            within: the prefix, without the slash at its end, of all that this process will write.
+        """
+        self._root = root.absolute()
+        self._incoming = self._root / within / INCOMING
+        with self._explained("open", str(self._root)):
+            self._incoming.mkdir(parents=True, exist_ok=True)
+            self._sweep()
+
+    @property
+    def root(self) -> Path:
+        """The folder that holds the objects."""
+        return self._root
+
+    @property
+    def url(self) -> str:
+        """Where it is: `file:///…`."""
+        return self._root.as_uri()
+
+    @property
+    def parallel(self) -> int:
+        """How many objects it is good to put or get at once: one disk gains nothing."""
+        return 1
+
+    def put(self, name: str, source: Path) -> None:
+        """Store a file's bytes under the name, durably and all or nothing."""
+        with self.create(name) as target:
+            target.copy(source)
+
+    def put_bytes(self, name: str, data: bytes) -> None:
+        """Store bytes under the name, durably and all or nothing."""
+        with self.create(name) as target:
+            target.write(data)
+
+    @contextlib.contextmanager
+    def create(self, name: str) -> Iterator[DurableFile]:
+        """Yield a file to write an object to; it is stored, durably, when the block ends.
+
+        A block that raises stores nothing.
+        """
+        path = self._path(name)
+        draft = self._draft()
+        with self._explained("write", name):
+            try:
+                with durable_file(draft) as target:
+                    yield target
+                self._place(draft, path)
+            finally:
+                draft.unlink(missing_ok=True)
+
+    def link(self, name: str, existing: str) -> bool:
+        """Give the bytes of an object a second name; return whether that was possible."""
+        path, source, draft = self._path(name), self._path(existing), self._draft()
+        with self._explained("write", name):
+            try:
+                os.link(source, draft)
+            except OSError:  # it was deleted, or the file system knows no links
+                return False
+            try:
+                self._place(draft, path)
+            finally:
+                draft.unlink(missing_ok=True)
+        return True
+
+    def get(self, name: str, target: Path) -> None:
+        """Write the object's bytes to a file; its folder is made where it is missing."""
+        path = self._path(name)
+        with self._explained("read", name), path.open("rb") as opened:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("wb") as copy:
+                shutil.copyfileobj(opened, copy, 1 << 20)
+
+    def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
+        """Return the object's bytes, or some of them; fewer where it ends."""
+        path = self._path(name)
+        with self._explained("read", name), path.open("rb") as opened:
+            opened.seek(offset)
+            return opened.read(-1 if size is None else size)
+
+    def version(self, name: str) -> str:
+        """Return the file's identity, with its size and times."""
+        path = self._path(name)
+        with self._explained("read", name):
+            found = path.stat()
+        file = f"{found.st_dev}-{found.st_ino}-{found.st_size}"
+        return f"{file}-{found.st_mtime_ns}-{found.st_ctime_ns}"
+
+    def list(self, prefix: str) -> list[ObjectInfo]:
+        """Return the objects whose name begins with the prefix, sorted by name."""
+        check_prefix(prefix)
+        with self._explained("list", prefix):
+            return sorted(self._walk(prefix))
+
+    def delete(self, prefix: str) -> int:
+        """Delete every object whose name begins with the prefix; return how many there were."""
+        if not prefix:
+            raise ObjectError("an empty prefix would delete every object; name a prefix")
+        found = self.list(prefix)
+        with self._explained("delete", prefix):
+            for info in found:
+                (self._root / info.name).unlink(missing_ok=True)
+            self._drop_empty({(self._root / info.name).parent for info in found})
+        return len(found)
+
+    def presign(self, name: str, expires_s: float) -> None:  # noqa: ARG002 - the port's
+        """Nobody but us can read a file of ours."""
+        check_name(name)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _path(self, name: str) -> Path:
+        return self._root / check_name(name)
+
+    def _draft(self) -> Path:
+        return self._incoming / secrets.token_hex(16)
+
+    def _place(self, draft: Path, path: Path) -> None:
+        for attempt in range(1, _ATTEMPTS + 1):
+            made = _make_folders(path.parent)
+            try:
+                draft.replace(path)
+            except FileNotFoundError:
+                if attempt == _ATTEMPTS:
+                    raise
+                continue
+            break
+        for folder in (path.parent, *made):
+            _sync_folder(folder)
+
+    def _walk(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield what lies below the deepest folder that the prefix names, and matches it."""
+        parent, _, _ = prefix.rpartition("/")
+        for folder, folders, files in os.walk(self._root / parent):
+            below = Path(folder).relative_to(self._root).as_posix()
+            lead = "" if below == "." else f"{below}/"
+            folders[:] = [name for name in folders if _may_match(f"{lead}{name}/", prefix)]
+            for file in files:
+                name = lead + file
+                if name.startswith(prefix):
+                    with contextlib.suppress(FileNotFoundError):
+                        yield ObjectInfo(name, (Path(folder) / file).lstat().st_size)
+
+    def _drop_empty(self, folders: set[Path]) -> None:
+        for folder in sorted(folders, reverse=True):
+            current = folder
+            while current != self._root:
+                try:
+                    current.rmdir()
+                except OSError:
+                    break
+                current = current.parent
+
+    def _sweep(self) -> None:
+        """Remove half-written files that were not touched for a day; names of runs have a dot."""
+        horizon = time.time() - _STALE_S
+        for draft in self._incoming.iterdir():
+            with contextlib.suppress(FileNotFoundError, PermissionError):
+                if "." not in draft.name and draft.stat().st_mtime < horizon:
+                    draft.unlink()
+
+    @contextlib.contextmanager
+    def _explained(self, verb: str, name: str) -> Iterator[None]:
+        """Turn what the operating system says into what a person understands."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            if verb == "read" and not (self._root / name).exists():
+                raise ObjectMissing(f"no object {name!r} in {self.url}") from error
+            raise ObjectError(f"cannot {verb} {name!r} in {self.url}: {error}") from error
+        except OSError as error:
+            reason = _REASONS.get(error.errno or 0, str(error))
+            raise ObjectError(f"cannot {verb} {name!r} in {self.url}: {reason}") from error
+
+
+_REASONS: Final[dict[int, str]] = {
+    errno.ENOSPC: "the disk is full; free some space and try again",
+    errno.EDQUOT: "the disk quota is used up; free some space and try again",
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "permission denied; the folder must be writable by the user who runs Rung",
+    errno.EPERM: "permission denied; the folder must be writable by the user who runs Rung",
+}
+
+
+def _may_match(folder: str, prefix: str) -> bool:
+    """Whether a folder (its name with a slash at the end) may hold names with the prefix."""
+    *above, last, _ = folder.split("/")
+    if last == INCOMING and len(above) in _INCOMING_DEPTHS:
+        return False
+    return folder.startswith(prefix) or prefix.startswith(folder)
+
+
+def _make_folders(folder: Path) -> list[Path]:
+    """Make a folder and those above it; return the ones whose entries changed."""
+    changed = []
+    current = folder
+    while not current.is_dir():
+        changed.append(current.parent)
+        current = current.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    return changed
+
+
+def _sync_folder(folder: Path) -> None:
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:  # a deletion took it, and the object, away again
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

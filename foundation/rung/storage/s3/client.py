@@ -1,0 +1,263 @@
+"""Requests to S3: signed and sent by the `minio` client, tried again by us, within bounds.
+
+The client's own retries are off, because they would multiply with ours and know no end in time.
+Each body goes with its MD5, which servers compare with what arrived; not every one of them looks
+at the SHA-256 that the signature covers.
+
+Safe to be used by many threads.
+"""
+
+import base64
+import concurrent.futures
+import hashlib
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+from urllib.parse import urlsplit
+
+import urllib3
+from minio import Minio
+from minio.credentials.credentials import Credentials
+from minio.credentials.providers import Provider
+from minio.datatypes import Part
+from minio.error import S3Error
+from minio.sse import Sse, SseCustomerKey, SseKMS, SseS3
+
+from rung.events.errors import ObjectError, ObjectUnavailable
+from rung.storage.s3.errors import KeysRefused, UploadGone, explain
+from rung.storage.s3.settings import S3Settings
+
+_WAIT_S: Final = 0.2
+_WAIT_S_MAX: Final = 5.0
+_ROTATION_S: Final = 5.0
+"""Within this time whoever replaces keys in files has replaced all of them."""
+_PAGE: Final = 1000
+_random: Final = random.Random()  # noqa: S311 - spreads retries over time, guards nothing
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Digest:
+    """The MD5 of a body, as the header and as the ETag have it."""
+
+    def __init__(self, data: bytes) -> None:
+        digest = hashlib.md5(data, usedforsecurity=False)
+        self.etag = digest.hexdigest()
+        self.header = base64.b64encode(digest.digest()).decode()
+
+
+class Wire:
+    """One bucket of one server."""
+
+    def __init__(self, bucket: str, settings: S3Settings) -> None:
+        self.bucket = bucket
+        self.settings = settings
+        self._keys = _Keys(settings)
+        self._client = self._client_at(settings.endpoint)
+        self._public = self._client_at(settings.public_endpoint or settings.endpoint)
+        self._closing = threading.Event()
+        self._pool = ThreadPoolExecutor(settings.parallel, "s3")
+        """For parts; nothing that runs in it waits for something else in it."""
+
+    @property
+    def client(self) -> Minio:
+        """The client, for calls inside `attempt`."""
+        return self._client
+
+    @property
+    def public(self) -> Minio:
+        """A client of the endpoint that users reach, for URLs."""
+        return self._public
+
+    def close(self) -> None:
+        """Give up what is being tried again; no more is begun."""
+        self._closing.set()
+        self._pool.shutdown(wait=False, cancel_futures=True)  # a silent server holds up nobody
+
+    def side_by_side(self, doing: str, work: Callable[[T], R], parts: Sequence[T]) -> list[R]:
+        """Return what the work makes of each part, in order; several at once.
+
+        The first failure ends it; nothing of it runs any more when that is raised.
+        """
+        try:
+            running = [self._pool.submit(work, part) for part in parts]
+        except RuntimeError as error:  # it is shut down
+            raise ObjectUnavailable(f"{doing}: the store is closed") from error
+        try:
+            for done in concurrent.futures.as_completed(running):
+                done.result()
+        except concurrent.futures.CancelledError as error:
+            raise ObjectUnavailable(f"{doing}: the store is closed") from error
+        finally:
+            for future in running:
+                future.cancel()
+            concurrent.futures.wait(running)
+        return [future.result() for future in running]
+
+    def attempt(self, doing: str, call: Callable[[], T]) -> T:
+        """Return what the call returns; what may pass is tried again for a while.
+
+        Args:
+            doing: what a failure prevents, such as "cannot read 'x' in s3://bucket".
+            call: one request, or some that can be repeated.
+
+        Raises:
+            ObjectError: it was refused.
+            ObjectUnavailable: it did not pass within the patience.
+        """
+        begun = time.monotonic()
+        wait_s = _WAIT_S
+        while True:
+            try:
+                return call()
+            except Exception as error:
+                trouble = explain(error, doing, self.settings.endpoint)
+                if trouble is None:
+                    raise
+                if time.monotonic() + wait_s > begun + self._patience_s(trouble):
+                    raise trouble from error
+            if self._closing.wait(wait_s * _random.uniform(0.5, 1.0)):
+                raise ObjectUnavailable(f"{doing}: the store is closed")
+            wait_s = min(2 * wait_s, _WAIT_S_MAX)
+
+    def _patience_s(self, trouble: ObjectError) -> float:
+        """Return for how long to try again after a trouble."""
+        if isinstance(trouble, KeysRefused) and self.settings.access_key.file is not None:
+            return _ROTATION_S
+        return self.settings.patience_s if trouble.retriable else 0.0
+
+    def encryption(self) -> dict[str, str]:
+        """Return the headers with which an object is written."""
+        sse: Sse
+        match self.settings.sse:
+            case "s3":
+                sse = SseS3()
+            case "kms":
+                assert self.settings.sse_key is not None, "checked"
+                sse = SseKMS(self.settings.sse_key.read(), {})
+            case _:
+                return self.key_headers()
+        return sse.headers()
+
+    def customer_key(self) -> SseCustomerKey | None:
+        """Return the key that each request for an object's bytes needs, if there is one."""
+        if self.settings.sse != "customer":
+            return None
+        return SseCustomerKey(self.settings.customer_key())
+
+    def key_headers(self) -> dict[str, str]:
+        """Return that key as headers."""
+        key = self.customer_key()
+        return key.headers() if key else {}
+
+    @property
+    def tells_digests(self) -> bool:
+        """Whether ETags are made of MD5s: not where keys that are not the server's encrypt."""
+        return self.settings.sse in {"none", "s3"}
+
+    def put(self, key: str, data: bytes, digest: Digest) -> str:
+        """Write an object in one request; return its ETag."""
+        headers = {"Content-MD5": digest.header} | self.encryption()
+        written = self._client._put_object(self.bucket, key, data, {**headers})  # noqa: SLF001 - the public one sends no MD5
+        return written.etag or ""
+
+    def etag(self, key: str) -> str:
+        """Return an object's ETag; empty if there is no such object."""
+        try:
+            found = self._client.stat_object(self.bucket, key, ssec=self.customer_key())
+        except S3Error as error:
+            if error.code == "NoSuchKey":
+                return ""
+            raise
+        return found.etag or ""
+
+    def server_of(self, key: str) -> str:
+        """Return what the server calls itself when it is asked for an object; maybe nothing."""
+        found = self._client.stat_object(self.bucket, key, ssec=self.customer_key())
+        return str((found.metadata or {}).get("Server", ""))
+
+    def begin_upload(self, key: str) -> str:
+        """Begin an upload in parts; return its id."""
+        client = self._client
+        return client._create_multipart_upload(self.bucket, key, {**self.encryption()})  # noqa: SLF001 - see put_part
+
+    def put_part(self, key: str, upload: str, number: int, data: bytes, digest: Digest) -> str:
+        """Write a part; return its ETag."""
+        headers = {"Content-MD5": digest.header} | self.key_headers()
+        return self._client._upload_part(self.bucket, key, data, {**headers}, upload, number)  # noqa: SLF001 - the client has no public way to go on with an upload
+
+    def uploads(self, prefix: str) -> list[tuple[str, str]]:
+        """Return key and id of the uploads in parts that are not complete, a page of them."""
+        found = self._client._list_multipart_uploads(self.bucket, prefix=prefix)  # noqa: SLF001 - see put_part
+        return [(it.object_name, it.upload_id) for it in found.uploads if it.upload_id]
+
+    def parts(self, key: str, upload: str) -> list[Part]:
+        """Return the parts that an upload has."""
+        parts: list[Part] = []
+        marker: str | None = None
+        while True:
+            page = self._client._list_parts(  # noqa: SLF001 - see put_part
+                self.bucket, key, upload, _PAGE, marker
+            )
+            parts.extend(page.parts)
+            if not page.is_truncated or not page.parts:
+                return parts
+            marker = str(page.parts[-1].part_number)
+
+    def complete_upload(self, key: str, upload: str, etags: list[str]) -> str:
+        """Make an object of an upload's parts; return its ETag.
+
+        Raises:
+            UploadGone: the server knows no such upload, or its parts are others.
+        """
+        parts = [Part(number, etag) for number, etag in enumerate(etags, start=1)]
+        done = self._client._complete_multipart_upload(  # noqa: SLF001 - see put_part
+            self.bucket, key, upload, parts, self.customer_key()
+        )
+        if done.etag is None:  # an error may come with status 200, once the answer has begun
+            raise UploadGone(f"{key}: its parts did not become an object")
+        return done.etag
+
+    def abort_upload(self, key: str, upload: str) -> None:
+        """Drop an upload and its parts."""
+        self._client._abort_multipart_upload(self.bucket, key, upload)  # noqa: SLF001 - see put_part
+
+    def _client_at(self, endpoint: str) -> Minio:
+        settings = self.settings
+        pool = urllib3.PoolManager(
+            timeout=urllib3.Timeout(connect=settings.timeout_s, read=settings.timeout_s),
+            maxsize=2 * settings.parallel,
+            retries=False,
+            cert_reqs="CERT_REQUIRED",
+            ca_certs=str(settings.ca_file) if settings.ca_file else None,
+        )
+        return Minio(
+            urlsplit(endpoint).netloc,
+            secure=endpoint.startswith("https:"),
+            region=settings.region,
+            http_client=pool,
+            credentials=self._keys,
+        )
+
+
+class _Keys(Provider):
+    """Credentials as they are at each request: those in files may have been replaced."""
+
+    def __init__(self, settings: S3Settings) -> None:
+        self._settings = settings
+
+    def retrieve(self) -> Credentials:
+        """Return them.
+
+        Raises:
+            ObjectError: a file cannot be read.
+        """
+        settings = self._settings
+        token = settings.session_token
+        return Credentials(
+            settings.access_key.read(), settings.secret_key.read(), token.read() if token else None
+        )

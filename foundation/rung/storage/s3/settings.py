@@ -1,0 +1,220 @@
+"""What can be set about an S3 store, and where it is written: in environment variables.
+
+Credentials are those that every S3 tool knows; each may also be in a file whose path the variable
+with `_FILE` at its end names. Such a file is read again for each request, so that rotated keys
+need no restart.
+"""
+
+import base64
+import binascii
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Literal, cast, get_args
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from rung.events.errors import ObjectError
+from rung.storage.s3.errors import KeysRefused
+
+MIB: Final = 1024**2
+AWS_ENDPOINT: Final = "https://s3.amazonaws.com"
+Encryption = Literal["none", "s3", "kms", "customer"]
+
+_KNOWN: Final = frozenset(
+    {
+        "RUNG_S3_ENDPOINT",
+        "RUNG_S3_PUBLIC_ENDPOINT",
+        "RUNG_S3_REGION",
+        "RUNG_S3_CA_FILE",
+        "RUNG_S3_SSE",
+        "RUNG_S3_SSE_KEY",
+        "RUNG_S3_SSE_KEY_FILE",
+        "RUNG_S3_PART_MIB",
+        "RUNG_S3_PARALLEL",
+        "RUNG_S3_TIMEOUT_S",
+        "RUNG_S3_PATIENCE_S",
+    }
+)
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class Secret(Struct, frozen=True):
+    """A value that must not be printed, or the file that holds it."""
+
+    name: str
+    """The variable it was given by, for messages."""
+    value: str | None = None
+    file: Path | None = None
+
+    def read(self) -> str:
+        """Return the value.
+
+        Raises:
+            KeysRefused: its file cannot be read, or is empty.
+        """
+        text = self.value or ""
+        if self.file is not None:
+            try:
+                text = self.file.read_text(encoding="utf-8").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise KeysRefused(f"{self.name}: {self.file} cannot be read: {error}") from error
+        if not text:
+            raise KeysRefused(f"{self.name}: {self.file or 'the value'} is empty")
+        return text
+
+    def __repr__(self) -> str:
+        return f"Secret({self.name})"
+
+
+class S3Settings(Struct, frozen=True, kw_only=True):
+    """How a store reaches its bucket.
+
+    Raises:
+        ObjectError: a value is not possible; the message names its variable and what is.
+    """
+
+    access_key: Secret
+    secret_key: Secret
+    session_token: Secret | None = None
+    endpoint: str = AWS_ENDPOINT
+    public_endpoint: str | None = None
+    """Under which users reach the same server, for the URLs that they are given."""
+    region: str | None = None
+    """None: `us-east-1`, or, on AWS, the one that the bucket says."""
+    ca_file: Path | None = None
+    """Certificates of the authorities to trust, instead of the system's."""
+    sse: Encryption = "none"
+    sse_key: Secret | None = None
+    """The id of the KMS's key; or 32 bytes in base64, which only we know."""
+    part_bytes: int = 16 * MIB
+    """Larger objects travel in parts of this size."""
+    parallel: int = 4
+    """How many parts, and how many files, travel at once."""
+    timeout_s: float = 30.0
+    """How long the server may be silent, and how long a part may take to be sent."""
+    patience_s: float = 60.0
+    """How long something that may pass is tried again."""
+
+    def __post_init__(self) -> None:
+        _check_endpoint("RUNG_S3_ENDPOINT", self.endpoint)
+        if self.public_endpoint is not None:
+            _check_endpoint("RUNG_S3_PUBLIC_ENDPOINT", self.public_endpoint)
+        if self.ca_file is not None and not self.ca_file.is_file():
+            raise ObjectError(f"RUNG_S3_CA_FILE: there is no file {self.ca_file}")
+        self._check_encryption()
+        if not 5 * MIB <= self.part_bytes <= 5 * 1024 * MIB:
+            raise ObjectError("RUNG_S3_PART_MIB: parts have 5 to 5120 MiB, as S3 wants it")
+        if not 1 <= self.parallel <= 64:
+            raise ObjectError("RUNG_S3_PARALLEL: from 1 to 64")
+        if not (self.timeout_s > 0 and self.patience_s >= 0):
+            raise ObjectError("RUNG_S3_TIMEOUT_S and RUNG_S3_PATIENCE_S: give seconds")
+
+    @property
+    def secure(self) -> bool:
+        """Whether the endpoint speaks TLS."""
+        return self.endpoint.startswith("https:")
+
+    def customer_key(self) -> bytes:
+        """Return the 32 bytes with which the server encrypts for us."""
+        assert self.sse_key is not None, "checked"
+        try:
+            key = base64.b64decode(self.sse_key.read(), validate=True)
+        except binascii.Error as error:
+            raise ObjectError(f"{self.sse_key.name}: is not base64: {error}") from error
+        if len(key) != 32:
+            raise ObjectError(
+                f"{self.sse_key.name}: has {len(key)} bytes; give 32 of them in base64, such as"
+                " `openssl rand -base64 32` prints"
+            )
+        return key
+
+    def _check_encryption(self) -> None:
+        if self.sse not in get_args(Encryption):
+            known = ", ".join(get_args(Encryption))
+            raise ObjectError(f"RUNG_S3_SSE is {self.sse!r}: one of {known}")
+        if (self.sse in {"kms", "customer"}) != (self.sse_key is not None):
+            raise ObjectError(
+                "RUNG_S3_SSE_KEY goes with RUNG_S3_SSE=kms (the key's id) and"
+                " RUNG_S3_SSE=customer (32 bytes in base64), and with nothing else"
+            )
+        if self.sse == "customer":
+            self.customer_key()
+            if not self.secure and urlsplit(self.endpoint).hostname not in _LOOPBACK:
+                raise ObjectError(
+                    f"RUNG_S3_SSE=customer sends the key with each request; {self.endpoint} would"
+                    " send it in the clear: use an https endpoint"
+                )
+
+
+def from_environment(environment: Mapping[str, str] | None = None) -> S3Settings:
+    """Return what the environment's variables say.
+
+    Raises:
+        ObjectError: one is missing, unknown, or says what is not possible.
+    """
+    given = os.environ if environment is None else environment
+    env = {name: value for name, value in given.items() if value}
+    for name in sorted(env):
+        if name.startswith("RUNG_S3_") and name not in _KNOWN:
+            known = ", ".join(sorted(_KNOWN))
+            raise ObjectError(f"{name} is no setting; known are {known}")
+    region = env.get("RUNG_S3_REGION") or env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION")
+    endpoint = env.get("RUNG_S3_ENDPOINT", AWS_ENDPOINT).rstrip("/")
+    if endpoint != AWS_ENDPOINT:
+        region = region or "us-east-1"
+    ca_file = env.get("RUNG_S3_CA_FILE")
+    return S3Settings(
+        access_key=_needed(env, "AWS_ACCESS_KEY_ID"),
+        secret_key=_needed(env, "AWS_SECRET_ACCESS_KEY"),
+        session_token=_secret(env, "AWS_SESSION_TOKEN"),
+        endpoint=endpoint,
+        public_endpoint=env.get("RUNG_S3_PUBLIC_ENDPOINT", "").rstrip("/") or None,
+        region=region,
+        ca_file=Path(ca_file) if ca_file else None,
+        sse=cast("Encryption", env.get("RUNG_S3_SSE", "none").lower()),
+        sse_key=_secret(env, "RUNG_S3_SSE_KEY"),
+        part_bytes=int(_number(env, "RUNG_S3_PART_MIB", 16) * MIB),
+        parallel=int(_number(env, "RUNG_S3_PARALLEL", 4)),
+        timeout_s=_number(env, "RUNG_S3_TIMEOUT_S", 30),
+        patience_s=_number(env, "RUNG_S3_PATIENCE_S", 60),
+    )
+
+
+def _secret(env: Mapping[str, str], name: str) -> Secret | None:
+    value, file = env.get(name), env.get(f"{name}_FILE")
+    if value and file:
+        raise ObjectError(f"{name} and {name}_FILE are both set; unset one of them")
+    if file:
+        return Secret(f"{name}_FILE", file=Path(file))
+    return Secret(name, value) if value else None
+
+
+def _needed(env: Mapping[str, str], name: str) -> Secret:
+    secret = _secret(env, name)
+    if secret is None:
+        raise ObjectError(f"{name} is not set, nor is {name}_FILE; an S3 store needs it")
+    return secret
+
+
+def _number(env: Mapping[str, str], name: str, default: float) -> float:
+    text = env.get(name)
+    if text is None:
+        return default
+    try:
+        return float(text)
+    except ValueError:
+        raise ObjectError(f"{name} is {text!r}: give a number") from None
+
+
+def _check_endpoint(name: str, endpoint: str) -> None:
+    parts = urlsplit(endpoint)
+    try:
+        whole = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+    except ValueError:
+        whole = False
+    if not whole or parts.path or parts.query or parts.username:
+        raise ObjectError(
+            f"{name} is {endpoint!r}: give scheme, host and port, such as http://minio:9000"
+        )

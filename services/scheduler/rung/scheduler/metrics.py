@@ -1,0 +1,97 @@
+"""What the scheduler tells Prometheus of its pools: slots, queues, and how long they made wait."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from rung.events import Event, decode
+from rung.events.allocation import AllocationDropped, AllocationGranted, AllocationRequested
+from rung.ledger import Record
+from rung.runtime.fold import PartitionFold
+from rung.runtime.metrics import catalog
+from rung.scheduler.state import State
+
+_REQUESTED: Final = AllocationRequested.TYPE.encode()
+
+_SINCE_MIN: Final = 1_000
+
+_Told = dict[tuple[str, ...], float]
+
+
+class PoolGauge:
+    """Looks on while the scheduler decides, and knows its states when somebody asks."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._folds: dict[int, PartitionFold[State]] = {}
+        self._since: dict[str, float] = {}
+        """Allocation id → when its request was met: after a restart, met again."""
+        self._since_max = _SINCE_MIN
+
+    @contextlib.contextmanager
+    def measured(self) -> Iterator[None]:
+        """Let Prometheus read the pools while the context lasts."""
+        with (
+            catalog.SLOTS.read_from(self.slots),
+            catalog.QUEUE_LENGTH.read_from(self.queues),
+        ):
+            yield
+
+    def begin(self, partition: int, fold: PartitionFold[State]) -> None:
+        """Read a partition's states from its fold."""
+        self._folds[partition] = fold
+
+    def see(self, records: Sequence[Record], decisions: Sequence[Event]) -> None:
+        """Note when an allocation was requested, and when it was granted."""
+        now_s = self._clock()
+        for record in records:
+            if _REQUESTED in record.value:
+                data = decode(record.value).data
+                if isinstance(data, AllocationRequested):
+                    self._since.setdefault(data.allocation_id, now_s)
+        for event in decisions:
+            data = event.data
+            if isinstance(data, AllocationGranted | AllocationDropped):
+                since_s = self._since.pop(data.allocation_id, None)
+                if since_s is not None and isinstance(data, AllocationGranted):
+                    catalog.QUEUE_WAIT_SECONDS.of(data.pool).observe(now_s - since_s)
+        if len(self._since) > self._since_max:
+            self._forget()
+
+    def end(self, partition: int) -> None:
+        """Forget a partition, and the waiting of whoever waits in it."""
+        if self._folds.pop(partition, None) is not None:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Forget whoever does not wait any more: of decisions on record nobody is told."""
+        waiting = {
+            allocation_id
+            for state in self._states()
+            for queue in (state.queue, state.zero_slot_queue)
+            for allocation_id in queue.line_of
+        }
+        self._since = {name: at for name, at in self._since.items() if name in waiting}
+        self._since_max = max(_SINCE_MIN, 2 * len(self._since))
+
+    def slots(self) -> _Told:
+        """Return the number of free and used slots of each pool."""
+        found: _Told = {}
+        for state in self._states():
+            offers = state.room.agents.values()
+            free = sum(len(offer.idle) for offer in offers)
+            found[state.pool, "free"] = float(free)
+            found[state.pool, "used"] = float(sum(offer.size for offer in offers) - free)
+        return found
+
+    def queues(self) -> _Told:
+        """Return how many allocations wait in each pool."""
+        return {
+            (state.pool,): float(len(state.queue) + len(state.zero_slot_queue))
+            for state in self._states()
+        }
+
+    def _states(self) -> Iterator[State]:
+        for fold in self._folds.values():
+            yield from fold.states()

@@ -1,0 +1,360 @@
+"""The scheduler: which allocation gets which slots on which agents.
+
+Theory of operation
+===================
+
+The state is that of one pool. Facts: agents join, are suspended and resumed, leave and are lost;
+allocations are requested, withdrawn and released; somebody wants a trial moved. Decisions: joins
+are refused; allocations are granted, signaled, lost and dropped.
+
+An allocation that is in none of these states is unknown, and what is said of it is ignored:
+
+    waiting ──granted──▶ running ──all its agents released it───────────────▶ over
+       │                    │                                                  ▲
+       │                    └──an agent is gone──▶ lost ──the rest released it─┤
+       └──withdrawn──▶ dropped ────────────────────────────────────────────────┘
+
+A running one is signaled (preempt, then perhaps kill) when it is withdrawn, when its trial is to
+be moved, and when something more important needs its slots (`preemption.py`); what its agents make
+of that comes back as a release. A release that says that its part failed ends the others: they are
+signaled to be killed, with the same words, and as a machine's fault if it was one, once. A trial
+that was only asked to yield has a *claim*: its next run takes the place in the order that this one
+had, and goes where the move wants it. A withdrawal ends the claim.
+
+An agent is known by its incarnation, which grows with every start. What names another incarnation
+than the current one comes from a life that is over and is ignored. An agent's life ends when it
+leaves, is lost, or joins with a higher incarnation; it never begins again: an agent that was
+declared lost and is not comes back under a higher incarnation, with all its slots idle. A join
+that begins no life is refused (`membership.py`), if it names a session: older ones were ignored,
+and still are. An agent that is drained offers nothing more, and its allocations are asked to
+yield. One that is suspended offers nothing until it is resumed; what it runs stays. When a life
+ends, the allocations that had a part on it are lost, once each. Of a gang, the other agents
+kill their parts; those slots stay taken until they are released.
+
+Facts move things, decisions confirm: `evolve` of a fact puts an allocation whose agent is gone
+into `stricken`, and a waiting one that was withdrawn into `leaving`; `decide` turns these into
+`AllocationLost` and `AllocationDropped`, whose `evolve` takes them out. So both are empty between
+two facts, and `decide` never sees a state in which a gone agent still offers slots.
+
+After every fact, as much starts as the policy (`priority.py`) and the idle slots (`placement.py`)
+allow. Allocations of no slots wait in a queue of their own, in the same order: they take nothing
+from the others, so neither kind waits for the other.
+
+Invariants
+----------
+
+* A slot belongs to at most one allocation; an agent gives no more slots than it has.
+* A grant never makes an experiment hold more slots than the request's `max_slots`.
+* Between two facts nothing waits that the policy would start.
+* Every request is answered by exactly one of granted and dropped, a grant by at most one lost.
+* Nobody yields to an equal, and nobody is asked twice.
+
+Not handled: fair share, backfill (`priority.py` says where they go); allocation ids that come back
+after they are over (the host drops repeated facts; the searcher counts runs).
+"""
+
+from typing import assert_never
+
+from rung.events import Payload, topic
+from rung.events.allocation import (
+    AgentJoined,
+    AgentLeft,
+    AgentLost,
+    AgentResumed,
+    AgentSuspended,
+    AllocationDropped,
+    AllocationGranted,
+    AllocationLost,
+    AllocationReleased,
+    AllocationRequested,
+    AllocationSignaled,
+    AllocationWithdrawn,
+    DrainRequested,
+    JoinRefused,
+    MoveRequested,
+)
+from rung.scheduler import decision, resume_priority
+from rung.scheduler.membership import admits, speaks
+from rung.scheduler.placement import given_back
+from rung.scheduler.preemption import choose_yielding
+from rung.scheduler.priority import choose
+from rung.scheduler.queue import Request
+from rung.scheduler.state import Allocation, Claim, State, Suspension
+
+AgentFact = AgentJoined | AgentLeft | AgentLost | DrainRequested | AgentSuspended | AgentResumed
+PoolFact = (
+    AgentFact | AllocationRequested | AllocationWithdrawn | AllocationReleased | MoveRequested
+)
+PoolDecision = (
+    JoinRefused | AllocationGranted | AllocationSignaled | AllocationLost | AllocationDropped
+)
+
+
+class Scheduler:
+    """The process that decides `placements`."""
+
+    name = "scheduler"
+    facts = topic.POOLS
+    decisions = topic.PLACEMENTS
+    version = 2
+    state_type = State
+
+    def initial(self, key: str) -> State:
+        """Return a pool without agents."""
+        return State(pool=key)
+
+    def evolve(self, state: State, event: Payload) -> None:
+        """Fold a fact or a decision into the pool."""
+        if isinstance(event, PoolFact):
+            _fold_fact(state, event)
+        elif isinstance(event, PoolDecision):
+            _fold_decision(state, event)
+
+    def decide(self, state: State, fact: Payload) -> list[Payload]:
+        """Return what follows from a fact: losses, drops, signals, then what starts now."""
+        if not isinstance(fact, PoolFact):
+            return []
+        decisions: list[Payload] = [
+            decision.lost(state, allocation_id, reason)
+            for allocation_id, reason in state.stricken.items()
+        ]
+        decisions += [decision.dropped(state, request) for request in state.leaving.values()]
+        if isinstance(fact, AgentJoined):
+            decisions += decision.refused(state, fact)
+        elif isinstance(fact, AllocationWithdrawn):
+            decisions += decision.signaled(state, fact.allocation_id, fact.how)
+        elif isinstance(fact, AllocationReleased) and fact.failed and _counts(state, fact):
+            decisions += decision.signaled(
+                state, fact.allocation_id, "kill", fact.failed, machine=fact.machine
+            )
+        signaled = resume_priority.asked_to_yield(state, fact)
+        starts = choose(state.queue, state.room, state.held)
+        yielding = choose_yielding(state, starts, signaled)
+        decisions += [decision.granted(state, start) for start in starts]
+        decisions += [
+            decision.granted(state, start)
+            for start in choose(state.zero_slot_queue, state.room, state.held)
+        ]
+        decisions += [decision.preempted(state, name) for name in (*signaled, *yielding)]
+        return decisions
+
+
+def _fold_fact(state: State, event: PoolFact) -> None:
+    match event:
+        case AllocationRequested():
+            _request(state, event)
+        case AllocationWithdrawn():
+            _withdraw(state, event.allocation_id)
+        case AllocationReleased():
+            _release(state, event)
+        case MoveRequested():
+            resume_priority.move(state, event)
+        case _:
+            _fold_agent(state, event)
+
+
+def _fold_agent(state: State, event: AgentFact) -> None:
+    match event:
+        case AgentJoined():
+            _join(state, event)
+        case AgentLeft():
+            state.refused.pop(event.session, None)
+            if _speaks(state, event):
+                _free(state, event.agent_id, event.incarnation, "left")
+        case AgentLost():
+            how = f"was silent for {event.silent_ms / 1000:.1f} s"
+            _free(state, event.agent_id, event.incarnation, how)
+        case DrainRequested():
+            _drain(state, event)
+        case AgentSuspended():
+            _suspend(state, event)
+        case AgentResumed():
+            _resume(state, event)
+        case _:
+            assert_never(event)
+
+
+def _fold_decision(state: State, event: PoolDecision) -> None:
+    match event:
+        case AllocationGranted():
+            _grant(state, event)
+        case AllocationSignaled():
+            _signal(state, event)
+        case AllocationLost():
+            del state.stricken[event.allocation_id]
+            allocation = state.allocations[event.allocation_id]
+            state.count_out(event.allocation_id)
+            allocation.lost = True
+            _close_if_over(state, event.allocation_id)
+        case AllocationDropped():
+            del state.leaving[event.allocation_id]
+        case JoinRefused():
+            if event.in_use:
+                state.refused[event.session] = event
+        case _:
+            assert_never(event)
+
+
+def _join(state: State, event: AgentJoined) -> None:
+    known = state.incarnations.get(event.agent_id, -1)
+    there = event.agent_id in state.runs_on
+    join = state.joins.get(event.agent_id)
+    if not admits(event, known=known, join=join, there=there):
+        return
+    if there:
+        _end_life(state, event.agent_id, known, "was started again")
+    if event.session:
+        state.joins[event.agent_id] = event
+    state.incarnations[event.agent_id] = event.incarnation
+    state.room.join(event.agent_id, event.incarnation, [slot.id for slot in event.slots])
+    state.runs_on[event.agent_id] = []
+
+
+def _free(state: State, agent_id: str, incarnation: int, how: str) -> None:
+    """End a life that leaves the agent's id free: those that were refused join again."""
+    if agent_id not in state.runs_on or state.incarnations[agent_id] != incarnation:
+        return
+    _end_life(state, agent_id, incarnation, how)
+    for session in [name for name, each in state.refused.items() if each.agent_id == agent_id]:
+        del state.refused[session]
+
+
+def _end_life(state: State, agent_id: str, incarnation: int, how: str) -> None:
+    if agent_id not in state.runs_on or state.incarnations[agent_id] != incarnation:
+        return
+    if agent_id in state.room.agents:
+        state.room.leave(agent_id)
+    state.joins.pop(agent_id, None)
+    state.suspended.pop(agent_id, None)
+    for allocation_id in state.runs_on.pop(agent_id):
+        allocation = state.allocations[allocation_id]
+        state.hold(allocation.experiment_id, -len(allocation.parts.pop(agent_id)))
+        if allocation.lost:
+            _close_if_over(state, allocation_id)
+        else:
+            state.stricken[allocation_id] = f"agent {agent_id} {how}"
+
+
+def _drain(state: State, event: DrainRequested) -> None:
+    """Take an agent's slots out of the room; what runs on it holds them until it is released."""
+    if state.incarnations.get(event.agent_id) == event.incarnation:
+        state.suspended.pop(event.agent_id, None)
+        if event.agent_id in state.room.agents:
+            state.room.leave(event.agent_id)
+
+
+def _speaks(state: State, event: AgentLeft | AgentSuspended | AgentResumed) -> bool:
+    known = state.incarnations.get(event.agent_id, -1)
+    return speaks(event, known=known, join=state.joins.get(event.agent_id))
+
+
+def _suspend(state: State, event: AgentSuspended) -> None:
+    """Take an agent's slots out of the room until it is resumed; what runs on it runs on."""
+    if not _speaks(state, event):
+        return
+    if event.agent_id in state.suspended:
+        state.suspended[event.agent_id].reason = event.reason
+    elif event.agent_id in state.room.agents:
+        offer = state.room.leave(event.agent_id)
+        state.suspended[event.agent_id] = Suspension(offer=offer, reason=event.reason)
+
+
+def _resume(state: State, event: AgentResumed) -> None:
+    """Put an agent's idle slots back into the room."""
+    if _speaks(state, event):
+        suspension = state.suspended.pop(event.agent_id, None)
+        if suspension is not None:
+            state.room.take_in(event.agent_id, suspension.offer)
+
+
+def _request(state: State, event: AllocationRequested) -> None:
+    if state.knows(event.allocation_id):
+        return
+    owed = state.claims.pop(event.spec.trial_id, Claim())
+    state.queue_of(event.slots).add(
+        Request(
+            allocation_id=event.allocation_id,
+            experiment_id=event.experiment_id,
+            slots=event.slots,
+            priority=event.priority,
+            max_slots=event.max_slots,
+            arrival=state.arrivals if owed.arrival is None else owed.arrival,
+            spec=event.spec,
+            claimed=owed.arrival is not None,
+            avoid=owed.avoid,
+            to=owed.to,
+        ),
+        state.held.get(event.experiment_id, 0),
+    )
+    state.arrivals += 1
+
+
+def _withdraw(state: State, allocation_id: str) -> None:
+    for queue in (state.queue, state.zero_slot_queue):
+        if allocation_id in queue:
+            state.leaving[allocation_id] = queue.remove(allocation_id)
+    allocation = state.allocations.get(allocation_id)
+    if allocation is not None:
+        state.count_out(allocation_id)
+        allocation.withdrawn = True
+        state.claims.pop(allocation.trial_id, None)
+
+
+def _release(state: State, event: AllocationReleased) -> None:
+    allocation = state.allocations.get(event.allocation_id)
+    if allocation is None or event.agent_id not in allocation.parts:
+        return
+    if state.incarnations[event.agent_id] != event.incarnation:
+        return
+    slots = allocation.parts.pop(event.agent_id)
+    if event.agent_id in state.room.agents:
+        state.room.give_back(event.agent_id, slots)
+    elif event.agent_id in state.suspended:
+        suspension = state.suspended[event.agent_id]
+        suspension.offer = given_back(suspension.offer, slots)
+    state.runs_on[event.agent_id].remove(event.allocation_id)
+    state.hold(allocation.experiment_id, -len(slots))
+    _close_if_over(state, event.allocation_id)
+
+
+def _grant(state: State, event: AllocationGranted) -> None:
+    slots = sum(len(share.slots) for share in event.shares)
+    request = state.queue_of(slots).remove(event.allocation_id)
+    state.allocations[event.allocation_id] = Allocation(
+        experiment_id=request.experiment_id,
+        trial_id=request.spec.trial_id,
+        run=request.spec.run,
+        priority=request.priority,
+        arrival=request.arrival,
+        slotted=slots > 0,
+        parts={share.agent_id: share.slots for share in event.shares},
+    )
+    for share in event.shares:
+        state.room.take(share)
+        state.runs_on[share.agent_id].append(event.allocation_id)
+    state.hold(request.experiment_id, slots)
+    if slots:
+        state.staying[request.priority] = state.staying.get(request.priority, 0) + 1
+
+
+def _signal(state: State, event: AllocationSignaled) -> None:
+    allocation = state.allocations[event.allocation_id]
+    state.count_out(event.allocation_id)
+    allocation.signaled = event.how
+    yields = event.how == "preempt" and not allocation.withdrawn
+    if yields and allocation.trial_id not in state.claims:
+        resume_priority.owe(state, allocation.trial_id, Claim(arrival=allocation.arrival))
+
+
+def _counts(state: State, fact: AllocationReleased) -> bool:
+    """Return whether a release is of the agent's present life, if that is not over."""
+    known = state.incarnations.get(fact.agent_id)
+    return fact.agent_id in state.runs_on and known == fact.incarnation
+
+
+def _close_if_over(state: State, allocation_id: str) -> None:
+    allocation = state.allocations[allocation_id]
+    if not allocation.parts:
+        state.count_out(allocation_id)
+        state.departing.pop(allocation_id, None)
+        del state.allocations[allocation_id]

@@ -1,0 +1,247 @@
+"""The method `async_halving` (ASHA): keep the better part of the trials at every rung.
+
+Li, Jamieson, Rostamizadeh, Gonina, Ben-tzur, Hardt, Recht and Talwalkar, "A System for Massively
+Parallel Hyperparameter Tuning", MLSys 2020. Rung k of K lies at max_time / divisor**(K-1-k).
+
+* `PromotionAsha` is algorithm 2. A trial trains to its rung and rests. When a place is free, the
+  highest rung with a resting trial among its best floor(n / divisor) promotes it; otherwise a
+  new trial starts in the bottom rung. The paper's search has no end; here it ends after `trials`
+  trials, and then a trial at the top is worth having: when nothing else is left to do and no
+  result lies above the highest rung in use, its best trial is promoted all the same. Those that
+  rest at the very end are stopped.
+* `StoppingAsha` is the variant of Determined and of the paper's section on stopping: every trial
+  sets out for max_time, and is stopped at a rung unless it is among the best
+  max(floor(n / divisor), 1) of those that were there so far. One report may reach several rungs;
+  they are judged from the lowest, up to the first that stops the trial. Each end starts a new
+  trial. A stopped trial is never taken up again.
+
+Both compare in the order of arrival, and that is their point: nobody waits. What they decide
+therefore depends on that order; `hyperband` is the method that does not.
+
+A trial that fails for good counts as the worst in the rung it was due for; one that ends by
+itself counts there with its last value. A trial whose hyperparameters are refused counts
+nowhere and is replaced, up to `trials` times in a bracket; after that it counts as failed.
+"""
+
+from bisect import bisect_left, insort
+from typing import Final
+
+from msgspec import Struct, field
+
+from rung.config.rungs import DIVISOR, rung_lengths
+from rung.events.experiment import BracketPlan
+from rung.searcher.methods.actions import Leaving, Move, Open, Promote, Stop
+from rung.searcher.methods.rungs import Entry, Rung
+from rung.searcher.search_settings import Search
+from rung.searcher.trial import WORST, Trial
+
+_ALL: Final = 2**31
+
+
+class _Asha(Struct):
+    """One bracket.
+
+    Attributes:
+        bracket: its number.
+        lengths: of its rungs, shortest first.
+        divisor: one in so many trains on.
+        trials: how many to start, replacements not counted.
+        concurrent: how many may train at once, 0: all.
+        rungs: the results.
+        started: how many trials were created.
+        replaced: how many of them make up for others.
+        training: how many train or are about to.
+    """
+
+    bracket: int
+    lengths: list[int]
+    divisor: float
+    trials: int
+    concurrent: int
+    rungs: list[Rung]
+    started: int = 0
+    replaced: int = 0
+    training: int = 0
+
+    def brackets(self) -> list[BracketPlan]:
+        """Return this bracket."""
+        return [BracketPlan(bracket=self.bracket, lengths=self.lengths, trials=self.trials)]
+
+    def opened(self, trial: Trial) -> None:  # noqa: ARG002 - all new trials are alike
+        """Count a trial."""
+        self.started += 1
+        self.training += 1
+
+    def _free(self, free: int) -> int:
+        return min(free, self.concurrent - self.training) if self.concurrent else free
+
+    def _wanted(self, free: int) -> int:
+        return max(min(free, self.trials + self.replaced - self.started), 0)
+
+    def _leave(self, trial: Trial, why: Leaving, due: int) -> None:
+        """Fold that a trial left on its way to the rung `due`."""
+        self.training -= 1
+        if why == "invalid_hp":
+            for rung in self.rungs[: len(trial.results)]:
+                rung.remove(trial.index)
+            if self.replaced < self.trials:
+                self.replaced += 1
+                return
+            due = 0
+        if why != "stopped" and due < len(self.rungs):
+            self.rungs[due].add(trial.cost if why == "ended" else WORST, trial.index)
+
+
+class StoppingAsha(_Asha, tag="asha_stopping"):
+    """Every trial sets out for the full length; the worse are stopped on the way."""
+
+    judged: dict[int, Stop] = field(default_factory=dict[int, Stop])
+    """To be stopped."""
+
+    def promoted(self, trial: Trial) -> None:
+        """Never happens: trials go on unless they are stopped."""
+
+    def stopped(self, trial: Trial) -> None:
+        """Forget a judgement that was carried out."""
+        self.judged.pop(trial.index, None)
+
+    def reported(self, trial: Trial, first: int) -> None:
+        """Place the trial in the rungs that it reached, and judge it by its place."""
+        for k in range(first, len(trial.results)):
+            rung = self.rungs[k]
+            place = rung.add(trial.results[k], trial.index)
+            keep = max(int(len(rung.entries) // self.divisor), 1)
+            if k < len(self.rungs) - 1 and place >= keep:
+                reason = rung.evidence(place, self.lengths[k], keep)
+                self.judged[trial.index] = Stop(trial.index, k, reason)
+                return
+
+    def trained(self, trial: Trial) -> None:
+        """Fold that a trial trained to the end; its results are in the rungs."""
+        self.training -= 1
+        self.stopped(trial)
+
+    def left(self, trial: Trial, why: Leaving) -> None:
+        """Fold that a trial left; it was due for the rung after those that it reached."""
+        self.stopped(trial)
+        self._leave(trial, why, len(trial.results))
+
+    def stops(self) -> list[Stop]:
+        """Return the trials that were judged."""
+        return list(self.judged.values())
+
+    def moves(self, free: int) -> list[Move]:
+        """Return new trials."""
+        return [Open(self.bracket, self.lengths[-1])] * self._wanted(self._free(free))
+
+
+class PromotionAsha(_Asha, tag="asha_promotion"):
+    """Every trial rests at its rung until it is promoted.
+
+    Where max_time is 1, all rungs lie there: then the lowest is the top, for who has trained to
+    max_time has nothing to be promoted to.
+    """
+
+    resting: list[list[Entry]] = field(default_factory=list[list[Entry]])
+    """Per rung, those that may yet be promoted, best first."""
+
+    def __post_init__(self) -> None:
+        self.resting = self.resting or [[] for _ in self.rungs]
+
+    @property
+    def _top(self) -> int:
+        return self.lengths.index(self.lengths[-1])
+
+    def promoted(self, trial: Trial) -> None:
+        """Take the trial up from the rung below."""
+        self.training += 1
+        self._wake(trial, trial.rung - 1)
+
+    def stopped(self, trial: Trial) -> None:
+        """Take a trial out of its rest that will not be promoted."""
+        self._wake(trial, trial.rung)
+
+    def _wake(self, trial: Trial, rung: int) -> None:
+        entry, waiting = (trial.results[rung], trial.index), self.resting[rung]
+        place = bisect_left(waiting, entry)
+        if waiting[place : place + 1] == [entry]:
+            del waiting[place]
+
+    def reported(self, trial: Trial, first: int) -> None:
+        """Change nothing: a result counts when its run is over."""
+
+    def trained(self, trial: Trial) -> None:
+        """Place the trial in its rung, and let it rest unless that is the top."""
+        self.training -= 1
+        cost = trial.results[trial.rung]
+        self.rungs[trial.rung].add(cost, trial.index)
+        if trial.rung < self._top:
+            insort(self.resting[trial.rung], (cost, trial.index))
+
+    def left(self, trial: Trial, why: Leaving) -> None:
+        """Fold that a trial left on the way to its rung."""
+        self._leave(trial, why, trial.rung)
+
+    def stops(self) -> list[Stop]:
+        """Return the resting trials, once no promotion can come any more."""
+        if self.training or self.moves(_ALL):
+            return []
+        return [
+            Stop(
+                index, k, rung.evidence(rung.place((cost, index)), self.lengths[k], self._keep(k))
+            )
+            for k, rung in enumerate(self.rungs)
+            for cost, index in self.resting[k]
+        ]
+
+    def moves(self, free: int) -> list[Move]:
+        """Return promotions from the top down, then new trials; at the end a last promotion."""
+        free = self._free(free)
+        if free <= 0:
+            return []
+        moves: list[Move] = []
+        for k in reversed(range(self._top)):
+            for entry in self.resting[k]:
+                if len(moves) == free or self.rungs[k].place(entry) >= self._keep(k):
+                    break
+                moves.append(self._promote(k, entry))
+        moves += [Open(self.bracket, self.lengths[0])] * self._wanted(free - len(moves))
+        return moves or self._last_promotion()
+
+    def _last_promotion(self) -> list[Move]:
+        highest = max((k for k, rung in enumerate(self.rungs) if rung.entries), default=0)
+        if self.training or highest >= self._top or not self.resting[highest]:
+            return []
+        return [self._promote(highest, self.resting[highest][0])]
+
+    def _keep(self, rung: int) -> int:
+        return int(len(self.rungs[rung].entries) // self.divisor)
+
+    def _promote(self, rung: int, entry: Entry) -> Promote:
+        place, keep = self.rungs[rung].place(entry), max(self._keep(rung), 1)
+        reason = self.rungs[rung].evidence(place, self.lengths[rung], keep)
+        return Promote(entry[1], rung + 1, self.lengths[rung + 1], reason)
+
+
+Asha = StoppingAsha | PromotionAsha
+
+
+def plan_asha(search: Search) -> Asha:
+    """Return the method as configured: a single bracket."""
+    trials = search.need("max_trials")
+    return plan_bracket(search, 0, search.need("num_rungs"), trials, search.concurrent)
+
+
+def plan_bracket(search: Search, bracket: int, rungs: int, trials: int, concurrent: int) -> Asha:
+    """Return one bracket; it stops trials unless the configuration says `stop_once: false`."""
+    divisor = search.divisor or DIVISOR
+    lengths = rung_lengths(rungs, divisor, search.need("max_time"))
+    kind = PromotionAsha if search.stop_once is False else StoppingAsha
+    return kind(
+        bracket=bracket,
+        lengths=lengths,
+        divisor=divisor,
+        trials=trials,
+        concurrent=concurrent,
+        rungs=[Rung() for _ in lengths],
+    )

@@ -1,0 +1,347 @@
+"""The collector's decisions, as tables of given facts, a fact, and what is retired."""
+
+from typing import get_args
+
+import msgspec
+import pytest
+
+from checkpoint_gc.scenario import (
+    Experiment,
+    damaged,
+    deleted,
+    ended,
+    exited,
+    pinned,
+    run_lost,
+    stored,
+    submitted,
+    validated,
+)
+from rung.checkpoint_gc import CheckpointGC
+from rung.checkpoint_gc.processor import State
+from rung.events import Payload
+from rung.events.examples import EXAMPLES
+from rung.runtime import Process
+
+_NONE = submitted(0, 0, 0)
+
+_TABLE: dict[str, tuple[list[Payload], Payload, list[str]]] = {
+    "the newest two of a live trial stay whatever the policy": (
+        [_NONE, stored("a", 1)],
+        stored("b", 2),
+        [],
+    ),
+    "the third newest of a live trial goes": (
+        [_NONE, stored("a", 1), stored("b", 2)],
+        stored("c", 3),
+        ["a"],
+    ),
+    "newest means most steps, not latest arrival": (
+        [_NONE, stored("b", 2), stored("c", 3)],
+        stored("a", 1),
+        ["a"],
+    ),
+    "of two at one step the later one is newer": (
+        [_NONE, stored("b", 2), stored("a", 2)],
+        stored("c", 3),
+        ["b"],
+    ),
+    "the best of the trial stays": (
+        [submitted(), validated(1, 0.1), stored("a", 1), validated(2, 0.2), stored("b", 2)],
+        stored("c", 3),
+        [],
+    ),
+    "until a better one comes": (
+        [submitted(), validated(1, 0.2), stored("a", 1), stored("b", 2), stored("c", 3)],
+        validated(3, 0.1),
+        ["a"],
+    ),
+    "the validation may come after the checkpoint": (
+        [submitted(), stored("a", 1), validated(1, 0.1), stored("b", 2), validated(2, 0.2)],
+        stored("c", 3),
+        [],
+    ),
+    "larger may be better": (
+        [
+            submitted(smaller_is_better=False),
+            validated(1, 0.2),
+            stored("a", 1),
+            validated(2, 0.1),
+            stored("b", 2),
+            stored("c", 3),
+        ],
+        stored("d", 4),
+        ["b"],
+    ),
+    "when a trial ends, what only a live trial needs goes": (
+        [submitted(), validated(1, 0.1), stored("a", 1), stored("b", 2), stored("c", 3)],
+        ended(),
+        ["b"],
+    ),
+    "with a policy of nothing, nothing stays when the trial ends": (
+        [_NONE, validated(1, 0.1), stored("a", 1), stored("b", 2)],
+        ended(),
+        ["a", "b"],
+    ),
+    "the latest n stay": (
+        [submitted(0, 0, 3), *[stored(f"c{steps}", steps) for steps in range(5)]],
+        ended(),
+        [],
+    ),
+    "no more than the latest n": (
+        [submitted(0, 0, 3), *[stored(f"c{steps}", steps) for steps in range(3)]],
+        stored("c3", 3),
+        ["c0"],
+    ),
+    "an equally good one with fewer steps is better": (
+        [submitted(0, 1, 0), validated(1, 0.5), stored("b", 1), validated(2, 0.5), stored("a", 2)],
+        ended(),
+        ["a"],
+    ),
+    "of equally good ones at one step the smaller id is better": (
+        [submitted(0, 1, 0), validated(1, 0.5), stored("b", 1), stored("a", 1)],
+        ended(),
+        ["b"],
+    ),
+    "one without a validation is never best": (
+        [submitted(0, 1, 0), stored("a", 1), validated(2, 9.0), stored("b", 2)],
+        ended(),
+        ["a"],
+    ),
+    "a value that is not a number gives no rank": (
+        [submitted(0, 1, 0), validated(1, "NaN"), stored("a", 1)],
+        ended(),
+        ["a"],
+    ),
+    "nor does an infinite one, however good": (
+        [submitted(0, 1, 0), validated(1, "-Infinity"), stored("a", 1)],
+        ended(),
+        ["a"],
+    ),
+    "nor another metric": (
+        [submitted(0, 1, 0), validated(1, None), stored("a", 1)],
+        ended(),
+        ["a"],
+    ),
+    "the best of the experiment stays, its trial ended": (
+        [submitted(1, 0, 0), validated(1, 0.1), stored("a", 1)],
+        ended(),
+        [],
+    ),
+    "until another trial has a better one": (
+        [submitted(1, 0, 0), validated(1, 0.2), stored("a", 1), ended(), stored("b", 1, trial=1)],
+        validated(1, 0.1, trial=1),
+        ["a"],
+    ),
+    "two that become the best at once push two out": (
+        [
+            submitted(2, 0, 0),
+            validated(1, 0.5, trial=1),
+            stored("a", 1, trial=1),
+            ended(1),
+            validated(1, 0.6, trial=2),
+            stored("b", 1, trial=2),
+            ended(2),
+            stored("x", 1),
+            stored("y", 1),
+        ],
+        validated(1, 0.1),
+        ["a", "b"],
+    ),
+    "a checkpoint that is found damaged goes": (
+        [submitted(), stored("a", 1), stored("b", 2)],
+        damaged("b"),
+        ["b"],
+    ),
+    "a damaged one does not count as one of the newest two": (
+        [_NONE, pinned("c"), stored("a", 1), stored("c", 3), damaged("c")],
+        stored("b", 2),
+        [],
+    ),
+    "nor as the best": (
+        [submitted(0, 1, 0), validated(1, 0.1), validated(2, 0.2), pinned("a"), stored("a", 1)],
+        damaged("a"),
+        [],
+    ),
+    "a damaged one of another trial goes all the same": (
+        [submitted(), stored("a", 1, trial=1)],
+        damaged("a", trial=0),
+        ["a"],
+    ),
+    "an unknown damaged one is of no concern": ([submitted()], damaged("x"), []),
+    "a pinned one stays": ([_NONE, pinned("a"), stored("a", 1)], ended(), []),
+    "also when it was pinned after it was stored": (
+        [_NONE, stored("a", 1), pinned("a")],
+        ended(),
+        [],
+    ),
+    "also when it is damaged": ([_NONE, pinned("a"), stored("a", 1)], damaged("a"), []),
+    "one stored after the end of its trial is judged like others": (
+        [submitted(), stored("b", 2), ended()],
+        stored("a", 1),
+        ["a"],
+    ),
+    "and may push others out": ([submitted(), stored("b", 2), ended()], stored("c", 3), ["b"]),
+    "a given-up run does not push out what the next one starts from": (
+        [_NONE, stored("a", 1), stored("b", 2), run_lost(), stored("x", 8)],
+        stored("y", 9),
+        [],
+    ),
+    "its checkpoints stand beside the newest two in time": (
+        [
+            _NONE,
+            stored("a", 1),
+            stored("b", 2),
+            exited(),
+            stored("x", 8),
+            stored("y", 9),
+        ],
+        stored("c", 3, run=2),
+        ["a"],
+    ),
+    "a repeated checkpoint is one": (
+        [_NONE, stored("a", 1), stored("b", 2)],
+        stored("b", 2),
+        [],
+    ),
+    "a retired one does not come back": (
+        [_NONE, stored("a", 1), stored("b", 2), stored("c", 3)],
+        stored("a", 1),
+        [],
+    ),
+    "a checkpoint is judged by its own run's validation": (
+        [
+            submitted(0, 1, 0),
+            validated(1, 0.1, run=1),
+            stored("a", 1, run=1),
+            validated(1, 0.9, run=2),
+            stored("b", 1, run=2),
+        ],
+        ended(),
+        ["b"],
+    ),
+    "or by the newest other run's, if its own had none": (
+        [
+            submitted(0, 1, 0),
+            stored("a", 1, run=1),
+            stored("b", 2, run=1),
+            validated(1, 0.1, run=10),
+            validated(1, 0.9, run=9),
+            validated(2, 0.5, run=10),
+        ],
+        ended(),
+        ["b"],
+    ),
+    "a validation reported again replaces the one before": (
+        [
+            submitted(0, 1, 0),
+            stored("a", 1),
+            stored("b", 2),
+            validated(1, 0.1),
+            validated(2, 0.2),
+            validated(1, 0.3),
+        ],
+        ended(),
+        ["a"],
+    ),
+    "the deletion of files decides nothing": (
+        [_NONE, stored("a", 1), stored("b", 2), stored("c", 3)],
+        deleted("a"),
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "when", "then"), _TABLE.values(), ids=_TABLE.keys())
+def test_decisions(given: list[Payload], when: Payload, then: list[str]) -> None:
+    """Given these facts, this fact retires exactly these checkpoints."""
+    experiment = Experiment()
+    experiment.tell(*given)
+
+    assert experiment.then(when) == then
+
+
+@pytest.mark.parametrize(("given", "when", "then"), _TABLE.values(), ids=_TABLE.keys())
+def test_decisions_after_a_restart(given: list[Payload], when: Payload, then: list[str]) -> None:
+    """A collector that goes on from a snapshot decides the same."""
+    experiment = Experiment()
+    for fact in given:
+        experiment.tell(fact)
+        experiment.restart()
+
+    assert experiment.then(when) == then
+
+
+def test_reasons_name_the_rules() -> None:
+    """A person reads why a checkpoint went."""
+    experiment = Experiment()
+    experiment.tell(submitted(2, 1, 3), *[stored(f"c{steps}", steps) for steps in range(3)])
+    rules = "not among best 1 of trial, latest 3 of trial, best 2 of experiment"
+
+    live, damage = experiment.tell(stored("c3", 3), damaged("c3"))
+    experiment.tell(stored("c4", 4), ended())
+    [over] = experiment.tell(stored("c9", 0))
+
+    assert live.reason == f"{rules}, newest 2 of a live trial"
+    assert damage.reason == "damaged: model.pt is missing"
+    assert over.reason == rules
+
+
+def test_nothing_is_left_of_what_was_deleted() -> None:
+    """What is retired and deleted is forgotten; a pin or a deletion out of turn does no harm."""
+    experiment = Experiment()
+    experiment.tell(_NONE, validated(1, 0.1), stored("a", 1), ended(), pinned("a"))
+    assert experiment.state.retired == {"a": "k3f9x2ma.0"}
+
+    experiment.tell(deleted("a"), deleted("x"))
+
+    assert experiment.state.retired == {}
+    assert experiment.state.trial_of == {}
+    assert experiment.state.ranking == []
+    assert experiment.state.trials["k3f9x2ma.0"].checkpoints == {}
+
+
+def test_nothing_is_retired_without_a_policy() -> None:
+    """Events of an experiment whose submission is not known retire nothing."""
+    experiment = Experiment()
+
+    assert experiment.then(stored("a", 1), validated(1, 1.0), damaged("a"), ended()) == []
+
+
+def test_a_configuration_that_no_gateway_passes_is_refused() -> None:
+    """A policy that cannot be read raises, so that the host retires nothing by a guess."""
+    event = submitted()
+    event.config["checkpoint_storage"]["save_trial_best"] = "many"
+
+    with pytest.raises(msgspec.ValidationError, match="save_trial_best"):
+        Experiment().tell(event)
+
+
+def test_policy_defaults_are_those_of_determined() -> None:
+    """A configuration without `checkpoint_storage` keeps 0 / 1 / 1."""
+    experiment = Experiment()
+    event = submitted()
+    del event.config["checkpoint_storage"]
+    experiment.tell(event)
+    policy = experiment.state.policy
+
+    assert policy is not None
+    assert (policy.experiment_best, policy.trial_best, policy.trial_latest) == (0, 1, 1)
+
+
+def test_events_of_other_topics_change_nothing() -> None:
+    """Whatever else lies in the ledger passes through without effect."""
+    experiment = Experiment()
+    topics = {CheckpointGC.facts, CheckpointGC.decisions}
+    others = [event for event in EXAMPLES if event.TOPIC not in topics]
+
+    assert experiment.tell(*others) == []
+    assert experiment.state == experiment.collector.initial("k3f9x2ma")
+    assert len(EXAMPLES) == len(get_args(Payload))
+
+
+def test_the_collector_is_a_process() -> None:
+    """The host takes it."""
+    process: Process[State] = CheckpointGC()
+
+    assert (process.facts, process.decisions) == ("experiments", "retirements")

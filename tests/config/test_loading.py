@@ -1,0 +1,316 @@
+"""What an experiment file means."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from rung.config import ExperimentConfig, InvalidExperimentFile, load
+
+PLAIN = "entrypoint: python3 train.py\nsearcher: {name: single, metric: loss}\n"
+RANDOM = "entrypoint: python3 train.py\nsearcher: {name: random, metric: loss, max_trials: 2}\n"
+
+
+def given(text: str) -> ExperimentConfig:
+    """Load a file, with a seed."""
+    return load(text, today_seed=7)
+
+
+def refused(text: str) -> dict[str, str]:
+    """Return the problems of a file: path → message."""
+    with pytest.raises(InvalidExperimentFile) as caught:
+        given(text)
+    return {problem.path: problem.message for problem in caught.value.details}
+
+
+def test_a_file_that_says_only_what_it_must() -> None:
+    """Everything else has its default, and the configuration is complete."""
+    config = given(PLAIN).expanded()
+    assert config["workspace"] == config["project"] == "Uncategorized"
+    assert config["reproducibility"] == {"experiment_seed": 7, "deterministic": False}
+    assert config["resources"]["resource_pool"] == "default"
+    assert config["resources"]["priority"] == 42
+    assert config["max_restarts"] == 5
+    assert config["searcher"] == {
+        "name": "single",
+        "metric": "loss",
+        "smaller_is_better": True,
+        "time_metric": "batches",
+        "max_time": None,
+        "max_length": None,
+        "source_trial_id": None,
+        "source_checkpoint_uuid": None,
+    }
+    assert isinstance(config["name"], str)
+    json.dumps(config, allow_nan=False)
+
+
+def test_the_seed_of_the_file_comes_first() -> None:
+    """A seed that the file gives is kept; a drawn one is brought into range."""
+    assert given(PLAIN + "reproducibility: {experiment_seed: 0}").seed == 0
+    assert load(PLAIN, today_seed=2**40 + 3).seed == 3
+
+
+def test_null_means_not_given() -> None:
+    """A field that is null has its default, at any depth; a hyperparameter may be null."""
+    text = PLAIN + "max_restarts: null\nresources: {priority: null}\nslurm: ~\nname:\n"
+    assert given(text).expanded() == given(PLAIN).expanded()
+    config = given(PLAIN + "hyperparameters: {a: null, b: {type: const, val: null}}")
+    null = {"type": "const", "val": None}
+    assert config.expanded()["hyperparameters"] == {"a": null, "b": null}
+
+
+def test_hyperparameters_of_every_kind() -> None:
+    """Bare values are constants, maps without type are groups, empty groups stay."""
+    text = """
+hyperparameters:
+  bare: 1e-3
+  listed: [1, {type: int}]
+  nested: {deeper: {lr: {type: log, base: 10, minval: -4, maxval: -1, count: 3}}, none: {}}
+  width: {type: int, minval: 1e1, maxval: 20}
+  act: {type: categorical, vals: [relu, no, {a: 1}, null]}
+"""
+    assert given(RANDOM + text).expanded()["hyperparameters"] == {
+        "bare": {"type": "const", "val": 0.001},
+        "listed": {"type": "const", "val": [1, {"type": "int"}]},
+        "nested": {
+            "deeper": {
+                "lr": {"type": "log", "minval": -4.0, "maxval": -1.0, "base": 10.0, "count": 3}
+            },
+            "none": {},
+        },
+        "width": {"type": "int", "minval": 10, "maxval": 20, "count": None},
+        "act": {"type": "categorical", "vals": ["relu", "no", {"a": 1}, None]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("searcher", "unit", "time"),
+    [
+        ("{name: single, metric: m, max_length: {epochs: 5}}", "epochs", 5),
+        ("{name: single, metric: m, max_length: 100}", "batches", 100),
+        ("{name: random, metric: m, max_trials: 1}", "batches", None),
+        ("{name: grid, metric: m, max_length: {records: 9}, max_time: 9}", "records", 9),
+        (
+            (
+                "{name: async_halving, metric: m, num_rungs: 2, max_trials: 4,"
+                " max_length: {batches: 64}}"
+            ),
+            "batches",
+            64,
+        ),
+        (
+            "{name: adaptive_asha, metric: m, max_trials: 4, time_metric: tokens, max_time: 1e6}",
+            "tokens",
+            1_000_000,
+        ),
+        ("{name: hyperband, metric: m, time_metric: epochs, max_time: 81}", "epochs", 81),
+    ],
+)
+def test_how_long_a_trial_trains(searcher: str, unit: str, time: int | None) -> None:
+    """However it is said, time_metric and max_time say it in the end."""
+    config = given(f"entrypoint: t\nsearcher: {searcher}\n").expanded()["searcher"]
+    assert (config["time_metric"], config["max_time"]) == (unit, time)
+
+
+def test_asha_is_async_halving() -> None:
+    """The short name means the long one, and stops once unless told otherwise."""
+    text = (
+        "entrypoint: t\nsearcher: {name: asha, metric: m, num_rungs: 2, max_trials: 4,"
+        " max_time: 9, time_metric: epochs}\n"
+    )
+    config = given(text).expanded()["searcher"]
+    assert (config["name"], config["stop_once"], config["divisor"]) == ("async_halving", True, 4)
+
+
+@pytest.mark.parametrize(
+    ("told", "path"),
+    [
+        ("max_time: 5, max_length: {epochs: 6}", "searcher.max_time"),
+        ("time_metric: batches, max_length: {epochs: 6}", "searcher.time_metric"),
+        ("max_time: 5", "searcher.time_metric"),
+        ("time_metric: epochs", "searcher.max_time"),
+        ("max_length: {epochs: 0}", "searcher.max_length"),
+        ("max_length: {epochs: 1, batches: 1}", "searcher.max_length"),
+        ("max_length: {minutes: 1}", "searcher.max_length"),
+    ],
+)
+def test_a_length_that_contradicts_itself(told: str, path: str) -> None:
+    """Two lengths that differ, or half of one, are refused."""
+    searcher = f"{{name: adaptive_asha, metric: m, max_trials: 4, {told}}}"
+    assert path in refused(f"entrypoint: t\nsearcher: {searcher}\n")
+
+
+def test_every_problem_at_once() -> None:
+    """One refusal names all that is wrong, each with path, line and value."""
+    text = """
+name: 5
+max_restart: 2
+searcher: {name: grid, metirc: x, source_trial_id: a, source_checkpoint_uuid: b}
+hyperparameters:
+  a: {type: int, minval: 1, maxval: 0}
+  b: {type: double, minval: 0, maxval: 1}
+resources: {slots_per_trial: -1, priority: high}
+workspace: w
+data: !secret x
+"""
+    with pytest.raises(InvalidExperimentFile) as caught:
+        given(text)
+    assert [(problem.path, problem.line) for problem in caught.value.details] == [
+        ("name", 2),
+        ("max_restart", 3),
+        ("searcher.metric", 4),
+        ("searcher.metirc", 4),
+        ("searcher.source_checkpoint_uuid", 4),
+        ("hyperparameters.a", 6),
+        ("hyperparameters.a.count", 6),
+        ("hyperparameters.b.count", 7),
+        ("resources.slots_per_trial", 8),
+        ("resources.priority", 8),
+        ("data", 10),
+        ("entrypoint", None),
+        ("project", None),
+    ]
+    assert caught.value.details[0].value == "5"
+    assert dict(caught.value.problems)["max_restart"].endswith("did you mean `max_restarts`?")
+
+
+def test_words_of_older_yaml() -> None:
+    """`yes` and `off` are truths where a truth is wanted, and words elsewhere."""
+    text = PLAIN + "perform_initial_validation: yes\nname: off\nhyperparameters: {norm: no}\n"
+    config = given(text).expanded()
+    assert config["perform_initial_validation"] is True
+    assert config["name"] == "off"
+    assert config["hyperparameters"]["norm"]["val"] == "no"
+
+
+def test_variables_for_all_slots() -> None:
+    """One list of variables holds for every kind of slot; `gpu` is read as `cuda`."""
+    config = given(PLAIN + "environment: {environment_variables: [A=1, 'B=c=d', C]}").expanded()
+    assert config["environment"]["environment_variables"] == {
+        "cpu": ["A=1", "B=c=d", "C"],
+        "cuda": ["A=1", "B=c=d", "C"],
+        "rocm": ["A=1", "B=c=d", "C"],
+    }
+    config = given(PLAIN + "environment: {environment_variables: {gpu: [A=1]}}").expanded()
+    assert config["environment"]["environment_variables"]["cuda"] == ["A=1"]
+
+
+def test_aliases_and_merges() -> None:
+    """Anchors, aliases and merge keys work; what is written out wins over what is merged."""
+    text = RANDOM + (
+        "data: {common: &c {type: log, base: 10, minval: -3, maxval: 0}}\n"
+        "hyperparameters: {a: *c, b: {<<: *c, maxval: 2}}\n"
+    )
+    space = given(text).expanded()["hyperparameters"]
+    assert (space["a"]["maxval"], space["b"]["minval"], space["b"]["maxval"]) == (0, -3, 2)
+
+
+def test_what_has_no_effect_is_told() -> None:
+    """A foreign field is accepted with a warning that names it; a default is not worth one."""
+    text = PLAIN + (
+        "slurm: {sbatch_args: [--x]}\nbind_mounts: [{host_path: /a, container_path: b}]\n"
+        "environment: {pod_spec: {spec: {}}, image: x}\npbs: {}\ndebug: false\n"
+        "checkpoint_storage: {type: s3, bucket: b, secret_key: hush, save_trial_best: 2}\n"
+    )
+    warnings = given(text).warnings
+    assert sorted(warning.split(" ")[0] for warning in warnings) == [
+        "bind_mounts",
+        "checkpoint_storage.secret_key",
+        "checkpoint_storage.type",
+        "environment.image",
+        "environment.pod_spec",
+        "slurm",
+    ]
+    assert given(PLAIN).warnings == []
+
+
+def test_secrets_are_told_of_and_kept() -> None:
+    """The script gets them, so the ledger holds them; an empty section is worth no word."""
+    config = given(PLAIN + "data: {secrets: {token: hush}}\n")
+    [warning] = config.warnings
+    assert warning.startswith(
+        "data.secrets is hidden where the experiment is shown, but the ledger"
+    )
+    assert config.expanded()["data"] == {"secrets": {"token": "hush"}}
+    assert given(PLAIN + "data: {secrets: {}}\n").warnings == []
+
+
+def test_what_stands_for_a_secret_is_refused() -> None:
+    """Who hands a shown configuration in again is told, and no trial gets asterisks."""
+    text = PLAIN + "data: {secrets: {a: '********', b: [x, {c: '********'}]}, d: '********'}\n"
+    assert set(refused(text)) == {"data.secrets.a", "data.secrets.b[1].c"}
+
+
+def test_what_has_an_effect_is_not_told() -> None:
+    """Accumulation is the trainer's; of the switches beside it each is named by itself."""
+    text = (
+        PLAIN + "optimizations: {aggregation_frequency: 2, average_aggregated_gradients: false}\n"
+    )
+    assert given(text).warnings == []
+    text = PLAIN + "optimizations: {aggregation_frequency: 2, mixed_precision: O1}\n"
+    [warning] = given(text).warnings
+    assert warning.startswith("optimizations.mixed_precision has no effect here")
+    assert "context.use_amp()" in warning
+
+
+def test_values_in_place_of_exponents_are_told() -> None:
+    """A `log` whose ends look like values gets a warning with the exponents."""
+    text = RANDOM + "hyperparameters: {lr: {type: log, base: 10, minval: 0.0001, maxval: 0.1}}\n"
+    [warning] = given(text).warnings
+    assert "-4 and -1" in warning
+
+
+def test_a_grid_counts_its_points() -> None:
+    """An int's count is clamped to its integers, so this grid has 100,000 trials and no more."""
+    head = "entrypoint: t\nsearcher: {name: grid, metric: m}\nhyperparameters:\n"
+    space = (
+        "  a: {type: int, minval: 1, maxval: 10, count: 1000000}\n"
+        "  b: {c: {type: double, minval: 0, maxval: 1, count: 1000}}\n"
+        "  d: {type: categorical, vals: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]}\n"
+    )
+    given(head + space)
+    problems = refused(head + space + "  e: {type: categorical, vals: [1, 2]}\n")
+    assert "200,000" in problems["hyperparameters"] or "200000" in problems["hyperparameters"]
+
+
+@pytest.mark.parametrize(
+    "searcher",
+    [
+        "name: random, max_trials: 10000, max_concurrent_trials: 0",
+        "name: random, max_trials: 10000, max_concurrent_trials: 50000",
+        "name: random, max_trials: 1000000, max_concurrent_trials: 10000",
+        "name: adaptive_asha, max_trials: 10000, max_concurrent_trials: 0, max_rungs: 100",
+    ],
+)
+def test_ten_thousand_trials_may_train_at_once(searcher: str) -> None:
+    """What counts is how many are asked for at once, not how many there are or might be."""
+    given(f"entrypoint: t\nsearcher: {{metric: m, max_length: {{epochs: 9}}, {searcher}}}\n")
+
+
+def test_the_expanded_file_expands_to_itself() -> None:
+    """Reading an expanded configuration gives the same one, without warnings of its own."""
+    text = RANDOM + (
+        "labels: [a, b, a]\nhyperparameters: {x: {y: {type: int, minval: 0, maxval: 3}}, z: {}}\n"
+        "environment: {environment_variables: [A=1], proxy_ports: [{proxy_port: 80}]}\n"
+        "checkpoint_storage: {save_trial_latest: 3}\nlog_policies: [{name: a, action: {type:"
+        " cancel_retries}}]\n"
+    )
+    once = given(text).expanded()
+    again = load(json.dumps(once), today_seed=99)
+    assert again.expanded() == once
+    assert once["labels"] == ["a", "b"]
+
+
+def test_an_expanded_file_is_an_independent_copy() -> None:
+    """Changing what `expanded` returned changes neither the settings nor the next copy."""
+    config = given(PLAIN + "data: {a: [1]}")
+    config.expanded()["data"]["a"].append(2)
+    assert config.expanded()["data"] == {"a": [1]}
+
+
+def test_packing_code_does_not_build_the_models() -> None:
+    """`rung submit` packs without pydantic, which takes a third of a second to get ready."""
+    program = "import sys, rung.config.code_folder; sys.exit('pydantic' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

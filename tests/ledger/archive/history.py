@@ -1,0 +1,71 @@
+"""Ledgers to archive: a simulated search, and streams of any length."""
+
+import io
+from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
+
+from ledger.events import TIME
+from rung.events import encode, fact, topic
+from rung.events.metric import MetricRow, MetricsReported
+from rung.ledger import Draft, Ledger, MemoryLedger, Record
+from rung.ledger.archive.index import TOPICS
+from rung.ledger.export.export import export
+from rung.sim import scenario
+from rung.sim.scenario import EXPERIMENT
+from rung.sim.workload import calm
+from rung.sim.world import World
+
+
+async def simulated() -> MemoryLedger:
+    """Return the ledger of a search that the real deciders made in a simulated world."""
+    worlds: list[World] = []
+
+    class Remembered(World):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            worlds.append(self)
+
+    with patch.object(scenario, "World", Remembered):
+        scenario.run(calm("asha"), 1)
+    ledger = MemoryLedger(partitions=1)
+    for name, records in worlds[0].topics.items():
+        await ledger.append([Draft(name, record.key, record.value) for record in records])
+    await ledger.append([Draft(topic.METRICS, f"{EXPERIMENT}.0", _report(at)) for at in range(99)])
+    return ledger
+
+
+def _report(step: int) -> bytes:
+    """Return an event as agents write it."""
+    row = MetricRow(kind="training", step=step, time_ms=step, values={"loss": 1 / (step + 1)})
+    trial = f"{EXPERIMENT}.0"
+    data = MetricsReported(experiment_id=EXPERIMENT, trial_id=trial, run=1, rows=[row])
+    return encode(fact(data, source="/rung/agent/a", origin="a", sequence=step, time=TIME))
+
+
+async def contents(ledger: Ledger) -> dict[tuple[str, int], list[Record]]:
+    """Return all records that an archive holds, by partition."""
+    found: dict[tuple[str, int], list[Record]] = {}
+    for name in TOPICS:
+        for partition in range(ledger.partitions(name)):
+            records: list[Record] = []
+            position = await ledger.start(name, partition)
+            while batch := await ledger.read(name, partition, position, 7):
+                records += batch
+                position = batch[-1].position + 1
+            found[name, partition] = records
+    return found
+
+
+async def exported(ledger: Ledger) -> bytes:
+    """Return an export."""
+    out = io.BytesIO()
+    await export(ledger, out)
+    return out.getvalue()
+
+
+def lines_of_metrics(count: int, *, partition: int = 0) -> Iterator[Record]:
+    """Yield records as they lie on `metrics`, without events in them."""
+    for position in range(count):
+        value = b'{"step": %d, "padding": "%s"}' % (position, b"x" * 300)
+        yield Record(topic.METRICS, partition, position, "k", value)

@@ -1,0 +1,71 @@
+"""What Faust is told of a cluster; the rest of it is tested on brokers, in tests/cluster."""
+
+import faust
+import pytest
+
+from rung.events import LedgerError
+from rung.ledger.kafka import KafkaSettings
+from rung.runtime.faust_assignment import _credentials, open_share
+
+URL = "kafka://one:9092,[::1]:9093/lab"
+
+
+async def test_the_application_shares_and_nothing_else() -> None:
+    """It joins a group named for the ledger and the service, and makes nothing of its own."""
+    share = open_share(URL, service="searcher", topics=["experiments"])
+    app = share._new_app()
+    conf = app.conf
+    assert conf.id == "lab.replicas.searcher"
+    assert [str(url) for url in conf.broker_consumer] == ["kafka://one:9092", "kafka://[::1]:9093"]
+    assert (conf.topic_allow_declare, conf.topic_disable_leader, conf.web_enabled) == (
+        False,
+        True,
+        False,
+    )
+    assert conf.broker_credentials is None
+    assert [name for topic in app.topics for name in topic.topics] == ["lab.experiments"]
+    assert share.held == {}
+    assert not share.ready
+
+
+async def test_two_replicas_are_told_apart() -> None:
+    """Their assignor knows members by their URLs, on one host too."""
+    share = open_share(URL, service="searcher", topics=["experiments"])
+    assert share._new_app().conf.canonical_url != share._new_app().conf.canonical_url
+
+
+async def test_what_is_not_shared_out_cannot_be_held() -> None:
+    """A topic that no replica subscribed to would never be given to any."""
+    share = open_share(URL, service="searcher", topics=["experiments"])
+    with pytest.raises(AssertionError, match="pools is not shared out"):
+        await share.hold("pools", lambda _: share.hold("pools", None))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "mechanism"), [("SASL_PLAINTEXT", "PLAIN"), ("SASL_SSL", "SCRAM-SHA-512")]
+)
+def test_a_login_is_passed_on(protocol: str, mechanism: str) -> None:
+    """User, mechanism and encryption are those of the ledger."""
+    kafka = KafkaSettings(
+        security_protocol=protocol,
+        sasl_mechanism=mechanism,
+        sasl_username="u",
+        sasl_password="p",  # noqa: S106 - of nobody
+    )
+    found = _credentials(kafka)
+    assert isinstance(found, faust.SASLCredentials)
+    assert (found.username, found.password, found.mechanism.value) == ("u", "p", mechanism)
+    assert found.protocol.value == protocol
+
+
+def test_encryption_alone_is_passed_on() -> None:
+    """TLS without a user, as with certificates on both sides."""
+    found = _credentials(KafkaSettings(security_protocol="SSL"))
+    assert isinstance(found, faust.SSLCredentials)
+    assert _credentials(KafkaSettings()) is None
+
+
+def test_an_url_that_is_none_is_refused() -> None:
+    """As the ledger refuses it."""
+    with pytest.raises(LedgerError, match="do not belong into the URL"):
+        open_share("kafka://u@h", service="searcher", topics=[])

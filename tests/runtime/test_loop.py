@@ -1,0 +1,261 @@
+"""The host on a real ledger: recovery, fencing, dead letters, forwarding, audit."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+from rung.events import Event, LedgerUnavailable, Payload, decode, encode
+from rung.events.experiment import ExperimentEnded, ExperimentPaused
+from rung.events.metric import MessageRejected
+from rung.events.trial import TrialEnded
+from rung.ledger import Draft, Record
+from rung.ledger.memory import MemoryLedger
+from rung.runtime import audit, forward, host
+from runtime.tally import Tally, kill, pause, resume
+
+
+async def _append(ledger: MemoryLedger, *events: Event) -> None:
+    await ledger.append([Draft(e.topic, e.key, encode(e)) for e in events])
+
+
+async def _events(ledger: MemoryLedger, topic: str) -> list[Event]:
+    records: list[Record] = []
+    for partition in range(ledger.partitions(topic)):
+        records += await ledger.read(topic, partition, 0, 10_000)
+    return [decode(record.value) for record in records]
+
+
+async def _until(
+    ledger: MemoryLedger, topic: str, count: int, *, repeated: bool = False
+) -> list[Event]:
+    """Wait until a topic holds so many events, each counted once unless `repeated`."""
+
+    async def read() -> list[Event]:
+        async for _ in _any_change(ledger, topic):
+            events = await _events(ledger, topic)
+            ids = [event.id for event in events]
+            if len(ids if repeated else set(ids)) >= count:
+                return events
+        raise AssertionError
+
+    return await asyncio.wait_for(read(), 10)
+
+
+async def _any_change(ledger: MemoryLedger, topic: str) -> AsyncIterator[None]:
+    changed = asyncio.Event()
+    changed.set()
+
+    async def watch(partition: int) -> None:
+        async for _ in ledger.follow(topic, partition, 0):
+            changed.set()
+
+    async with _running(*(watch(p) for p in range(ledger.partitions(topic)))):
+        while True:
+            await changed.wait()
+            changed.clear()
+            yield
+
+
+@contextlib.asynccontextmanager
+async def _running(*work: Awaitable[None]) -> AsyncIterator[None]:
+    tasks = [asyncio.ensure_future(item) for item in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_facts_are_decided_as_they_arrive() -> None:
+    """What was there before the start and what comes after it are decided alike."""
+    ledger = MemoryLedger(partitions=2)
+    await _append(ledger, pause(1, "a"))
+    async with _running(host(ledger, Tally())):
+        await _until(ledger, "searches", 2)
+        await _append(ledger, pause(1, "b"), resume(2, "b"))
+        decided = await _until(ledger, "searches", 4)
+
+    assert sorted((e.key, e.type) for e in decided) == [
+        ("a", ExperimentEnded.TYPE),
+        ("a", ExperimentPaused.TYPE),
+        ("b", ExperimentEnded.TYPE),
+        ("b", ExperimentPaused.TYPE),
+    ]
+
+
+async def test_starting_again_decides_nothing_twice() -> None:
+    """A second start, with snapshots and without, appends only what is new."""
+    ledger = MemoryLedger(partitions=1)
+    for count in range(1, 6):
+        await _append(ledger, pause(count))
+        async with _running(host(ledger, Tally(), snapshot_every=2)):
+            await _until(ledger, "searches", 2 * count)
+    decided = await _events(ledger, "searches")
+
+    assert [(e.causeposition, e.causeindex) for e in decided] == [
+        (position, index) for position in range(5) for index in range(2)
+    ]
+    assert await ledger.snapshot("process/searcher", 0) is not None
+
+
+async def test_a_store_that_takes_no_snapshots_stops_nothing() -> None:
+    """Whether it refuses or never answers, decisions go on; when it is back, snapshots do."""
+
+    class Refusing(MemoryLedger):
+        mood = "refuses"
+
+        async def save_snapshot(self, name: str, partition: int, value: bytes) -> None:
+            if self.mood == "refuses":
+                raise LedgerUnavailable("the object store is away")
+            if self.mood == "hangs":
+                await asyncio.Event().wait()
+            await super().save_snapshot(name, partition, value)
+            saved.set()
+
+    saved = asyncio.Event()
+    ledger = Refusing(partitions=1)
+    async with _running(host(ledger, Tally(), snapshot_every=1)):
+        for number, ledger.mood in enumerate(("refuses", "refuses", "hangs", "hangs"), start=1):
+            await _append(ledger, pause(number))
+            await asyncio.wait_for(_until(ledger, "searches", 2 * number), 5)
+    assert await ledger.snapshot("process/searcher", 0) is None
+    ledger.mood = "takes"
+    async with _running(host(ledger, Tally(), snapshot_every=1)):
+        await _append(ledger, pause(5))
+        await _until(ledger, "searches", 10)
+        await asyncio.wait_for(saved.wait(), 5)
+
+
+async def test_two_hosts_on_one_partition_have_the_effect_of_one() -> None:
+    """A second writer is noticed, both go on, and readers see each decision once."""
+    ledger = MemoryLedger(partitions=1)
+    async with _running(host(ledger, Tally()), host(ledger, Tally())):
+        for number in range(1, 11):
+            await _append(ledger, pause(number))
+            await _until(ledger, "searches", 2 * number)
+    verdict = await audit(ledger, Tally())
+
+    assert verdict.same
+    assert (verdict.facts, verdict.decisions, verdict.pending) == (10, 20, 0)
+
+
+async def test_what_cannot_be_folded_goes_to_the_dead_letters() -> None:
+    """A poisoned key and a message that is no event are reported; others are decided."""
+    ledger = MemoryLedger(partitions=1)
+    await ledger.append([Draft("experiments", "x", b"{")])
+    await _append(ledger, kill(1, "a"), pause(2, "a"), pause(1, "b"))
+    async with _running(host(ledger, Tally())):
+        letters = await _until(ledger, "deadletter", 2)
+        decided = await _until(ledger, "searches", 2)
+
+    assert {e.key for e in decided} == {"b"}
+    reasons = [e.data.reason for e in letters if isinstance(e.data, MessageRejected)]
+    assert min(reasons) == "ValueError: cannot fold a kill"
+    assert max(reasons).startswith("not an event")
+
+
+async def test_the_audit_finds_an_altered_decision() -> None:
+    """A decision whose data was altered is named, with what is decided today."""
+    ledger = MemoryLedger(partitions=1)
+    await _append(ledger, pause(1), pause(2))
+    async with _running(host(ledger, Tally())):
+        decided = await _until(ledger, "searches", 4)
+    forged = MemoryLedger(partitions=1)
+    await _append(forged, pause(1), pause(2))
+    for event in decided:
+        value = encode(event)
+        if event is decided[3]:
+            value = value.replace(b'"reason":"2"', b'"reason":"3"')
+        await forged.append([Draft(event.topic, event.key, value)])
+
+    assert (await audit(ledger, Tally())).same
+    verdict = await audit(forged, Tally())
+    assert [(d.key, d.position, d.index) for d in verdict.differences] == [("a", 1, 1)]
+    difference = verdict.differences[0]
+    assert difference.recorded is not None
+    assert difference.decided is not None
+    assert (difference.recorded["data"]["reason"], difference.decided["data"]["reason"]) == (
+        "3",
+        "2",
+    )
+
+
+async def test_the_audit_counts_what_is_not_yet_decided() -> None:
+    """Facts that no process has folded yet are no difference."""
+    ledger = MemoryLedger(partitions=1)
+    await _append(ledger, pause(1))
+    async with _running(host(ledger, Tally())):
+        await _until(ledger, "searches", 2)
+    await _append(ledger, pause(2))
+    verdict = await audit(ledger, Tally())
+
+    assert (verdict.same, verdict.decisions, verdict.pending) == (True, 2, 2)
+
+
+async def test_the_audit_of_one_key_passes_over_the_others() -> None:
+    """An experiment is audited by itself, whatever lies beside it."""
+    ledger = MemoryLedger(partitions=1)
+    await _append(ledger, pause(1, "a"), pause(1, "b"), kill(2, "b"))
+    async with _running(host(ledger, Tally())):
+        await _until(ledger, "searches", 4)
+
+    assert (await audit(ledger, Tally(), key="a")).decisions == 2
+    assert (await audit(ledger, Tally(), key="a")).same
+    assert not (await audit(ledger, Tally(), key="b")).same
+
+
+def _to_trial_ended(seen: list[str]) -> Callable[[Event], Awaitable[Sequence[Payload]]]:
+    async def translate(event: Event) -> list[Payload]:
+        seen.append(event.id)
+        if not isinstance(event.data, ExperimentPaused):
+            return []
+        return [TrialEnded(experiment_id=event.key, trial_id=f"{event.key}.0")]
+
+    return translate
+
+
+async def _forwarded(ledger: MemoryLedger, seen: list[str], count: int) -> list[Event]:
+    work = forward(
+        ledger,
+        name="t",
+        topic="searches",
+        source="/rung/checkpoint-gc",
+        translate=_to_trial_ended(seen),
+    )
+    async with _running(work):
+        return [
+            event
+            for event in await _until(ledger, "experiments", count, repeated=True)
+            if isinstance(event.data, TrialEnded)
+        ]
+
+
+async def test_forwarding_goes_on_where_it_was() -> None:
+    """What was forwarded before a restart is not forwarded again, and carries its origin."""
+    ledger = MemoryLedger(partitions=1)
+    await _append(ledger, pause(1))
+    async with _running(host(ledger, Tally())):
+        await _until(ledger, "searches", 2)
+        seen: list[str] = []
+        first = await _forwarded(ledger, seen, 2)
+        await _append(ledger, pause(2))
+        await _until(ledger, "searches", 4)
+        second = await _forwarded(ledger, seen, 4)
+
+    assert [event.origin for event in first] == [f"{ledger.id}/searches/0/a"]
+    assert [event.sequence for event in second] == [0, 2 << 20]
+    assert len(second) == 2
+
+
+async def test_a_fact_forwarded_twice_has_one_id() -> None:
+    """A forwarder that lost its position repeats itself under the same origin and number."""
+    ledger = MemoryLedger(partitions=1)
+    await _append(ledger, pause(1))
+    async with _running(host(ledger, Tally())):
+        await _until(ledger, "searches", 2)
+    first = await _forwarded(ledger, [], 2)
+    await ledger.commit("t", "searches", 0, 0)
+    twice = await _forwarded(ledger, [], 3)
+
+    assert [event.id for event in twice] == [first[0].id] * 2

@@ -1,0 +1,69 @@
+"""Preparing a bucket: made, with a lifecycle, tried; and others' rules left alone."""
+
+import secrets
+
+import pytest
+from minio.commonconfig import ENABLED, Filter
+from minio.lifecycleconfig import Expiration, LifecycleConfig, Rule
+
+from rung.storage import ObjectError, inspect, prepare
+from rung.storage.s3.settings import from_environment
+from rung.storage.s3.store import S3Store
+from servers.minio import Minio
+from servers.s3 import S3Server
+from storage.s3.bucket import open_at
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def fresh(server: S3Server) -> S3Store:
+    """Give a store whose bucket does not exist."""
+    return S3Store(f"s3://fresh-{secrets.token_hex(4)}/rung", from_environment(server.environment))
+
+
+def test_a_bucket_is_made_and_given_a_lifecycle(fresh: S3Store, kind: type[S3Server]) -> None:
+    """What was done is told, once; then nothing differs. MinIO needs no rule, and takes none."""
+    done = prepare(fresh)
+    if kind is Minio:
+        assert [line.split()[0] for line in done] == ["made"]
+        assert (inspect(fresh), prepare(fresh)) == ([], [])
+        return
+    assert [line.split()[0] for line in done] == ["made", "set"]
+    assert "uploads abandoned for 3 days are dropped" in done[1]
+    assert inspect(fresh) == []
+    assert prepare(fresh) == []
+    config = fresh.wire.client.get_bucket_lifecycle(fresh.wire.bucket)
+    assert config is not None
+    (rule,) = config.rules
+    assert rule.rule_filter is not None
+    assert rule.rule_filter.prefix == "rung/"
+    assert rule.abort_incomplete_multipart_upload is not None
+    assert rule.abort_incomplete_multipart_upload.days_after_initiation == 3
+
+
+def test_rules_of_others_stay(fresh: S3Store, kind: type[S3Server]) -> None:
+    """A bucket may be shared, and its owner has rules; ours is told as missing until it is set."""
+    wire = fresh.wire
+    wire.client.make_bucket(wire.bucket)
+    theirs = Rule(ENABLED, Filter(prefix="logs/"), "theirs", expiration=Expiration(days=9))
+    wire.client.set_bucket_lifecycle(wire.bucket, LifecycleConfig([theirs]))
+    own = [] if kind is Minio else ["rung-abandoned-uploads-rung"]
+    assert [line[:17] for line in inspect(fresh)] == ["no lifecycle rule" for _ in own]
+    assert len(prepare(fresh)) == len(own)
+    config = wire.client.get_bucket_lifecycle(wire.bucket)
+    assert config is not None
+    assert {rule.rule_id for rule in config.rules} == {"theirs", *own}
+    assert [rule.expiration for rule in config.rules if rule.rule_id == "theirs"]
+
+
+def test_a_bucket_is_not_made_unasked(fresh: S3Store) -> None:
+    """Who names a bucket that must be there hears that it is not."""
+    with pytest.raises(ObjectError, match="no such bucket"):
+        prepare(fresh, make_bucket=False)
+
+
+def test_keys_that_may_not_are_refused(server: S3Server) -> None:
+    """Preparing tries what Rung will do, so that it fails here and not in the night."""
+    with pytest.raises(ObjectError, match="AWS_SECRET_ACCESS_KEY"):
+        prepare(open_at(server, AWS_SECRET_ACCESS_KEY="wrong"))  # noqa: S106 - no secret
