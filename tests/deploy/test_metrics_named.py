@@ -55,7 +55,7 @@ def test_a_metric_that_is_named_exists(page: Path) -> None:
 )
 def test_what_is_declared_is_measured(name: str) -> None:
     """An instrument that nobody plays would be silent for ever."""
-    assert f"measure.{name}" in _CODE
+    assert f"catalog.{name}" in _CODE
 
 
 def test_operating_lists_every_metric() -> None:
