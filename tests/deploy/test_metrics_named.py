@@ -36,7 +36,7 @@ _each_page = pytest.mark.parametrize("page", _PAGES, ids=lambda it: str(it.relat
 _each_runbook = pytest.mark.parametrize("page", _RUNBOOKS, ids=lambda it: it.stem)
 _CODE: Final = "\n".join(
     path.read_text()
-    for root in ("ledger", "services", "worker", "cli")
+    for root in ("foundation", "services", "worker", "cli")
     for path in (ROOT / root).rglob("*.py")
     if path.name != "catalog.py"
 )
