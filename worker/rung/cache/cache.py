@@ -20,7 +20,6 @@ from rung.cache.origin import Origin
 from rung.cache.shelf import Shelf
 from rung.cache.tree import Tree
 from rung.cache.trouble import DataError, NoRoom
-from rung.runtime.health.disk import reserve_of
 
 _GIB: Final = 1024**3
 
@@ -129,6 +128,9 @@ class Cache:
         return self._shelf.size()
 
     def _make_room(self, wanted: Mapping[str, int], listings: Sequence[Listing]) -> None:
+        # A script that brings no data need not import what the loops of services need.
+        from rung.runtime.health.disk import reserve_of  # noqa: PLC0415
+
         disk = shutil.disk_usage(self.folder)
         reserve = reserve_of(disk.total)  # with less free than that, its agents are suspended
         limit = min(self.limit_bytes, disk.total - reserve)
