@@ -1,18 +1,23 @@
 """The cache: filled once, verified, shared, evicted least recently used, never what is used."""
 
 import errno
+import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cache.origins import CountingOrigin, GatedOrigin, written
 from rung.cache import Cache, DataChanged, DataError, Held, NoRoom, Origin
+from rung.cache.origin import digests_of
+from rung.cache.shelf import Shelf
 from rung.cache.tree import STAMP_S, Tree
 from rung.runtime.health.disk import Disk
 from small_disk import small_disk
@@ -378,6 +383,124 @@ def test_users_and_evictors_at_once(tmp_path: Path) -> None:
         finally:
             stop.set()
     assert Cache(folder, 100).size() <= 100
+
+
+def test_a_file_that_is_taken_in_while_the_cache_is_counted(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts once, wherever the count comes by first: else more is let in than fits."""
+    origin = written(tmp_path / "s", a="x" * 60)
+    held = cache.reserve([origin.list()])
+    reached, gate = threading.Event(), threading.Event()
+    keep, scandir = Shelf.keep, os.scandir
+
+    def keep_later(*found: Any) -> None:
+        reached.set()
+        assert gate.wait(30)
+        keep(*found)
+
+    monkeypatch.setattr(Shelf, "keep", keep_later)
+    counted: list[str] = []
+    with ThreadPoolExecutor(1) as threads:
+        filling = threads.submit(cache.fill(held, 0, origin).run)
+        assert reached.wait(30)
+
+        def scan(path: Path) -> Any:
+            if counted:  # one place was looked through: now the file moves
+                gate.set()
+                filling.result(30)
+            counted.append(path.name)
+            return scandir(path)
+
+        monkeypatch.setattr(os, "scandir", scan)
+        assert Cache(cache.folder, 100).size() == 60
+        assert filling.result(30) == 1
+
+
+def test_a_leftover_is_deleted_only_while_nobody_can_go_on_with_it(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A filler that comes upon it at that moment waits, and then begins anew."""
+    listing = written(tmp_path / "gone", a="x" * 60).list()
+    cache.open()
+    leftover = cache.folder / "filling" / listing.file_key(listing.entries[0])
+    leftover.write_bytes(b"x" * 48)
+    locked: list[bool] = []
+    unlink = Path.unlink
+
+    def watched(path: Path, missing_ok: bool = False) -> None:  # noqa: FBT001, FBT002 - as it is
+        if path == leftover:
+            with path.open("rb") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    locked.append(True)
+                else:
+                    locked.append(False)
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", watched)
+    cache.reserve([written(tmp_path / "wanted", a="w" * 60).list()]).close()
+    assert locked == [True]
+    assert not leftover.exists()
+
+
+def test_what_a_stopped_filler_left_is_its_next_users(cache: Cache, tmp_path: Path) -> None:
+    """Half a file that somebody reserved is not thrown away for another, who has no more room."""
+    listing = written(tmp_path / "s", a="x" * 60).list()
+    held = cache.reserve([listing])
+    leftover = cache.folder / "filling" / listing.file_key(listing.entries[0])
+    leftover.write_bytes(b"x" * 48)
+    with pytest.raises(NoRoom, match="all but 40 bytes"):
+        cache.reserve([written(tmp_path / "t", b="y" * 52).list()])
+    assert leftover.exists()
+    held.close()
+
+
+def test_a_content_that_two_look_for_and_one_brings(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who saw it missing a moment ago does not delete what another brought meanwhile."""
+    origin = written(tmp_path / "s", a="one")
+    listing = origin.list()
+    filled(cache, origin)[0].close()
+    (blob,) = blobs(cache)
+    blob.unlink()
+    shelf, key = Shelf(cache.folder), listing.file_key(listing.entries[0])
+    real = Path.exists
+
+    def brought_meanwhile(path: Path) -> bool:
+        if "suspects" in path.parts:
+            monkeypatch.undo()
+            with shelf.partial(key, 3) as partial:
+                origin.bring(listing, listing.entries[0], partial)
+                digest, _ = digests_of(partial.path, md5=False)
+                shelf.keep(partial, key, digest, tmp_path / "target")
+        return real(path)
+
+    monkeypatch.setattr(Path, "exists", brought_meanwhile)
+    assert shelf.find(key, 3) == blob
+    assert cache.size() == 3
+
+
+def test_a_content_that_is_given_away_while_the_cache_is_swept(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What had no user when it was looked at, and has one now, is not deleted."""
+    filled(cache, written(tmp_path / "s", a="one"))[0].close()
+    (blob,) = blobs(cache)
+    (tree,) = (cache.folder / "trees").iterdir()
+    shutil.rmtree(tree)
+    shelf, flock = Shelf(cache.folder), fcntl.flock
+
+    def given_away(lock: int, kind: int) -> None:
+        monkeypatch.undo()
+        assert shelf.link(blob, tmp_path / "target")
+        flock(lock, kind)
+
+    monkeypatch.setattr(fcntl, "flock", given_away)
+    assert shelf.sweep(set()) == 0
+    assert blob.samefile(tmp_path / "target")
 
 
 def test_who_starts_beside_a_filler_does_not_disturb_it(

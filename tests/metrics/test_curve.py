@@ -42,21 +42,25 @@ def _finite(points: list[Point]) -> list[float]:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-@given(curve=_curves, points=st.integers(5, 60))
+@given(drawn=st.lists(st.tuples(_curves, st.integers(5, 60)), min_size=4, max_size=4))
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 async def test_a_thinned_curve_keeps_its_extremes(
-    shared: SeriesStore, curve: dict[int, float], points: int
+    shared: SeriesStore, drawn: list[tuple[dict[int, float], int]]
 ) -> None:
     """At most so many points, all of them real, by step; first, last, extremes, NaN are there."""
-    trial = next(_trials)
-    full = [(step, curve[step], 7) for step in sorted(curve)]
-    rows = [row(step, loss=value, time_ms=7) for step, value in curve.items()]
-    shared.absorb([record(metrics(rows, trial=trial), trial)])
+    trials = [next(_trials) for _ in drawn]
+    for trial, (curve, _) in zip(trials, drawn, strict=True):  # stored together, by one insert
+        rows = [row(step, loss=value, time_ms=7) for step, value in curve.items()]
+        shared.absorb([record(metrics(rows, trial=trial), trial)])
+    for trial, (curve, points) in zip(trials, drawn, strict=True):
+        full = [(step, curve[step], 7) for step in sorted(curve)]
+        thinned = await shared.curve(f"{EXPERIMENT}.{trial}", "training", "loss", points)
+        _check(thinned, full, points)
 
-    thinned = await shared.curve(f"{EXPERIMENT}.{trial}", "training", "loss", points)
 
+def _check(thinned: list[Point], full: list[Point], points: int) -> None:
     assert len(thinned) <= points
     assert [step for step, _, _ in thinned] == sorted({step for step, _, _ in thinned})
     assert {repr(point) for point in thinned} <= {repr(point) for point in full}

@@ -113,7 +113,7 @@ Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 async def _connect(server: Server, data: bytes = b"", address: str = "127.0.0.1") -> Pair:
     reader, writer = await asyncio.open_connection(
-        "127.0.0.1", server.port, local_addr=(address, 0)
+        "127.0.0.1", server.port, local_addr=(address, 0), limit=1 << 20
     )
     writer.write(data)
     await writer.drain()
@@ -216,6 +216,37 @@ async def test_a_slow_reader_gets_everything(server: Server) -> None:
         found += len(data)
         await asyncio.sleep(0.02)
     writer.close()
+
+
+async def test_a_server_that_stood_still_cuts_nobody(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that could not be read from or written to meanwhile has its time afterwards."""
+    head = b"POST /take HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n"
+    body = await _connect(server, head + b"ab")
+    answer = await _connect(server, b"GET /give HTTP/1.1\r\nHost: x\r\n\r\n")
+    await answer[0].readuntil(b"\r\n\r\n")
+    half = await _connect(server, HALF)
+    silent = await _connect(server)
+    await _until(lambda: server.received == 2 and len(server.connections) == 4)
+    loop = asyncio.get_running_loop()
+    time = loop.time
+    monkeypatch.setattr(loop, "time", lambda: time() + 3600)  # as after SIGSTOP and SIGCONT
+    swept = server.connections._sweeping
+    await _until(lambda: server.connections._sweeping is not swept)
+    assert len(server.connections) == 4
+
+    async with asyncio.timeout(10):
+        body[1].write(b"cd")
+        half[1].write(b"rer x\r\n\r\n")
+        silent[1].write(QUICK)
+        assert b"200 OK" in await body[0].readuntil(b"4")
+        assert b"200 OK" in await half[0].readuntil(b"ok")
+        assert b"200 OK" in await silent[0].readuntil(b"ok")
+        await answer[0].readexactly(8 << 20)  # more than was on its way
+    for _, writer in (body, half, silent):
+        writer.close()
+    answer[1].transport.abort()
 
 
 async def test_a_quiet_stream_goes_on(server: Server) -> None:

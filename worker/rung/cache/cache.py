@@ -9,7 +9,7 @@ import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +20,6 @@ from rung.cache.origin import Origin
 from rung.cache.shelf import Shelf
 from rung.cache.tree import Tree
 from rung.cache.trouble import DataError, NoRoom
-from rung.runtime.health.disk import reserve_of
 
 _GIB: Final = 1024**3
 
@@ -114,9 +113,8 @@ class Cache:
                 if not tree.complete
                 for entry in listing.entries
             }
-            missing = sum(self._shelf.lacks(key, size) for key, size in wanted.items())
-            if missing:
-                self._make_room(missing, set(wanted), listings)
+            if not all(self._shelf.has(key, size) for key, size in wanted.items()):
+                self._make_room(wanted, listings)
             for tree, listing in zip(trees, listings, strict=True):
                 tree.prepare(listing)
             return Held(listings, trees)
@@ -129,7 +127,10 @@ class Cache:
         """Return how many bytes it holds."""
         return self._shelf.size()
 
-    def _make_room(self, missing: int, keys: set[str], listings: Sequence[Listing]) -> None:
+    def _make_room(self, wanted: Mapping[str, int], listings: Sequence[Listing]) -> None:
+        # A script that brings no data need not import what the loops of services need.
+        from rung.runtime.health.disk import reserve_of  # noqa: PLC0415
+
         disk = shutil.disk_usage(self.folder)
         reserve = reserve_of(disk.total)  # with less free than that, its agents are suspended
         limit = min(self.limit_bytes, disk.total - reserve)
@@ -140,13 +141,20 @@ class Cache:
                 " --cache-bytes of the agent, or name fewer data"
             )
         own = {listing.key for listing in listings}
-        promised = sum(self._promised(tree) for tree in self._all() if tree.folder.name not in own)
-        allowed, spare = limit - self._shelf.size(), disk.free - reserve
-        room = min(allowed, spare) - promised
+        others = [tree for tree in self._all() if tree.folder.name not in own]
+        promised = {key: size for tree in others for key, size in self._promised(tree)}
+        keys = wanted.keys() | promised.keys()
+        held, missing, coming = self._shelf.count(
+            self._lacking(wanted),
+            self._lacking({key: size for key, size in promised.items() if key not in wanted}),
+        )
+        if not missing:
+            return
+        allowed, spare = limit - held, shutil.disk_usage(self.folder).free - reserve
+        room = min(allowed, spare) - coming
         if room < missing:
             room += self._shelf.sweep(keys)
-        idle = [tree for tree in self._all() if tree.folder.name not in own]
-        for tree in sorted(idle, key=lambda tree: (tree.used_ns, tree.folder.name)):
+        for tree in sorted(others, key=lambda tree: (tree.used_ns, tree.folder.name)):
             if room >= missing:
                 return
             if not tree.used():
@@ -163,18 +171,18 @@ class Cache:
                 " ends (or raise --cache-bytes)"
             )
 
-    def _promised(self, tree: Tree) -> int:
-        """Return the bytes that still come into a tree that somebody uses."""
-        if tree.complete or not tree.used():
-            return 0
-        listing = tree.listing()
+    def _promised(self, tree: Tree) -> Iterator[tuple[str, int]]:
+        """Yield the versions of files that still come into a tree that somebody uses."""
+        listing = None if tree.complete or not tree.used() else tree.listing()
         if listing is None:
-            return 0
-        return sum(
-            entry.size - self._shelf.arrived(listing.file_key(entry), entry.size)
-            for entry in listing.entries
-            if not tree.holds(entry)
-        )
+            return
+        for entry in listing.entries:
+            if not tree.holds(entry):
+                yield listing.file_key(entry), entry.size
+
+    def _lacking(self, files: Mapping[str, int]) -> dict[str, int]:
+        """Return those versions of files that have to be brought."""
+        return {key: size for key, size in files.items() if not self._shelf.has(key, size)}
 
     def _evict(self, tree: Tree) -> None:
         log().info("evicting data", tree=tree.folder.name)

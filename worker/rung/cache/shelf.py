@@ -5,6 +5,7 @@
     known/<ab>/<file key>   a link that says which content a version of a file has
     filling/<file key>      files on their way
     linking/…               links on their way
+    contents                locked by the one that adds or deletes a content
 
 Nothing is flushed to disk before it counts: within one life of the machine what was written is
 there, and after its next start everything is read and verified once more before it is used.
@@ -16,7 +17,7 @@ import fcntl
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -73,10 +74,15 @@ class Shelf:
         if intact(blob, size):
             return blob
         suspect = self._suspects / digest[:2] / digest
-        if suspect.exists() and digests_of(suspect, md5=False)[0] == digest:
-            return self._move(suspect, self._blobs)
-        blob.unlink(missing_ok=True)
-        suspect.unlink(missing_ok=True)
+        good = suspect.exists() and digests_of(suspect, md5=False)[0] == digest
+        with self._changing():
+            if intact(blob, size):  # another filler brought it meanwhile
+                return blob
+            with contextlib.suppress(FileNotFoundError):
+                if good:
+                    return self._move(suspect, self._blobs)
+            blob.unlink(missing_ok=True)
+            suspect.unlink(missing_ok=True)
         return None
 
     def has(self, file_key: str, size: int) -> bool:
@@ -89,17 +95,6 @@ class Shelf:
             intact(place / digest[:2] / digest, size) for place in (self._blobs, self._suspects)
         )
 
-    def lacks(self, file_key: str, size: int) -> int:
-        """Return how many bytes `size` will grow by until a version of a file is here."""
-        return 0 if self.has(file_key, size) else size - self.arrived(file_key, size)
-
-    def arrived(self, file_key: str, size: int) -> int:
-        """Return how many bytes of a file on its way `size` counts already."""
-        try:
-            return min(size, (self._filling / file_key).stat().st_size)
-        except FileNotFoundError:
-            return 0
-
     def partial(self, file_key: str, size: int) -> Partial:
         """Return a file on its way here."""
         return Partial(self._filling / file_key, size)
@@ -107,14 +102,15 @@ class Shelf:
     def keep(self, partial: Partial, file_key: str, digest: str, target: Path) -> None:
         """Take in a whole file, and link it to where a tree wants it."""
         partial.stamp(MODE, STAMP_S)
-        self._remember(file_key, digest)
         blob = self._blobs / digest[:2] / digest
         blob.parent.mkdir(parents=True, exist_ok=True)
-        if intact(blob, partial.size) and self.link(blob, target):
-            partial.discard()
-            return
-        self.link(partial.path, target)  # first, so that it is never there without a user
-        partial.path.rename(blob)
+        with self._changing():
+            if intact(blob, partial.size) and self._linked(blob, target):
+                partial.path.unlink(missing_ok=True)
+            else:
+                self._linked(partial.path, target)  # first: it is never there without a user
+                partial.path.rename(blob)
+        self._remember(file_key, digest)
         partial.forget()
 
     def link(self, blob: Path, target: Path) -> bool:
@@ -126,6 +122,10 @@ class Shelf:
         The link is made elsewhere and moved, so that nobody who lists the target's folder sees
         more than whole files under their names.
         """
+        with self._changing():
+            return self._linked(blob, target)
+
+    def _linked(self, blob: Path, target: Path) -> bool:
         target.parent.mkdir(parents=True, exist_ok=True)
         draft = self._linking / secrets.token_hex(16)
         try:
@@ -140,10 +140,32 @@ class Shelf:
 
     def size(self) -> int:
         """Return the bytes of everything here."""
-        places = (self._blobs, self._suspects, self._filling)
-        return sum(size for place in places for _, _, size in _sizes(place))
+        return self.count()[0]
 
-    def sweep(self, keys: set[str]) -> int:
+    def count(self, *coming: Mapping[str, int]) -> list[int]:
+        """Return the bytes of everything here, and by how many each of some groups will grow it.
+
+        A file that comes in meanwhile is counted, once: files move from `filling` to `blobs`, so
+        they are looked for in this order. What of it counts as arrived is looked up but once.
+
+        Args:
+            coming: versions of files that are not here yet, with their sizes.
+        """
+        files: dict[int, int] = {}
+        arrived: dict[str, int] = {}
+        for path, status in _files_below(self._filling):
+            files[status.st_ino] = arrived[path.name] = status.st_size
+        for place in (self._suspects, self._blobs):
+            files.update((status.st_ino, status.st_size) for _, status in _files_below(place))
+        return [
+            sum(files.values()),
+            *(
+                sum(max(0, size - arrived.get(key, 0)) for key, size in group.items())
+                for group in coming
+            ),
+        ]
+
+    def sweep(self, keys: Collection[str]) -> int:
         """Delete what no tree has, except what these versions of files need; return the bytes."""
         kept = set()
         for key in keys:
@@ -151,17 +173,23 @@ class Shelf:
                 kept.add((self._known / key[:2] / key).readlink().name)
         freed = 0
         for place in (self._blobs, self._suspects):
-            for path, links, size in _sizes(place):
-                if links == 1 and path.name not in kept:
-                    path.unlink(missing_ok=True)
-                    freed += size
-        for path, links, size in _sizes(self._filling):
-            if path.suffix or path.name in keys or _busy(path):
+            for path, status in _files_below(place):
+                if status.st_nlink == 1 and path.name not in kept:
+                    freed += self._delete_unlinked(path)
+        for path, status in _files_below(self._filling):
+            if path.suffix or path.name in keys or not _deleted_unless_busy(path):
                 continue
-            path.unlink(missing_ok=True)
-            path.with_suffix(".parts").unlink(missing_ok=True)
-            freed += size if links == 1 else 0
+            freed += status.st_size if status.st_nlink == 1 else 0
         return freed
+
+    def _delete_unlinked(self, path: Path) -> int:
+        """Delete a content unless a tree was given it meanwhile; return the bytes."""
+        with self._changing(), contextlib.suppress(FileNotFoundError):
+            status = path.stat()
+            if status.st_nlink == 1:
+                path.unlink()
+                return status.st_size
+        return 0
 
     def forget_lost(self) -> None:
         """Delete what is known about contents that are gone."""
@@ -179,24 +207,37 @@ class Shelf:
         draft.symlink_to(f"../../blobs/{digest[:2]}/{digest}")
         draft.rename(known)
 
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Be the only one who adds or deletes contents, or looks whether one may be deleted."""
+        lock = os.open(self._folder / "contents", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
     def _move(self, path: Path, place: Path) -> Path:
         target = place / path.parent.name / path.name
         target.parent.mkdir(parents=True, exist_ok=True)
         return path.rename(target)
 
 
-def _busy(path: Path) -> bool:
+def _deleted_unless_busy(path: Path) -> bool:
+    """Delete what is left of a file on its way, while nobody can begin to go on with it."""
     try:
         lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return True
+        return False
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)
+        path.with_suffix(".parts").unlink(missing_ok=True)
     except BlockingIOError:
-        return True
+        return False
     finally:
         os.close(lock)
-    return False
+    return True
 
 
 def _files(place: Path) -> Iterator[Path]:
@@ -205,16 +246,15 @@ def _files(place: Path) -> Iterator[Path]:
             yield from list(folder.iterdir())
 
 
-def _sizes(place: Path) -> Iterator[tuple[Path, int, int]]:
-    """Yield path, links and bytes of the files below a place."""
+def _files_below(place: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yield the files below a place."""
     with os.scandir(place) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                yield from _sizes(Path(entry.path))
+                yield from _files_below(Path(entry.path))
                 continue
             with contextlib.suppress(FileNotFoundError):
-                status = entry.stat(follow_symlinks=False)
-                yield Path(entry.path), status.st_nlink, status.st_size
+                yield Path(entry.path), entry.stat(follow_symlinks=False)
 
 
 def _boot() -> str:

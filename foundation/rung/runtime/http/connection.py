@@ -16,6 +16,8 @@ that has waited longest for a request gives way to the new one, or else one of a
 token that does not read or send; so half a request keeps no place, and a client that speaks gets
 one. Only when all are being served is a new one refused, with 503.
 
+A time in which the server itself stood still, suspended or without a processor, is no client's.
+
 All of it holds before authentication. What is cut or refused is counted in
 `rung_http_connections_cut_total`, and logged at most once a minute.
 """
@@ -76,7 +78,7 @@ class Connection(asyncio.Protocol):
         self.request: web.BaseRequest | None = None
         self._owner = owner
         self._limits = owner.limits
-        self._now = asyncio.get_running_loop().time
+        self._now = owner.now
         self._transport: asyncio.Transport | None = None
         self._since = self._now()
         """When the wait for a request, or its body's present period, began."""
@@ -295,6 +297,14 @@ class Connections:
         self._cut_last = ""
         self._logged_at = float("-inf")
         self._sweeping: asyncio.TimerHandle | None = None
+        self._swept_s: float | None = None
+        """When the connections were checked last."""
+        self._stalled_s = 0.0
+        """How long the server itself stood still, between two checks."""
+
+    def now(self) -> float:
+        """Return the time that clients had: while the server stands still, theirs does too."""
+        return asyncio.get_running_loop().time() - self._stalled_s
 
     def __contains__(self, connection: Connection) -> bool:
         """Return whether it is among those that count."""
@@ -451,8 +461,11 @@ class Connections:
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
-        limits, now = self.limits, loop.time()
+        limits, now_s = self.limits, loop.time()
         often = min(_SWEEP_S, limits.head_s / 4, limits.idle_s / 4, limits.progress_s / 4)
+        if self._swept_s is not None:  # late by what it could neither read nor write in
+            self._stalled_s += max(0.0, now_s - self._swept_s - often)
+        self._swept_s, now = now_s, self.now()
         self._sweeping = loop.call_later(often, self._sweep)
         for connection in list(self._all):
             connection.check(now)
