@@ -34,7 +34,7 @@ from rung.events.experiment import ExperimentSubmitted
 from rung.events.trial import RunSpec, TrialExited, TrialValidated
 from rung.ledger import Draft, Record
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, create, parse_address
-from rung.runtime import Process, host
+from rung.runtime import Processor, host
 from rung.runtime.fold import PartitionFold
 from rung.scheduler.processor import Scheduler
 from rung.searcher.processor import Searcher
@@ -138,7 +138,7 @@ def _requested(pool: str, index: int) -> AllocationRequested:
     )
 
 
-WORK: dict[str, tuple[Process[Any], Workload]] = {
+WORK: dict[str, tuple[Processor[Any], Workload]] = {
     "searcher": (Searcher(), searches),
     "scheduler": (Scheduler(), placements),
 }
@@ -208,7 +208,7 @@ async def _append(ledger: KafkaLedger, drafts: list[Draft]) -> None:
         await ledger.append(drafts[start : start + 1_000])
 
 
-async def _decide(ledger: KafkaLedger, process: Process[Any]) -> Clock:
+async def _decide(ledger: KafkaLedger, process: Processor[Any]) -> Clock:
     """Decide all facts there are, and return what was measured."""
     topic = process.facts
     clock = Clock(sum([await ledger.end(topic, n) for n in range(ledger.partitions(topic))]))
@@ -222,7 +222,7 @@ async def _decide(ledger: KafkaLedger, process: Process[Any]) -> Clock:
 
 
 async def _plain(  # noqa: PLR0913, PLR0917 - what a measurement is of
-    url: str, process: Process[Any], starts: list[int], total: int, decisions: int, size: int
+    url: str, process: Processor[Any], starts: list[int], total: int, decisions: int, size: int
 ) -> float:
     """Return the seconds that reading the facts and sending as many messages takes."""
     address = parse_address(url)

@@ -21,7 +21,7 @@ from rung.ledger import Draft
 from rung.ledger.sqlite.ledger import SqliteLedger
 from rung.runtime import host
 from rung.runtime.fold import PartitionFold
-from rung.runtime.loop import read_decisions, recover
+from rung.runtime.loop import recover, refold, scan_decisions
 
 BATCH = 2_000
 
@@ -81,7 +81,7 @@ async def measure(events: int) -> None:
         for start in range(0, events, BATCH):
             await ledger.append(recorded[start : start + BATCH])
         hosting = asyncio.create_task(host(ledger, searcher, snapshot_every=events // 2))
-        while await ledger.snapshot("process/searcher", 0) is None:  # noqa: ASYNC110 - a bench
+        while await ledger.snapshot("state/searcher", 0) is None:  # noqa: ASYNC110 - a bench
             await asyncio.sleep(0.05)
         while await ledger.end("searches", 0) < 301:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.05)
@@ -94,11 +94,10 @@ async def measure(events: int) -> None:
         reading = events / (time.perf_counter() - started)
 
         fold: PartitionFold[Any] = PartitionFold(searcher)
-        await read_decisions(ledger, searcher, fold, 0)
+        await scan_decisions(ledger, searcher, fold, 0)
         started = time.perf_counter()
-        while records := await ledger.read("experiments", 0, fold.facts, BATCH):
-            for record in records:
-                fold.fold(record)
+        async for _ in refold(ledger, searcher, fold, 0, until=events):
+            pass
         evolving = events / (time.perf_counter() - started)
         print(f"reading alone        {reading:>12,.0f} events/s")
         print(
@@ -110,7 +109,7 @@ async def measure(events: int) -> None:
         started = time.perf_counter()
         ledger = await SqliteLedger.open(Path(folder), partitions=1)
         fold = await recover(ledger, searcher, 0)
-        await read_decisions(ledger, searcher, fold, 0)
+        await scan_decisions(ledger, searcher, fold, 0)
         seconds = time.perf_counter() - started
         print(
             f"opening from its snapshot {seconds:.3f} s ({events:,} events; "

@@ -20,6 +20,7 @@ from rung.events.trial import (
     TrialExited,
     TrialValidated,
 )
+from runtime.bare import Bare
 
 EXPERIMENT = "k3f9x2ma"
 
@@ -137,7 +138,7 @@ class Experiment:
     """One experiment under the collector."""
 
     def __init__(self) -> None:
-        self.collector = CheckpointGC()
+        self.collector = Bare(CheckpointGC())
         self.state: State = self.collector.initial(EXPERIMENT)
         self.history: list[Payload] = []
         """Facts, each followed by its decisions."""

@@ -21,7 +21,7 @@ from rung.checkpoint_gc import CheckpointGC
 from rung.checkpoint_gc.processor import State
 from rung.events import Payload
 from rung.events.examples import EXAMPLES
-from rung.runtime import Process
+from rung.runtime import Processor
 
 _NONE = submitted(0, 0, 0)
 
@@ -342,6 +342,6 @@ def test_events_of_other_topics_change_nothing() -> None:
 
 def test_the_collector_is_a_process() -> None:
     """The host takes it."""
-    process: Process[State] = CheckpointGC()
+    process: Processor[State] = CheckpointGC()
 
     assert (process.facts, process.decisions) == ("experiments", "retirements")

@@ -10,7 +10,7 @@ from rung.events import Payload, partition_of
 from rung.events.allocation import AgentJoined, Slot
 from rung.events.experiment import ExperimentSubmitted, PauseRequested
 from rung.ledger import Draft, MemoryLedger
-from rung.runtime import FactWriter, Process, host
+from rung.runtime import FactWriter, Processor, host
 from rung.scheduler.processor import Scheduler
 from rung.searcher.processor import Searcher
 from searcher.scenario import EXPERIMENT, config
@@ -19,7 +19,7 @@ PARTITION = partition_of(EXPERIMENT, 4)
 
 
 @contextlib.asynccontextmanager
-async def _hosting(ledger: MemoryLedger, process: Process[Any]) -> AsyncIterator[None]:
+async def _hosting(ledger: MemoryLedger, process: Processor[Any]) -> AsyncIterator[None]:
     """Host until all that is there is decided."""
     task = asyncio.create_task(host(ledger, process, snapshot_every=1))
     for _ in range(50):
@@ -38,7 +38,7 @@ async def _write(ledger: MemoryLedger, *data: Payload) -> None:
 
 
 async def _known(
-    ledger: MemoryLedger, process: Process[Any], *, from_snapshots: bool = True
+    ledger: MemoryLedger, process: Processor[Any], *, from_snapshots: bool = True
 ) -> Knowledge:
     known = Knowledge()
     await known.fold(ledger, process, from_snapshots=from_snapshots)

@@ -128,7 +128,7 @@ async def test_a_service_ends_with_a_snapshot(tmp_path: Path) -> None:
             await anext(aiter(ledger.follow("searches", partition, 0)))
             process.terminate()
             assert await process.wait() == 0
-        saved = await ledger.snapshot("process/searcher", partition)
+        saved = await ledger.snapshot("state/searcher", partition)
         assert saved is not None
         assert msgspec.json.decode(saved)["facts"] == 601
     finally:

@@ -327,7 +327,7 @@ async def test_snapshots_want_a_store(place: Ground) -> None:
     await (await place.open()).close()
     ledger = await KafkaLedger.open(place.url, settings=settings())
     with pytest.raises(LedgerError, match="--objects"):
-        await ledger.snapshot("process/searcher", 0)
+        await ledger.snapshot("state/searcher", 0)
     await ledger.close()
 
 

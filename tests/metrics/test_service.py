@@ -13,7 +13,7 @@ from ledger.sealed import seal
 from metrics.lines import all_lines
 from metrics.report import EXPERIMENT, draft, line, logs, metrics, record, row
 from rung.events import LedgerUnavailable, decode, topic
-from rung.events.metric import MessageRejected
+from rung.events.deadletter import MessageRejected
 from rung.ledger import Draft
 from rung.ledger.memory import MemoryLedger
 from rung.ledger.seals import SealKey

@@ -5,6 +5,7 @@ from msgspec import Struct
 from rung.events import Event, Payload, fact
 from rung.events.envelope import key_of
 from rung.events.experiment import (
+    CancelRequested,
     ExperimentEnded,
     ExperimentPaused,
     ExperimentResumed,
@@ -24,17 +25,34 @@ class Count(Struct):
     """How many trials ended."""
 
 
+Handles = (
+    PauseRequested
+    | ResumeRequested
+    | KillRequested
+    | TrialEnded
+    | ExperimentPaused
+    | ExperimentResumed
+    | ExperimentEnded
+)
+
+
 class Tally:
-    """Decides nothing on a resumption, `generosity` events on a pause, and breaks on a kill."""
+    """Decides nothing on a resumption, `generosity` events on a pause, and breaks on a kill.
+
+    A key ends at its pause number `last`.
+    """
 
     name = "searcher"
     facts = "experiments"
     decisions = "searches"
+    handles = Handles
     version = 1
     state_type = Count
 
-    def __init__(self, generosity: int = 2) -> None:
+    def __init__(self, generosity: int = 2, *, last: int = 1 << 30, breaks: bool = True) -> None:
         self.generosity = generosity
+        self.last = last
+        self.breaks = breaks
 
     def initial(self, key: str) -> Count:
         """Nothing is counted yet."""
@@ -49,7 +67,7 @@ class Tally:
                 state.decisions += 1
             case TrialEnded():
                 state.ended += 1
-            case KillRequested():
+            case KillRequested() if self.breaks:
                 state.pauses = -1_000
                 raise ValueError("cannot fold a kill")
             case _:
@@ -64,6 +82,10 @@ class Tally:
         both: list[Payload] = [ExperimentPaused(experiment_id=key), ended]
         return both[: self.generosity]
 
+    def ended(self, state: Count) -> bool:
+        """Return whether the last pause was counted."""
+        return state.pauses >= self.last
+
 
 def pause(number: int, key: str = "a") -> Event:
     """Return the fact that a pause was asked for, with its origin's number."""
@@ -73,6 +95,11 @@ def pause(number: int, key: str = "a") -> Event:
 def resume(number: int, key: str = "a") -> Event:
     """Return a fact from which nothing follows."""
     return _asked(ResumeRequested(experiment_id=key), number)
+
+
+def canceled(number: int, key: str = "a") -> Event:
+    """Return a fact that the process does not handle."""
+    return _asked(CancelRequested(experiment_id=key), number)
 
 
 def kill(number: int, key: str = "a") -> Event:

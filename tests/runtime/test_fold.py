@@ -1,14 +1,15 @@
 """Merging facts with recorded decisions: live, at recovery and in an audit alike."""
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rung.events import Event, encode
 from rung.ledger import Record
 from rung.runtime import PartitionFold
-from rung.runtime.fold import Snapshot
-from runtime.tally import Count, Tally, kill, pause, resume
+from rung.runtime.fold import Image, KeyFold
+from runtime.tally import Count, Tally, canceled, kill, pause, resume
 
 
 def _records(events: list[Event]) -> list[Record]:
@@ -23,6 +24,15 @@ def _live(
 ) -> tuple[PartitionFold[Count], list[Event]]:
     fold = PartitionFold(process or Tally())
     return fold, [event for record in _records(events) for event in fold.fold(record).new]
+
+
+def through_bytes(image: Image[Count]) -> Image[Count]:
+    """Return an image whose keys were written and read."""
+    keys = {
+        key: msgspec.json.decode(msgspec.json.encode(known), type=KeyFold[Count])
+        for key, known in image.keys.items()
+    }
+    return Image(image.facts, image.decisions, keys)
 
 
 def test_a_fact_is_folded_then_its_decisions() -> None:
@@ -92,9 +102,11 @@ def test_a_snapshot_and_the_rest_are_the_whole(data: st.DataObject) -> None:
 
     first = PartitionFold(Tally())
     before = [event for record in facts[:cut] for event in first.fold(record).new]
-    first.decisions += len(before)
-    value = msgspec.json.encode(first.snapshot())
-    second = PartitionFold(Tally(), msgspec.json.decode(value, type=Snapshot[Count]))
+    first.appended(len(before))
+    assert first.settled
+    known = {key: found for key in "abc" if (found := first.known(key)) is not None}
+    image = Image(first.facts, first.decisions, known)
+    second = PartitionFold(Tally(), through_bytes(image))
     after = [event for record in facts[cut:] for event in second.fold(record).new]
 
     assert before + after == expected
@@ -125,18 +137,102 @@ def test_a_fact_that_breaks_its_process_quarantines_its_key_alone() -> None:
         None,
     ]
     assert [len(f.new) for f in folded] == [0, 0, 2]
-    assert fold.snapshot() is None
+    assert (fold.known("a"), fold.quarantined) == (None, {"a": "ValueError: cannot fold a kill"})
+    assert list(fold.states()) == [Count(pauses=1, decisions=2)]
 
 
-def test_a_fact_that_is_no_event_is_rejected_alone() -> None:
-    """Bytes that cannot be decoded stop neither their key nor another."""
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (b"{", "not an event"),
+        (encode(pause(1)).replace(b"pause_requested.v1", b"pause_requested.v9"), "newer Rung"),
+        (encode(pause(1)).replace(b'"experiment_id":"a"', b'"experiment_id":7'), "not an event"),
+    ],
+    ids=["no JSON", "unknown version", "wrong data"],
+)
+def test_a_fact_that_cannot_be_read_quarantines_its_key_alone(value: bytes, words: str) -> None:
+    """What it says may matter, so nothing of its key is decided past it; other keys go on."""
     fold = PartitionFold(Tally())
-    bad = fold.fold(Record("experiments", 0, 0, "a", b"{"))
-    good = fold.fold(Record("experiments", 0, 1, "a", encode(pause(1))))
+    bad = fold.fold(Record("experiments", 0, 0, "a", value))
+    behind = fold.fold(Record("experiments", 0, 1, "a", encode(pause(1))))
+    other = fold.fold(Record("experiments", 0, 2, "b", encode(pause(1, "b"))))
 
     assert bad.rejected is not None
-    assert "not an event" in bad.rejected.reason
-    assert len(good.new) == 2
+    assert words in bad.rejected.reason
+    assert list(fold.quarantined) == ["a"]
+    assert (behind.new, len(other.new)) == ([], 2)
+
+
+def test_a_type_that_is_not_handled_is_skipped() -> None:
+    """It reaches the processor neither as a fact nor as a decision, and changes nothing."""
+    fold, decisions = _live([pause(1), canceled(2), pause(3)])
+
+    assert fold.state("a") == Count(pauses=2, decisions=4)
+    assert [event.causeposition for event in decisions] == [0, 0, 2, 2]
+
+
+def test_a_fact_that_was_dropped_is_passed_over() -> None:
+    """What an operator gave up is not folded, live or again, and its key goes on."""
+    facts = _records([pause(1), kill(2), pause(3)])
+    fold = PartitionFold(Tally(), dropped={1})
+    assert [len(fold.fold(record).new) for record in facts] == [2, 0, 2]
+    assert fold.quarantined == {}
+
+
+def test_a_key_that_ended_keeps_its_last_cause_alone() -> None:
+    """Later facts change nothing; decisions that another replica writes late are dropped."""
+    facts = [pause(1), pause(2), pause(3)]
+    fold, decisions = _live(facts, Tally(last=2))
+
+    assert [event.causeposition for event in decisions] == [0, 0, 1, 1]
+    assert fold.known("a") == KeyFold(None, cause=(1, 1))
+    assert (fold.state("a"), list(fold.states())) == (None, [])
+    again = PartitionFold(Tally(last=2))
+    again.record(_records([*decisions, *decisions]))
+    assert [event for record in _records(facts) for event in again.fold(record).new] == []
+    assert again.settled
+
+
+def _out_of_order(events: list[Event]) -> int:
+    """Return how many decisions lie behind those on later facts."""
+    causes = [event.causeposition or 0 for event in events]
+    return sum(cause < max(causes[:at], default=-1) for at, cause in enumerate(causes))
+
+
+@given(st.data())
+def test_decisions_are_brought_as_they_are_needed(data: st.DataObject) -> None:
+    """Scanned first and taken late, in any portions, they are folded as if all were there.
+
+    Decisions on a key that was quarantined for a while lie behind those on later facts.
+    """
+    keys = data.draw(st.lists(st.sampled_from("abc"), min_size=1, max_size=12))
+    facts = _records([pause(n, key) for n, key in enumerate(keys, start=1)])
+    whole = PartitionFold(Tally())
+    decisions = [event for record in facts for event in whole.fold(record).new]
+    held = data.draw(st.sampled_from("abc"))
+    since = data.draw(st.integers(0, len(decisions)))
+    late = [event for event in decisions[since:] if event.key == held]
+    on_record = [event for event in decisions if event not in late]
+    place = data.draw(st.integers(min(since, len(on_record)), len(on_record)))
+    on_record[place:place] = late
+    doubled = data.draw(st.integers(0, len(on_record)))
+    records = _records([*on_record, *on_record[:doubled]])
+
+    fold = PartitionFold(Tally())
+    assert fold.scan(records) == []
+    most = 0
+    new = []
+    for record in facts:
+        while fold.lacks(record.position):
+            portion = data.draw(st.integers(1, 3))
+            assert fold.take(records[fold.unread : fold.unread + portion]) == []
+        most = max(most, sum(1 for _ in fold.waiting()))
+        new += fold.fold(record).new
+
+    assert new == []
+    assert fold.settled
+    assert most <= _out_of_order(on_record) + 2 + 3 + 2
+    assert [fold.state(key) for key in "abc"] == [whole.state(key) for key in "abc"]
 
 
 def test_a_decision_without_a_cause_quarantines_its_key_alone() -> None:
@@ -151,17 +247,17 @@ def test_a_decision_without_a_cause_quarantines_its_key_alone() -> None:
     assert [len(each.new) for each in folded] == [0, 2]
 
 
-def test_no_snapshot_while_decisions_wait_for_their_facts() -> None:
-    """Whoever began from it would not read them again, and decide what is on record anew."""
+def test_a_fold_is_not_settled_while_decisions_wait_for_their_facts() -> None:
+    """A start from its snapshot would not read them again, and decide what is on record anew."""
     facts = _records([pause(1), pause(2)])
     _, then = _live([pause(1), pause(2)])
     fold = PartitionFold(Tally())
     fold.record(_records(then))
     fold.fold(facts[0])
-    assert fold.snapshot() is None
+    assert not fold.settled
 
     fold.fold(facts[1])
-    assert fold.snapshot() is not None
+    assert fold.settled
 
 
 def test_a_snapshot_that_lacks_a_decision_is_known_as_wrong() -> None:
@@ -171,7 +267,9 @@ def test_a_snapshot_that_lacks_a_decision_is_known_as_wrong() -> None:
     silent = PartitionFold(Tally(generosity=0))
     for record in facts:
         silent.fold(record)
-    fold = PartitionFold(Tally(), silent.snapshot())
+    found = silent.known("a")
+    assert found is not None
+    fold = PartitionFold(Tally(), Image(silent.facts, silent.decisions, {"a": found}))
     fold.record(_records(then))
     assert fold.contradicted
 

@@ -4,14 +4,20 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-from rung.events import Event, LedgerUnavailable, Payload, decode, encode
+from rung.events import Event, LedgerUnavailable, Payload, decode, encode, fact
+from rung.events.deadletter import (
+    MessageDropped,
+    MessageRejected,
+    MessageRetryRequested,
+    MessageTaken,
+)
 from rung.events.experiment import ExperimentEnded, ExperimentPaused
-from rung.events.metric import MessageRejected
 from rung.events.trial import TrialEnded
 from rung.ledger import Draft, Record
 from rung.ledger.memory import MemoryLedger
 from rung.runtime import audit, forward, host
-from runtime.tally import Tally, kill, pause, resume
+from rung.runtime.loop import recover
+from runtime.tally import Count, Tally, kill, pause, resume
 
 
 async def _append(ledger: MemoryLedger, *events: Event) -> None:
@@ -96,7 +102,7 @@ async def test_starting_again_decides_nothing_twice() -> None:
     assert [(e.causeposition, e.causeindex) for e in decided] == [
         (position, index) for position in range(5) for index in range(2)
     ]
-    assert await ledger.snapshot("process/searcher", 0) is not None
+    assert await ledger.snapshot("state/searcher", 0) is not None
 
 
 async def test_a_store_that_takes_no_snapshots_stops_nothing() -> None:
@@ -119,7 +125,7 @@ async def test_a_store_that_takes_no_snapshots_stops_nothing() -> None:
         for number, ledger.mood in enumerate(("refuses", "refuses", "hangs", "hangs"), start=1):
             await _append(ledger, pause(number))
             await asyncio.wait_for(_until(ledger, "searches", 2 * number), 5)
-    assert await ledger.snapshot("process/searcher", 0) is None
+    assert await ledger.snapshot("state/searcher", 0) is None
     ledger.mood = "takes"
     async with _running(host(ledger, Tally(), snapshot_every=1)):
         await _append(ledger, pause(5))
@@ -259,3 +265,90 @@ async def test_a_fact_forwarded_twice_has_one_id() -> None:
     twice = await _forwarded(ledger, [], 3)
 
     assert [event.id for event in twice] == [first[0].id] * 2
+
+
+async def _state(ledger: MemoryLedger, key: str) -> Count | None:
+    """Return a key's state as the newest snapshot has it."""
+    return (await recover(ledger, Tally(), 0)).state(key)
+
+
+async def _snapshot_past(ledger: MemoryLedger, facts: int) -> None:
+    """Wait until a snapshot holds so many facts."""
+    async with asyncio.timeout(10):
+        while (await recover(ledger, Tally(), 0)).facts < facts:  # noqa: ASYNC110 - saving is silent
+            await asyncio.sleep(0.01)
+
+
+async def test_one_quarantined_key_stops_no_snapshots() -> None:
+    """Others are saved past it; a release that can fold it goes on with it at its start."""
+    ledger = MemoryLedger(partitions=1)
+    await _append(ledger, pause(1, "a"), kill(2, "a"), pause(3, "a"))
+    await _append(ledger, *(pause(number, "b") for number in range(1, 30)))
+    async with _running(host(ledger, Tally(), snapshot_every=5)):
+        await _until(ledger, "searches", 60)
+        await _snapshot_past(ledger, 25)
+    assert await _state(ledger, "a") is None
+
+    async with _running(host(ledger, Tally(breaks=False), snapshot_every=5)):
+        decided = await _until(ledger, "searches", 62)
+    assert [e.causeposition for e in decided if e.key == "a"] == [0, 0, 2, 2]
+    assert (await audit(ledger, Tally(breaks=False))).same
+
+
+async def _ask(ledger: MemoryLedger, kind: type[MessageRetryRequested | MessageDropped]) -> None:
+    """Ask something of the newest dead letter, as an operator does."""
+    letters = [e.data for e in await _events(ledger, "deadletter")]
+    letter = next(it for it in reversed(letters) if isinstance(it, MessageRejected))
+    data = kind(
+        topic=letter.topic,
+        partition=letter.partition,
+        position=letter.position,
+        key=letter.key,
+        reader=letter.reader,
+    )
+    number = len(letters)
+    await _append(
+        ledger, fact(data, source="/rung/gateway", origin="g", sequence=number, time="t")
+    )
+
+
+async def test_an_operator_has_a_key_tried_again() -> None:
+    """What broke it may be mended while the service runs; until then nothing is lost."""
+    ledger = MemoryLedger(partitions=1)
+    tally = Tally()
+    await _append(ledger, pause(1, "a"), kill(2, "a"), pause(3, "a"))
+    async with _running(host(ledger, tally)):
+        await _until(ledger, "deadletter", 1)
+        await _ask(ledger, MessageRetryRequested)
+        await _append(ledger, pause(1, "b"))
+        await _until(ledger, "searches", 4)
+        tally.breaks = False
+        await _ask(ledger, MessageRetryRequested)
+        await _until(ledger, "searches", 6)
+        taken = await _until(ledger, "deadletter", 4)
+        await _append(ledger, pause(4, "a"))
+        decided = await _until(ledger, "searches", 8)
+
+    assert isinstance(taken[-1].data, MessageTaken)
+    assert [e.causeposition for e in decided if e.key == "a"] == [0, 0, 2, 2, 4, 4]
+    assert (await audit(ledger, tally)).same
+
+
+async def test_an_operator_drops_a_message() -> None:
+    """The key goes on without it, live, at a start from the beginning, and in an audit."""
+    ledger = MemoryLedger(partitions=1)
+    await _append(ledger, pause(1, "a"))
+    await ledger.append([Draft("experiments", "a", b"{")])
+    await _append(ledger, pause(3, "a"))
+    async with _running(host(ledger, Tally())):
+        await _until(ledger, "deadletter", 1)
+        assert not (await audit(ledger, Tally())).same
+        await _ask(ledger, MessageDropped)
+        await _until(ledger, "searches", 4)
+    verdict = await audit(ledger, Tally())
+
+    assert (verdict.same, verdict.decisions, verdict.pending) == (True, 4, 0)
+    async with _running(host(ledger, Tally())):
+        await _append(ledger, pause(4, "a"))
+        decided = await _until(ledger, "searches", 6)
+    assert [e.causeposition for e in decided] == [0, 0, 2, 2, 3, 3]

@@ -25,6 +25,7 @@ from rung.events.allocation import (
 from rung.events.trial import RunSpec, Withdrawal
 from rung.scheduler import Scheduler
 from rung.scheduler.state import State
+from runtime.bare import Bare
 
 POOL = "default"
 
@@ -141,7 +142,7 @@ class Pool:
     """One pool under the scheduler."""
 
     def __init__(self) -> None:
-        self.scheduler = Scheduler()
+        self.scheduler = Bare(Scheduler())
         self.state: State = self.scheduler.initial(POOL)
         self.history: list[Payload] = []
         """Facts, each followed by its decisions."""

@@ -6,7 +6,7 @@ import pytest
 
 from rung.events import Payload
 from rung.events.examples import EXAMPLES
-from rung.runtime import Process
+from rung.runtime import Processor
 from rung.scheduler import Scheduler
 from rung.scheduler.state import State
 from scheduler.scenario import Pool, joined, left, lost, released, requested, withdrawn
@@ -399,6 +399,6 @@ def test_events_of_other_topics_change_nothing() -> None:
 
 def test_the_scheduler_is_a_process() -> None:
     """The host takes it."""
-    process: Process[State] = Scheduler()
+    process: Processor[State] = Scheduler()
 
     assert (process.facts, process.decisions) == ("pools", "placements")

@@ -5,7 +5,7 @@ from typing import Final
 from rung.events import Event, Payload, encode, fact
 from rung.ledger import Record
 from rung.runtime import PartitionFold
-from rung.runtime.fold import Snapshot
+from rung.runtime.fold import Image
 from rung.scheduler import Scheduler
 from rung.scheduler.state import State
 from scheduler.scenario import joined, released, requested, withdrawn
@@ -54,9 +54,9 @@ def test_a_snapshot_remembers() -> None:
     before = PartitionFold(Scheduler())
     _fold(before, (joined("n", slots=1), None), (requested("aaaaaaaa.0.1"), _A))
     _fold(before, (requested("bbbbbbbb.0.1"), _B))
-    snapshot = before.snapshot()
-    assert snapshot is not None
-    after = PartitionFold(Scheduler(), snapshot)
+    known = before.known("default")
+    assert known is not None
+    after = PartitionFold(Scheduler(), Image(before.facts, keys={"default": known}))
 
     assert _fold(after, (released("aaaaaaaa.0.1", "n"), None)) == [("granted", "bbbbbbbb.0.1", _B)]
 
@@ -66,8 +66,8 @@ def test_what_is_remembered_is_bounded() -> None:
     fold = PartitionFold(Scheduler())
     for number in range(1_500):
         _fold(fold, (requested(f"{number:08}.0.1"), _A))
-    snapshot: Snapshot[State] | None = fold.snapshot()
+    known = fold.known("default")
 
-    assert snapshot is not None
-    traces = snapshot.keys["default"].traces
+    assert known is not None
+    traces = known.traces
     assert (len(traces), min(traces)) == (1_000, "00000500")

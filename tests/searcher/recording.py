@@ -14,6 +14,7 @@ import msgspec
 
 from rung.events import Event, Payload, decision, decode, encode, fact
 from rung.searcher.processor import Searcher
+from runtime.bare import Bare
 from searcher.scenario import EXPERIMENT, config
 from searcher.world import ALL_FAULTS, World
 
@@ -75,7 +76,7 @@ def read(path: Path) -> History:
 
 def refold(history: History) -> bytes:
     """Decide every fact of a history again; return all decisions and the last state."""
-    searcher = Searcher()
+    searcher = Bare(Searcher())
     state = searcher.initial(EXPERIMENT)
     again: list[tuple[Payload, list[Payload]]] = []
     states = b""

@@ -28,6 +28,7 @@ from rung.events.trial import (
 )
 from rung.searcher.processor import Searcher
 from rung.searcher.state import Experiment, State
+from runtime.bare import Bare
 
 EXPERIMENT = "k3v9x2ab"
 
@@ -68,7 +69,7 @@ class Scenario:
     """One experiment and its searcher."""
 
     def __init__(self, settings: dict[str, Any], *, code_digest: str | None = None) -> None:
-        self.searcher = Searcher()
+        self.searcher = Bare(Searcher())
         self.state = self.searcher.initial(EXPERIMENT)
         self.history: list[tuple[Payload, list[Payload]]] = []
         self.specs: dict[int, RunSpec] = {}

@@ -12,6 +12,7 @@ from rung.events.experiment import CancelRequested, SearchPlanned
 from rung.events.trial import RunRequested, RunWithdrawn, TrialRequested, TrialStarted
 from rung.searcher.processor import Searcher
 from rung.searcher.rng import trial_seed
+from runtime.bare import Bare
 from searcher.scenario import EXPERIMENT, Scenario, config, exited, kinds, submitted, validated
 
 
@@ -45,7 +46,7 @@ def test_a_submission_is_planned_and_started() -> None:
 
 def test_a_configuration_that_cannot_be_searched_is_raised() -> None:
     """It got past the gateway, so the experiment is set aside with the field's path."""
-    searcher = Searcher()
+    searcher = Bare(Searcher())
     with pytest.raises(InvalidConfig, match=r"searcher\.max_trials"):
         searcher.evolve(searcher.initial(EXPERIMENT), submitted(config()))
 
@@ -198,7 +199,7 @@ def test_decisions_on_record_are_authoritative() -> None:
 
 def test_requests_before_a_submission_are_ignored() -> None:
     """An experiment that is not known cannot be canceled."""
-    searcher = Searcher()
+    searcher = Bare(Searcher())
     state = searcher.initial(EXPERIMENT)
     fact = CancelRequested(experiment_id=EXPERIMENT)
     searcher.evolve(state, fact)

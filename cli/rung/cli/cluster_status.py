@@ -21,7 +21,7 @@ from rung.cli.record_status import (
     look_at_seals,
 )
 from rung.events import TOPICS, LedgerError, decode, topic
-from rung.events.metric import MessageRejected
+from rung.events.deadletter import MessageRejected
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, parse_address
 from rung.ledger.kafka.cluster import Cluster, connect
 from rung.ledger.kafka.errors import FAILURES

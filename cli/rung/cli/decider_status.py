@@ -14,12 +14,11 @@ from msgspec import Struct, field
 
 from rung.events import UndecodableEvent, decode
 from rung.ledger import Ledger
-from rung.runtime import PartitionFold, Process
-from rung.runtime.loop import read_decisions, recover
+from rung.runtime import PartitionFold, Processor
+from rung.runtime.loop import recover, refold, scan_decisions
 from rung.scheduler.state import State as Pool
 from rung.searcher.state import State as Experiment
 
-_READ_MAX: Final = 2_000
 _LOOK_BACK: Final = 100
 """Decisions of which one answers the newest fact, although stragglers may lie behind it."""
 
@@ -74,7 +73,7 @@ class Knowledge(Struct):
     experiments: Counter[str] = field(default_factory=Counter[str])
     """State → how many, of those that have not ended."""
 
-    async def fold(self, ledger: Ledger, process: Process[Any], *, from_snapshots: bool) -> None:
+    async def fold(self, ledger: Ledger, process: Processor[Any], *, from_snapshots: bool) -> None:
         """Fold a decider on all partitions.
 
         Raises:
@@ -139,7 +138,7 @@ class Knowledge(Struct):
 
 async def _fold(
     ledger: Ledger,
-    process: Process[Any],
+    process: Processor[Any],
     partition: int,
     fold: PartitionFold[Any],
     decider: Decider,
@@ -148,21 +147,18 @@ async def _fold(
     end = await ledger.end(process.facts, partition)
     decider.facts += end
     decider.since_snapshot += end - fold.facts
-    await read_decisions(ledger, process, fold, partition)
+    await scan_decisions(ledger, process, fold, partition)
     decider.since_decision += end - await _newest_decided(ledger, process, partition, fold) - 1
     pending = 0
-    while fold.facts < end:
-        records = await ledger.read(process.facts, partition, fold.facts, _READ_MAX)
-        if not records:
-            break
-        pending += sum(len(fold.fold(record).new) for record in records)
+    async for _, folded in refold(ledger, process, fold, partition, until=end):
+        pending += len(folded.new)
     decider.pending += pending
     decider.broken |= fold.quarantined
     return pending
 
 
 async def _newest_decided(
-    ledger: Ledger, process: Process[Any], partition: int, fold: PartitionFold[Any]
+    ledger: Ledger, process: Processor[Any], partition: int, fold: PartitionFold[Any]
 ) -> int:
     """Return the position of the newest fact from which a decision on record follows, or -1."""
     newest = -1

@@ -8,12 +8,12 @@ from rung import api
 from rung.checkpoint_gc.processor import CheckpointGC
 from rung.ledger import Ledger
 from rung.ledger.seals.verify import Known, verify
-from rung.runtime import Difference, Process, Verdict, audit
+from rung.runtime import Difference, Processor, Verdict, audit
 from rung.runtime.import_audit import audit_imports
 from rung.scheduler.processor import Scheduler
 from rung.searcher.processor import Searcher
 
-DECIDERS: Final[tuple[Process[Any], ...]] = (Searcher(), Scheduler(), CheckpointGC())
+DECIDERS: Final[tuple[Processor[Any], ...]] = (Searcher(), Scheduler(), CheckpointGC())
 
 
 async def audit_all(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rung.events import RungError, UndecodableEvent, decode, topic
-from rung.events.metric import MessageRejected
+from rung.events.deadletter import MessageRejected
 from rung.ledger.memory import MemoryLedger
 from rung.ledger.sqlite.ledger import SqliteLedger
 

@@ -1,5 +1,6 @@
 """Events as bytes: CloudEvents 1.0 in the structured JSON format."""
 
+from collections.abc import Container
 from typing import Any, Final, get_args
 
 import msgspec
@@ -36,6 +37,20 @@ class _Wire(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     traceparent: str | None = None
 
 
+class Head(msgspec.Struct, frozen=True, gc=False):
+    """What of an event says where it belongs; the rest is not decoded."""
+
+    type: str
+    causeposition: int | None = None
+    causeindex: int | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether this version can decode events of the type."""
+        return self.type in PAYLOADS or self.type in UPCASTERS
+
+
+_head_decoder: Final = msgspec.json.Decoder(Head)
 _wire_decoder: Final = msgspec.json.Decoder(_Wire)
 _data_decoders: Final = {name: msgspec.json.Decoder(kind) for name, kind in PAYLOADS.items()}
 _encoder: Final = msgspec.json.Encoder()
@@ -64,6 +79,21 @@ def encode(event: Event) -> bytes:
     )
 
 
+def decode_head(value: bytes) -> Head:
+    """Return the head of the event that the bytes hold.
+
+    Raises:
+        UndecodableEvent: the bytes are no CloudEvent, or of a type unknown to this version.
+    """
+    try:
+        head = _head_decoder.decode(value)
+    except msgspec.DecodeError as error:
+        raise UndecodableEvent(f"not an event: {error}") from error
+    if not head.known:
+        raise _unknown(head.type)
+    return head
+
+
 def decode(value: bytes) -> Event:
     """Return the event that the bytes hold; fields that this version does not know are ignored.
 
@@ -72,10 +102,30 @@ def decode(value: bytes) -> Event:
     """
     try:
         wire = _wire_decoder.decode(value)
-        decoder = _data_decoders.get(wire.type)
-        data = decoder.decode(wire.data) if decoder else _upcast(wire)
+        return _event(wire)
     except msgspec.DecodeError as error:
         raise UndecodableEvent(f"not an event: {error}") from error
+
+
+def decode_handled(value: bytes, types: Container[str]) -> Event | None:
+    """Return the event that the bytes hold, None where its type is known and not among `types`.
+
+    Raises:
+        UndecodableEvent: the bytes are no CloudEvent, or of a type unknown to this version.
+    """
+    try:
+        wire = _wire_decoder.decode(value)
+        if wire.type in types or wire.type not in PAYLOADS:
+            event = _event(wire)
+            return event if event.type in types else None
+    except msgspec.DecodeError as error:
+        raise UndecodableEvent(f"not an event: {error}") from error
+    return None
+
+
+def _event(wire: _Wire) -> Event:
+    decoder = _data_decoders.get(wire.type)
+    data = decoder.decode(wire.data) if decoder else _upcast(wire)
     # By position: naming a dozen fields costs as much as decoding them.
     return Event(
         wire.id,
@@ -115,5 +165,9 @@ def _upcast(wire: _Wire) -> Payload:
         kind, upcaster = UPCASTERS[kind]
         data = upcaster(data)
     if kind not in PAYLOADS:
-        raise UndecodableEvent(f"unknown type {wire.type!r}; was it written by a newer Rung?")
+        raise _unknown(wire.type)
     return msgspec.convert(data, PAYLOADS[kind])
+
+
+def _unknown(kind: str) -> UndecodableEvent:
+    return UndecodableEvent(f"unknown type {kind!r}; was it written by a newer Rung?")

@@ -36,6 +36,12 @@ from rung.events.checkpoint import (
     CheckpointRetired,
     CheckpointStored,
 )
+from rung.events.deadletter import (
+    MessageDropped,
+    MessageRejected,
+    MessageRetryRequested,
+    MessageTaken,
+)
 from rung.events.experiment import (
     CancelRequested,
     ExperimentEnded,
@@ -48,14 +54,7 @@ from rung.events.experiment import (
     SearchPlanned,
 )
 from rung.events.ledger_import import ImportCompleted, ImportKeysListed, ImportStarted
-from rung.events.metric import (
-    AgentBeat,
-    LogsDeleted,
-    LogsDropped,
-    LogsPrinted,
-    MessageRejected,
-    MetricsReported,
-)
+from rung.events.metric import AgentBeat, LogsDeleted, LogsDropped, LogsPrinted, MetricsReported
 from rung.events.seal import PartitionSealed, PartitionTrimmed
 from rung.events.topic import TOPICS
 from rung.events.trial import (
@@ -122,6 +121,9 @@ Payload = (
     | LogsDeleted
     | AgentBeat
     | MessageRejected
+    | MessageRetryRequested
+    | MessageDropped
+    | MessageTaken
     | ImportStarted
     | ImportKeysListed
     | ImportCompleted

@@ -29,6 +29,12 @@ from rung.events.checkpoint import (
     CheckpointRetired,
     CheckpointStored,
 )
+from rung.events.deadletter import (
+    MessageDropped,
+    MessageRejected,
+    MessageRetryRequested,
+    MessageTaken,
+)
 from rung.events.envelope import Payload
 from rung.events.experiment import (
     BracketPlan,
@@ -54,7 +60,6 @@ from rung.events.metric import (
     LogsDeleted,
     LogsDropped,
     LogsPrinted,
-    MessageRejected,
     MetricRow,
     MetricsReported,
 )
@@ -333,6 +338,11 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
         reason="not an event: JSON is malformed",
         value="{",
     ),
+    MessageRetryRequested(
+        topic="experiments", partition=0, position=1207, key=_E, reader="searcher"
+    ),
+    MessageDropped(topic="experiments", partition=0, position=1207, key=_E, reader="searcher"),
+    MessageTaken(topic="experiments", partition=0, position=1207, key=_E, reader="searcher"),
     ImportStarted(
         ledger_id=_LEDGER,
         import_id=_DIGEST,

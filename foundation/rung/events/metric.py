@@ -1,4 +1,4 @@
-"""Streams without decisions: metrics, logs, heartbeats, dead letters."""
+"""Streams without decisions: metrics, logs, heartbeats."""
 
 from typing import ClassVar, Literal
 
@@ -134,24 +134,6 @@ class AgentBeat(Struct, frozen=True, kw_only=True):
     agent_id: str
     incarnation: int
     allocations: list[str]
-
-
-class MessageRejected(Struct, frozen=True, kw_only=True):
-    """A message that a reader could not fold; it stopped nothing else."""
-
-    TYPE: ClassVar[str] = "rung.message.rejected.v1"
-    TOPIC: ClassVar[str] = topic.DEADLETTER
-    WRITER: ClassVar[str] = "host"
-    READERS: ClassVar[tuple[str, ...]] = ("gateway",)
-
-    topic: str
-    partition: int
-    position: int
-    key: str
-    reader: str
-    reason: str
-    value: str
-    """The message as text, undecodable bytes replaced."""
 
 
 def _count(event: LogsDropped | LogsDeleted) -> str:

@@ -7,14 +7,14 @@ from rung.runtime.fact_writer import FactWriter, now
 from rung.runtime.fold import PartitionFold, Rejected
 from rung.runtime.forward import forward
 from rung.runtime.loop import host
-from rung.runtime.process import Process
+from rung.runtime.processor import Processor
 
 __all__ = [
     "Difference",
     "FactWriter",
     "PartitionFold",
     "Portion",
-    "Process",
+    "Processor",
     "Rejected",
     "Share",
     "Verdict",

@@ -5,18 +5,17 @@ the record is not what deciding gives.
 """
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from msgspec import Struct, field
 
 from rung.events import Payload
 from rung.ledger import Ledger
+from rung.runtime.deadletter import DeadLetters
 from rung.runtime.fold import PartitionFold, Rejected
-from rung.runtime.loop import read_decisions
-from rung.runtime.process import Process
-
-_READ_MAX: Final = 2_000
+from rung.runtime.loop import refold, scan_decisions, take_decisions
+from rung.runtime.processor import Processor
 
 
 class Difference(Struct, frozen=True, kw_only=True):
@@ -52,10 +51,11 @@ class Verdict(Struct, kw_only=True):
         return not self.differences and not self.unreadable
 
 
-async def audit(ledger: Ledger, process: Process[Any], *, key: str | None = None) -> Verdict:
+async def audit(ledger: Ledger, process: Processor[Any], *, key: str | None = None) -> Verdict:
     """Decide again every fact that the process ever folded, or those of one key.
 
-    Snapshots are not used: an audit trusts facts alone. Nothing is written.
+    Snapshots are not used: an audit trusts facts alone. Nothing is written, and memory does not
+    grow with the number of decisions.
     """
     verdict = Verdict(process=process.name)
     for partition in range(ledger.partitions(process.facts)):
@@ -64,41 +64,35 @@ async def audit(ledger: Ledger, process: Process[Any], *, key: str | None = None
 
 
 async def _audit_partition(
-    ledger: Ledger, process: Process[Any], partition: int, key: str | None, verdict: Verdict
+    ledger: Ledger, process: Processor[Any], partition: int, key: str | None, verdict: Verdict
 ) -> None:
-    fold: PartitionFold[Any] = PartitionFold(process)
+    letters = DeadLetters(ledger, process.name, process.facts, partition)
+    await letters.open()
+    fold: PartitionFold[Any] = PartitionFold(process, dropped=letters.dropped, only=key)
     facts_end = await ledger.end(process.facts, partition)
-    for rejected in await read_decisions(ledger, process, fold, partition):
-        if key in {None, rejected.record.key}:
-            verdict.unreadable.append(_line(rejected))
-    while fold.facts < facts_end:
-        records = await ledger.read(process.facts, partition, fold.facts, _READ_MAX)
-        if not records:
-            break
-        for record in records[: facts_end - fold.facts]:
-            if key is not None and record.key != key:
-                continue
-            folded = fold.fold(record, compare=True)
-            verdict.facts += 1
-            if folded.rejected:
-                verdict.unreadable.append(_line(folded.rejected))
-            recorded = [event.data for event in folded.recorded]
-            verdict.decisions += len(recorded)
-            verdict.pending += len(folded.new)
-            decided = folded.decided or []
-            on_record = len(decided) - len(folded.new)
-            verdict.differences += _compare(
-                record.key, record.position, recorded, decided[:on_record]
-            )
-        fold.facts = max(fold.facts, records[-1].position + 1)
+    verdict.unreadable += map(_line, await scan_decisions(ledger, process, fold, partition))
+    async for record, folded in refold(
+        ledger, process, fold, partition, until=facts_end, compare=True
+    ):
+        if key not in {None, record.key}:
+            continue
+        if folded.rejected:
+            verdict.unreadable.append(_line(folded.rejected))
+        verdict.facts += record.topic == process.facts
+        recorded = [event.data for event in folded.recorded]
+        verdict.decisions += len(recorded)
+        verdict.pending += len(folded.new)
+        decided = folded.decided or []
+        on_record = len(decided) - len(folded.new)
+        verdict.differences += _compare(record.key, record.position, recorded, decided[:on_record])
     # A running service may have decided on facts that came meanwhile; they are there, too.
+    await take_decisions(ledger, process, fold, partition, None)
     came = range(facts_end, await ledger.end(process.facts, partition))
     for name, cause, count in _without_facts(fold, came):
-        if key in {None, name}:
-            verdict.unreadable.append(
-                f"{process.decisions}/{partition}: decisions of {name} on facts that are not "
-                f"there: {count}, the first on position {cause} of {process.facts}"
-            )
+        verdict.unreadable.append(
+            f"{process.decisions}/{partition}: decisions of {name} on facts that are not "
+            f"there: {count}, the first on position {cause} of {process.facts}"
+        )
 
 
 def _without_facts(fold: PartitionFold[Any], came: range) -> Iterator[tuple[str, int, int]]:

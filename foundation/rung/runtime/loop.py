@@ -1,4 +1,4 @@
-"""Hosts a decider on a ledger: recover, then fold and decide as facts arrive.
+"""Runs a processor on a ledger: recover, then fold and decide as facts arrive.
 
 Recovery is the only way to start: newest snapshot, the decisions behind it, the facts behind it.
 A crash and a restart differ in nothing. A ledger that does not answer, or another writer in the
@@ -9,26 +9,31 @@ finishes the append that it is at, and saves a snapshot, so that the next one st
 
 Snapshots are saved beside the loop, and if they cannot be saved it goes on without: they only
 spare the next start some folding, and where they lie may be away for hours.
+
+A key that was quarantined is tried again at each start, and when an operator asks for it: from the
+newest snapshot, beside the loop, until it has caught up.
 """
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final, TypeVar
 
-import msgspec
 import structlog
 
-from rung.events import Event, Fenced, LedgerError, encode
+from rung.events import Event, Fenced, LedgerError, LedgerUnavailable, encode
 from rung.ledger import Draft, Ledger, Record
 from rung.runtime.assignment import Share, Whole
-from rung.runtime.deadletter import dead_letter, say_rejected
-from rung.runtime.fold import PartitionFold, Rejected, snapshot_type
+from rung.runtime.deadletter import DeadLetters, dead_letter, say_rejected, taken
+from rung.runtime.fold import Folded, Image, PartitionFold, Rejected
+from rung.runtime.health.loops import CURRENT
 from rung.runtime.metrics import catalog
 from rung.runtime.metrics.observer import Observer
-from rung.runtime.process import Process
+from rung.runtime.processor import Processor
 from rung.runtime.retry import supervise
 from rung.runtime.shield import finish
+from rung.runtime.snapshot import Snapshots
 
 S = TypeVar("S")
 
@@ -36,24 +41,25 @@ _READ_MAX: Final = 2_000
 _WORTH_SAVING: Final = 500
 """So many facts behind the last snapshot are worth another one when a loop ends."""
 _SAVES_WITHIN_S: Final = 1.5
-_LOADS_WITHIN_S: Final = 15.0
+_AGAIN_S: Final = 5.0
+"""Before a key is tried again where the ledger did not let it be tried."""
 
 _log = structlog.get_logger()
 
 
 async def host(
     ledger: Ledger,
-    process: Process[S],
+    processor: Processor[S],
     *,
     snapshot_every: int = 10_000,
     share: Share | None = None,
     observer: Observer[S] | None = None,
 ) -> None:
-    """Run a process on the partitions of its facts until cancelled.
+    """Run a processor on the partitions of its facts until cancelled.
 
     Args:
         ledger: where its facts lie and its decisions go.
-        process: the decider.
+        processor: what decides.
         snapshot_every: facts between two snapshots of a partition.
         share: says which partitions are this replica's; all are if not given.
         observer: looks on.
@@ -61,51 +67,58 @@ async def host(
     Raises:
         LedgerError: one that does not pass by itself.
     """
-    assert ledger.partitions(process.facts) == ledger.partitions(process.decisions)
+    assert ledger.partitions(processor.facts) == ledger.partitions(processor.decisions)
 
     async def work(partition: int) -> None:
-        hosted = _Hosted(ledger, process, partition, snapshot_every, observer)
-        await supervise(hosted.run, name=f"{process.name}/{partition}")
+        hosted = _Hosted(ledger, processor, partition, snapshot_every, observer)
+        await supervise(hosted.run, name=f"{processor.name}/{partition}")
 
-    await (share or Whole(ledger)).hold(process.facts, work)
+    await (share or Whole(ledger)).hold(processor.facts, work)
 
 
 class _Hosted:
-    """One partition of one process, from its recovery to the error that ends it."""
+    """One partition of one processor, from its recovery to the error that ends it."""
 
     def __init__(
         self,
         ledger: Ledger,
-        process: Process[Any],
+        processor: Processor[Any],
         partition: int,
         snapshot_every: int,
         observer: Observer[Any] | None = None,
     ) -> None:
         self._ledger = ledger
-        self._process = process
+        self._processor = processor
         self._partition = partition
         self._snapshot_every = snapshot_every
         self._observer = observer
-        self._fold: PartitionFold[Any] = PartitionFold(process)
+        self._snapshots: Snapshots[Any] = Snapshots(ledger, processor, partition)
+        self._letters = DeadLetters(ledger, processor.name, processor.facts, partition)
+        self._fold: PartitionFold[Any] = PartitionFold(processor)
         self._snapshotted = 0
         """Up to which fact a snapshot was saved, or tried to."""
         self._saving: asyncio.Task[None] | None = None
-        self._settled = False
-        """All that was decided is on record, so the fold may become a snapshot."""
-        self._place: Final = {"process": process.name, "partition": partition}
-        self._facts = catalog.FACTS_DECIDED.of(process.name)
-        self._decisions = catalog.DECISIONS.of(process.name)
-        self._seconds = catalog.DECIDE_SECONDS.of(process.name)
+        self._on_record = asyncio.Lock()
+        """Held while the fold knows more than is on record."""
+        self._rejected: dict[str, Record] = {}
+        """Quarantined key → the record that could not be folded, of those met since the start."""
+        self._broken = False
+        """It knows more than is on record, and will be dropped."""
+        self._place: Final = {"process": processor.name, "partition": partition}
+        self._facts = catalog.FACTS_DECIDED.of(processor.name)
+        self._decisions = catalog.DECISIONS.of(processor.name)
+        self._seconds = catalog.DECIDE_SECONDS.of(processor.name)
 
     async def run(self) -> None:
-        self._settled = False
+        self._broken = True
         await self._start()
-        self._settled = True
+        self._broken = False
         if self._observer is not None:
             self._observer.begin(self._partition, self._fold)
+        retrying = asyncio.create_task(self._retry())
         try:
             async for records in self._ledger.follow(
-                self._process.facts, self._partition, self._fold.facts
+                self._processor.facts, self._partition, self._fold.facts
             ):
                 await finish(self._take(records))
                 if self._fold.facts - self._snapshotted >= self._snapshot_every:
@@ -116,28 +129,30 @@ class _Hosted:
         finally:
             if self._observer is not None:
                 self._observer.end(self._partition)
-            if self._saving is not None:
-                self._saving.cancel()
-                await asyncio.gather(self._saving, return_exceptions=True)
+            others = [task for task in (retrying, self._saving) if task is not None]
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
 
     async def _start(self) -> None:
-        """Recover what is on record, and say what of it cannot be read."""
-        self._fold = await recover(self._ledger, self._process, self._partition)
-        rejected = await self._read_decisions()
+        """Recover what is on record, and report what of it cannot be read."""
+        await self._letters.open()
+        image = await self._snapshots.load()
+        rejected = await self._recover(image)
         if self._fold.contradicted:
             _log.warning("snapshot ignored: it lacks decisions", **self._place)
-            self._fold = PartitionFold(self._process)
-            rejected = await self._read_decisions()
+            rejected = await self._recover(Image())
         self._snapshotted = self._fold.facts
         await self._reject(rejected)
         _log.info("partition folded", facts=self._fold.facts, **self._place)
 
-    async def _read_decisions(self) -> list[Rejected]:
-        return await read_decisions(self._ledger, self._process, self._fold, self._partition)
+    async def _recover(self, image: Image[Any]) -> list[Rejected]:
+        self._fold = PartitionFold(self._processor, image, dropped=self._letters.dropped)
+        return await scan_decisions(self._ledger, self._processor, self._fold, self._partition)
 
     async def _leave(self) -> None:
-        """Spare whoever comes next the folding."""
-        if self._settled and self._fold.facts - self._snapshotted >= _WORTH_SAVING:
+        """Spare the next start the folding."""
+        if not self._broken and self._fold.facts - self._snapshotted >= _WORTH_SAVING:
             self._begin_saving()
         if self._saving is not None:
             _, late = await asyncio.wait([self._saving], timeout=_SAVES_WITHIN_S)
@@ -145,23 +160,41 @@ class _Hosted:
                 _log.warning("left without a snapshot", **self._place)
 
     async def _take(self, records: Sequence[Record]) -> None:
-        self._settled = False
-        new: list[Event] = []
-        rejected: list[Rejected] = []
-        started = time.perf_counter()
-        for record in records:
-            folded = self._fold.fold(record)
-            new += folded.new
-            if folded.rejected:
-                rejected.append(folded.rejected)
-        self._seconds.observe((time.perf_counter() - started) / len(records))
-        self._facts.inc(len(records))
-        if new:
-            await self._append(new)
+        async with self._ahead():
+            rejected = await take_decisions(
+                self._ledger, self._processor, self._fold, self._partition, records[-1].position
+            )
+            started = time.perf_counter()
+            new: list[Event] = []
+            for record in records:
+                folded = self._fold.fold(record)
+                new += folded.new
+                if folded.rejected:
+                    rejected.append(folded.rejected)
+            self._seconds.observe((time.perf_counter() - started) / len(records))
+            self._facts.inc(len(records))
+            if new:
+                await self._append(new)
+            await self._park(rejected)
         await self._reject(rejected)
-        self._settled = True
         if self._observer is not None:
             self._observer.see(records, new)
+
+    @contextlib.asynccontextmanager
+    async def _ahead(self) -> AsyncIterator[None]:
+        """Let the fold know more than is on record while the context lasts."""
+        async with self._on_record:
+            self._broken = True
+            yield
+            self._broken = False
+
+    @contextlib.asynccontextmanager
+    async def _settled(self) -> AsyncIterator[None]:
+        """Have the fold know what is on record, and no more, while the context lasts."""
+        async with self._on_record:
+            if self._broken:
+                raise LedgerUnavailable("the partition is about to be folded again")
+            yield
 
     async def _append(self, new: list[Event]) -> None:
         expected = self._fold.decisions
@@ -169,77 +202,167 @@ class _Hosted:
         positions = await self._ledger.append(drafts)
         if positions != list(range(expected, expected + len(new))):
             raise Fenced(
-                f"{self._process.name}: partition {self._partition} of "
-                f"{self._process.decisions} has another writer: appended at "
+                f"{self._processor.name}: partition {self._partition} of "
+                f"{self._processor.decisions} has another writer: appended at "
                 f"{positions[0]}, expected {expected}"
             )
-        self._fold.decisions = expected + len(new)
+        self._fold.appended(len(new))
         self._decisions.inc(len(new))
+
+    async def _park(self, rejected: list[Rejected]) -> None:
+        """Have the keys of rejected facts go on from where the newest snapshot has them."""
+        for key in dict.fromkeys(record.key for record, _ in rejected):
+            self._fold.park(key, await self._snapshots.parked(key))
+        self._rejected |= {record.key: record for record, _ in rejected}
 
     async def _reject(self, rejected: list[Rejected]) -> None:
         if not rejected:
             return
-        say_rejected(self._process.name, rejected)
+        say_rejected(self._processor.name, rejected)
         await self._ledger.append(
-            [dead_letter(self._ledger.id, self._process.name, item) for item in rejected]
+            [dead_letter(self._ledger.id, self._processor.name, item) for item in rejected]
         )
+
+    async def _retry(self) -> None:
+        """Try quarantined keys: all at the start, then those that an operator asks for."""
+        CURRENT.set(None)  # the loop's signs of life are those of the loop alone
+        keys = list(self._fold.parked)
+        while True:
+            try:
+                for key in keys:
+                    if key in self._fold.parked:
+                        await self._try(key)
+                async for letters in self._letters.requests():
+                    keys = list(dict.fromkeys(letter.key for letter in letters))
+                    break
+            except LedgerError as error:
+                _log.warning("not tried again yet", reason=str(error), **self._place)
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _try(self, key: str) -> None:
+        """Fold a quarantined key up to where the others are; go on with it if that succeeds."""
+        parked = self._fold.parked[key]
+        known = {} if parked.known is None else {key: self._snapshots.copy(parked.known)}
+        fold = PartitionFold(
+            self._processor,
+            Image(parked.facts, parked.decisions, known),
+            dropped=self._letters.dropped,
+            only=key,
+        )
+        new: list[Event] = []
+        await self._catch_up(fold, new)
+        async with self._on_record:
+            await self._catch_up(fold, new)
+            reason = fold.quarantined.get(key)
+            if reason is not None:
+                _log.warning("key not folded yet", key=key, reason=reason, **self._place)
+                return
+            if new:
+                await self._append(new)
+            found = fold.known(key)
+            assert found is not None, key
+            self._fold.adopt(key, found)
+            rejected = self._rejected.pop(key, None)
+        if rejected is not None:
+            await self._ledger.append([taken(self._ledger.id, self._processor.name, rejected)])
+        _log.info("key folded again", key=key, decisions=len(new), **self._place)
+
+    async def _catch_up(self, fold: PartitionFold[Any], new: list[Event]) -> None:
+        """Fold one key up to where the partition is."""
+        await scan_decisions(
+            self._ledger, self._processor, fold, self._partition, until=self._fold.decisions
+        )
+        async for _, folded in refold(
+            self._ledger, self._processor, fold, self._partition, until=self._fold.facts
+        ):
+            new += folded.new
 
     def _begin_saving(self) -> None:
         """Have a snapshot saved, unless the one before is still being saved."""
         if self._saving is not None and not self._saving.done():
             return
-        snapshot = self._fold.snapshot()
-        if snapshot is not None:
-            self._snapshotted = snapshot.facts
-            self._saving = asyncio.create_task(self._save(msgspec.json.encode(snapshot)))
+        if self._fold.settled:
+            self._snapshotted = self._fold.facts
+            self._saving = asyncio.create_task(self._save())
 
-    async def _save(self, value: bytes) -> None:
-        name = _snapshot_name(self._process)
+    async def _save(self) -> None:
         try:
-            await self._ledger.save_snapshot(name, self._partition, value)
+            await self._snapshots.save(self._fold, self._settled)
         except LedgerError as error:
             _log.warning("no snapshot saved", reason=str(error), **self._place)
 
 
-def _snapshot_name(process: Process[Any]) -> str:
-    return f"process/{process.name}"
-
-
-async def recover(ledger: Ledger, process: Process[S], partition: int) -> PartitionFold[S]:
+async def recover(ledger: Ledger, processor: Processor[S], partition: int) -> PartitionFold[S]:
     """Return the fold of a partition as its newest readable snapshot left it."""
-    value = await _snapshot(ledger, process, partition)
-    if value is None:
-        return PartitionFold(process)
-    try:
-        snapshot = msgspec.json.decode(value, type=snapshot_type(process))
-    except msgspec.DecodeError as error:
-        _log.warning("snapshot ignored", process=process.name, reason=str(error))
-        return PartitionFold(process)
-    if snapshot.version != process.version:
-        return PartitionFold(process)
-    return PartitionFold(process, snapshot)
+    return PartitionFold(processor, await Snapshots(ledger, processor, partition).load())
 
 
-async def _snapshot(ledger: Ledger, process: Process[Any], partition: int) -> bytes | None:
-    """Return the newest snapshot; where it cannot be had, folding from the beginning does too."""
-    try:
-        async with asyncio.timeout(_LOADS_WITHIN_S):
-            return await ledger.snapshot(_snapshot_name(process), partition)
-    except (LedgerError, TimeoutError) as error:
-        _log.warning(
-            "no snapshot loaded: folding from the beginning",
-            process=process.name,
-            partition=partition,
-            reason=str(error) or f"no answer within {_LOADS_WITHIN_S:g} s",
-        )
-        return None
-
-
-async def read_decisions(
-    ledger: Ledger, process: Process[S], fold: PartitionFold[S], partition: int
+async def scan_decisions(
+    ledger: Ledger,
+    processor: Processor[S],
+    fold: PartitionFold[S],
+    partition: int,
+    *,
+    until: int | None = None,
 ) -> list[Rejected]:
-    """Bring the decisions that are on record to the fold; return those that cannot be read."""
+    """Have the fold scan the decisions that are on record; return those that cannot be read."""
     rejected: list[Rejected] = []
-    while records := await ledger.read(process.decisions, partition, fold.decisions, _READ_MAX):
-        rejected += fold.record(records)
+    limit = _READ_MAX
+    while until is None or (limit := min(_READ_MAX, until - fold.decisions)) > 0:
+        records = await ledger.read(processor.decisions, partition, fold.decisions, limit)
+        if not records:
+            break
+        rejected += fold.scan(records)
     return rejected
+
+
+async def take_decisions(
+    ledger: Ledger,
+    processor: Processor[S],
+    fold: PartitionFold[S],
+    partition: int,
+    position: int | None,
+) -> list[Rejected]:
+    """Have the fold take the decisions on record on facts up to a position, or all if None."""
+    rejected: list[Rejected] = []
+    while fold.untaken if position is None else fold.lacks(position):
+        limit = min(_READ_MAX, fold.untaken)
+        records = await ledger.read(processor.decisions, partition, fold.unread, limit)
+        if not records:
+            break
+        rejected += fold.take(records)
+    return rejected
+
+
+async def refold(  # noqa: PLR0913 - what is folded, and how far
+    ledger: Ledger,
+    processor: Processor[S],
+    fold: PartitionFold[S],
+    partition: int,
+    *,
+    until: int,
+    compare: bool = False,
+) -> AsyncIterator[tuple[Record, Folded]]:
+    """Fold the facts before a position, with what is on record of them; yield what came of each.
+
+    Memory is bounded, however many there are. Decisions that cannot be read are yielded as well.
+
+    Args:
+        ledger: where they lie.
+        processor: whose they are.
+        fold: as far as it has folded; decisions must have been scanned.
+        partition: of both topics.
+        until: behind the last fact.
+        compare: as for `PartitionFold.fold`.
+    """
+    while fold.facts < until:
+        limit = min(_READ_MAX, until - fold.facts)
+        records = await ledger.read(processor.facts, partition, fold.facts, limit)
+        if not records:
+            return
+        for rejected in await take_decisions(
+            ledger, processor, fold, partition, records[-1].position
+        ):
+            yield rejected.record, Folded([], [], None, rejected)
+        for record in records:
+            yield record, fold.fold(record, compare=compare)

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from rung.events import Event, Payload, decode, fact
-from rung.runtime import PartitionFold, Process
+from rung.runtime import PartitionFold, Processor
 from rung.runtime.forward import number_of
 from rung.sim.world import LATENCY_MS_MAX, World
 
@@ -12,7 +12,7 @@ from rung.sim.world import LATENCY_MS_MAX, World
 class Decider:
     """One process on its one partition."""
 
-    def __init__(self, world: World, process: Process[Any]) -> None:
+    def __init__(self, world: World, process: Processor[Any]) -> None:
         self._world = world
         self.process = process
         self.fold: PartitionFold[Any] = PartitionFold(process)
@@ -35,7 +35,7 @@ class Decider:
             for event in folded.new:
                 position = self._world.append(event)
                 assert position == self.fold.decisions, "another writer in the partition"
-                self.fold.decisions += 1
+                self.fold.appended(1)
 
     def _restart(self) -> None:
         self.fold = PartitionFold(self.process)

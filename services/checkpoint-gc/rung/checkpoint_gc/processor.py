@@ -51,7 +51,7 @@ from rung.events.checkpoint import (
 from rung.events.experiment import ExperimentSubmitted
 from rung.events.trial import RunEnded, TrialEnded, TrialExited, TrialValidated
 
-Relevant = (
+Handles = (
     ExperimentSubmitted
     | TrialValidated
     | TrialExited
@@ -108,6 +108,7 @@ class CheckpointGC:
     name = "checkpoint-gc"
     facts = topic.EXPERIMENTS
     decisions = topic.RETIREMENTS
+    handles = Handles
     version = 1
     state_type = State
 
@@ -115,10 +116,12 @@ class CheckpointGC:
         """Return an experiment of which nothing is known."""
         return State(experiment_id=key)
 
-    def evolve(self, state: State, event: Payload) -> None:  # noqa: C901 - one case per event
+    def ended(self, state: State) -> bool:  # noqa: ARG002 - the protocol's
+        """Return False: a checkpoint may be pinned, and files deleted, after all else."""
+        return False
+
+    def evolve(self, state: State, event: Handles) -> None:
         """Fold a fact or a decision into the experiment."""
-        if not isinstance(event, Relevant):
-            return
         match event:
             case ExperimentSubmitted():
                 state.policy = policy_of(event.config)
@@ -142,7 +145,7 @@ class CheckpointGC:
             case _:
                 assert_never(event)
 
-    def decide(self, state: State, fact: Payload) -> list[Payload]:
+    def decide(self, state: State, fact: Handles) -> list[Payload]:
         """Return what a fact made superfluous."""
         match fact:
             case TrialValidated() | TrialEnded() | CheckpointStored():

@@ -5,7 +5,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from rung.events import Event, topic
-from rung.events.metric import MessageRejected
+from rung.events.deadletter import MessageRejected
 
 KEPT: Final = 1_000
 """How many letters of a topic are kept at hand; the ledger has them all."""

@@ -88,6 +88,7 @@ PoolFact = (
 PoolDecision = (
     JoinRefused | AllocationGranted | AllocationSignaled | AllocationLost | AllocationDropped
 )
+Handles = PoolFact | PoolDecision
 
 
 class Scheduler:
@@ -96,6 +97,7 @@ class Scheduler:
     name = "scheduler"
     facts = topic.POOLS
     decisions = topic.PLACEMENTS
+    handles = Handles
     version = 2
     state_type = State
 
@@ -103,17 +105,19 @@ class Scheduler:
         """Return a pool without agents."""
         return State(pool=key)
 
-    def evolve(self, state: State, event: Payload) -> None:
+    def evolve(self, state: State, event: Handles) -> None:
         """Fold a fact or a decision into the pool."""
         if isinstance(event, PoolFact):
             _fold_fact(state, event)
-        elif isinstance(event, PoolDecision):
+        else:
             _fold_decision(state, event)
 
-    def decide(self, state: State, fact: Payload) -> list[Payload]:
+    def ended(self, state: State) -> bool:  # noqa: ARG002 - the protocol's
+        """Return False: a pool does not end."""
+        return False
+
+    def decide(self, state: State, fact: PoolFact) -> list[Payload]:
         """Return what follows from a fact: losses, drops, signals, then what starts now."""
-        if not isinstance(fact, PoolFact):
-            return []
         decisions: list[Payload] = [
             decision.lost(state, allocation_id, reason)
             for allocation_id, reason in state.stricken.items()

@@ -38,31 +38,7 @@ from typing import assert_never
 
 from rung.events import Payload
 from rung.events import topic as topics
-from rung.events.allocation import (
-    AgentJoined,
-    AgentLeft,
-    AgentLost,
-    AgentResumed,
-    AgentSuspended,
-    AllocationAddressed,
-    AllocationDropped,
-    AllocationGranted,
-    AllocationLost,
-    AllocationReleased,
-    AllocationRequested,
-    AllocationSignaled,
-    AllocationWithdrawn,
-    DrainRequested,
-    JoinRefused,
-    MoveRequested,
-)
-from rung.events.checkpoint import (
-    CheckpointDamaged,
-    CheckpointDeleted,
-    CheckpointPinned,
-    CheckpointRetired,
-    CheckpointStored,
-)
+from rung.events.checkpoint import CheckpointDamaged, CheckpointStored
 from rung.events.experiment import (
     CancelRequested,
     ExperimentEnded,
@@ -74,27 +50,14 @@ from rung.events.experiment import (
     ResumeRequested,
     SearchPlanned,
 )
-from rung.events.ledger_import import ImportCompleted, ImportKeysListed, ImportStarted
-from rung.events.metric import (
-    AgentBeat,
-    LogsDeleted,
-    LogsDropped,
-    LogsPrinted,
-    MessageRejected,
-    MetricsReported,
-)
-from rung.events.seal import PartitionSealed, PartitionTrimmed
 from rung.events.trial import (
     RunEnded,
     RunRequested,
     RunWithdrawn,
     TrialClosed,
-    TrialEnded,
     TrialExited,
     TrialPromoted,
     TrialRequested,
-    TrialRestored,
-    TrialStarted,
     TrialStopped,
     TrialValidated,
 )
@@ -104,13 +67,37 @@ from rung.searcher.search_settings import read_settings
 from rung.searcher.state import Experiment, Phase, State, plan_method
 from rung.searcher.trial import Trial
 
+Handles = (
+    ExperimentSubmitted
+    | PauseRequested
+    | ResumeRequested
+    | CancelRequested
+    | KillRequested
+    | TrialValidated
+    | TrialExited
+    | RunEnded
+    | CheckpointStored
+    | CheckpointDamaged
+    | SearchPlanned
+    | ExperimentPaused
+    | ExperimentResumed
+    | ExperimentEnded
+    | TrialRequested
+    | RunRequested
+    | RunWithdrawn
+    | TrialPromoted
+    | TrialStopped
+    | TrialClosed
+)
+
 
 class Searcher:
-    """The decider of the topic `experiments`; see `rung.runtime.Process`."""
+    """The decider of the topic `experiments`; see `rung.runtime.Processor`."""
 
     name = "searcher"
     facts = topics.EXPERIMENTS
     decisions = topics.SEARCHES
+    handles = Handles
     version = 1
     state_type = State
 
@@ -118,18 +105,22 @@ class Searcher:
         """Return the state of an experiment of which nothing is known."""
         return State(experiment_id=key)
 
-    def evolve(self, state: State, event: Payload) -> None:
+    def evolve(self, state: State, event: Handles) -> None:
         """Fold a fact or a decision."""
         if isinstance(event, ExperimentSubmitted):
             _submit(state, event)
         elif state.experiment is not None:
             _evolve(state, state.experiment, event)
 
-    def decide(self, state: State, fact: Payload) -> list[Payload]:
+    def decide(self, state: State, fact: Handles) -> list[Payload]:
         """Return what follows from a fact."""
         if state.experiment is None:
             return []
         return _decide(state, state.experiment, fact)
+
+    def ended(self, state: State) -> bool:
+        """Return whether the experiment is over."""
+        return state.phase == "ended"
 
 
 def _submit(state: State, event: ExperimentSubmitted) -> None:
@@ -142,8 +133,8 @@ def _submit(state: State, event: ExperimentSubmitted) -> None:
     state.experiment = Experiment(settings, config, event.code_digest, method)
 
 
-def _evolve(  # noqa: C901, PLR0912, PLR0915 - one case per event
-    state: State, experiment: Experiment, event: Payload
+def _evolve(  # noqa: C901, PLR0912 - one case per event
+    state: State, experiment: Experiment, event: Handles
 ) -> None:
     match event:
         case TrialValidated():
@@ -193,33 +184,8 @@ def _evolve(  # noqa: C901, PLR0912, PLR0915 - one case per event
             experiment.method.stopped(trial)
         case TrialClosed():
             _close(experiment, event)
-        case PauseRequested() | ResumeRequested() | TrialStarted() | TrialRestored():
-            pass  # what is decided of them counts; that a process lives changes no decision
-        case ExperimentSubmitted() | TrialEnded() | CheckpointDeleted() | CheckpointPinned():
-            pass  # known already, or of concern to the checkpoints alone
-        case (
-            CheckpointRetired()
-            | MetricsReported()
-            | LogsPrinted()
-            | LogsDropped()
-            | LogsDeleted()
-            | AgentBeat()
-        ):
-            pass  # of other topics
-        case AgentJoined() | AgentLeft() | AgentLost() | AllocationRequested():
-            pass  # of other topics
-        case AllocationWithdrawn() | AllocationReleased() | AllocationGranted():
-            pass  # of other topics
-        case AllocationSignaled() | AllocationLost() | AllocationDropped() | AllocationAddressed():
-            pass  # of other topics
-        case ImportStarted() | ImportKeysListed() | ImportCompleted():
-            pass  # of other topics
-        case MessageRejected() | PartitionSealed() | PartitionTrimmed():
-            pass  # of other topics
-        case MoveRequested() | DrainRequested():
-            pass  # of other topics
-        case AgentSuspended() | AgentResumed() | JoinRefused():
-            pass  # of other topics
+        case ExperimentSubmitted() | PauseRequested() | ResumeRequested():
+            pass  # known already; what is decided of them counts
         case _:
             assert_never(event)
 
@@ -257,7 +223,7 @@ def _close(experiment: Experiment, event: TrialClosed) -> None:
     experiment.closing.pop(trial.index, None)
 
 
-def _decide(state: State, experiment: Experiment, fact: Payload) -> list[Payload]:
+def _decide(state: State, experiment: Experiment, fact: Handles) -> list[Payload]:
     """Return what follows; facts that are not named change nothing that anybody waits for."""
     if isinstance(fact, TrialValidated):  # by far the most: asked first
         follow_up = FollowUp(state.experiment_id, experiment, state.phase)
@@ -286,7 +252,7 @@ def _decide(state: State, experiment: Experiment, fact: Payload) -> list[Payload
     return follow_up.conclude()
 
 
-def _phase_after(state: State, fact: Payload) -> Phase:
+def _phase_after(state: State, fact: Handles) -> Phase:
     """Return the phase that the experiment will be in after the decisions of this fact."""
     if isinstance(fact, PauseRequested) and state.phase == "active":
         return "paused"

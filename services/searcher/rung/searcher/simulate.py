@@ -23,7 +23,9 @@ from rung.events.trial import (
     TrialRequested,
     TrialValidated,
 )
+from rung.runtime.processor import Processor
 from rung.searcher.processor import Searcher
+from rung.searcher.state import State
 
 Metric = Callable[[int, dict[str, Any], float], float]
 """From a trial's index, its hyperparameters and a time to the searcher's metric."""
@@ -82,7 +84,7 @@ class _Cluster:
     def __init__(
         self, config: dict[str, Any], metric: Metric, slots: int, experiment_id: str
     ) -> None:
-        self._searcher = Searcher()
+        self._searcher: Processor[State] = Searcher()
         self._state = self._searcher.initial(experiment_id)
         self._config = config
         self._metric = metric

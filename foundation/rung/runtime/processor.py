@@ -1,0 +1,53 @@
+"""The contract between a processor and the runtime."""
+
+from types import UnionType
+from typing import Any, Protocol, TypeVar, get_args
+
+from rung.events import Payload
+
+S = TypeVar("S")
+
+
+class Processor(Protocol[S]):
+    """A deterministic state machine per key: two functions, without I/O, clock or randomness.
+
+    The runtime folds a fact (`evolve`), asks what follows from it (`decide`), appends that, and
+    folds it (`evolve`, once per decision), before it turns to the next fact of the same key.
+    Events of types outside `handles` are skipped.
+
+    Attributes:
+        name: `searcher`, `scheduler`, `checkpoint-gc`; names the source of the decisions.
+        facts: the topic that it folds.
+        decisions: the topic that it alone writes.
+        handles: the union of the types of facts and decisions that it folds.
+        version: of the state's layout; a snapshot of another version is not read.
+        state_type: the state's class, a msgspec Struct, so that it can be written as a snapshot.
+    """
+
+    name: str
+    facts: str
+    decisions: str
+    handles: UnionType
+    version: int
+    state_type: type[S]
+
+    def initial(self, key: str) -> S:
+        """Return the state of a key of which nothing is known."""
+        ...
+
+    def evolve(self, state: S, event: Any) -> None:
+        """Fold a fact or a decision, one of `handles`, into the state."""
+        ...
+
+    def decide(self, state: S, fact: Any) -> list[Payload]:
+        """Return what follows from a fact that was just folded; reads the state only."""
+        ...
+
+    def ended(self, state: S) -> bool:
+        """Return whether no later fact changes or decides anything: the state is dropped then."""
+        ...
+
+
+def types_of(handles: UnionType) -> frozenset[str]:
+    """Return the type strings of a union of events."""
+    return frozenset(kind.TYPE for kind in get_args(handles))
