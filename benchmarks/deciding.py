@@ -62,6 +62,10 @@ class Clock:
         self._due = facts
         self._began: tuple[float, float] | None = None
 
+    def measured(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context without an effect."""
+        return contextlib.nullcontext()
+
     def begin(self, partition: int, fold: PartitionFold[Any]) -> None:  # noqa: ARG002 - any
         """Begin with the first partition that is folded; leave out what was decided before."""
         self._began = self._began or (time.perf_counter(), time.process_time())

@@ -15,7 +15,8 @@ from agent.rig import Rig
 from rung.events.allocation import AgentJoined, AgentLeft, AllocationReleased, JoinRefused
 from rung.events.metric import AgentBeat, LogsPrinted
 from rung.ledger import MemoryLedger
-from rung.scheduler.service import serve
+from rung.runtime.service import serve
+from rung.scheduler.service import components
 from rung.scheduler.settings import Settings
 
 _LIVES = itertools.count()
@@ -25,7 +26,7 @@ _LIVES = itertools.count()
 async def ledger() -> AsyncIterator[MemoryLedger]:
     """Give a ledger with the scheduler on it, that takes agents for lost after a second."""
     made = MemoryLedger(partitions=1)
-    serving = asyncio.create_task(serve(made, Settings(agent_timeout=1.0)))
+    serving = asyncio.create_task(serve(made, components(Settings(agent_timeout=1.0))))
     try:
         yield made
     finally:

@@ -11,7 +11,7 @@ import pytest
 
 from checkpoint_gc.scenario import EXPERIMENT, stored, submitted, trial_id
 from rung.checkpoint_gc import CheckpointGC
-from rung.checkpoint_gc.service import serve
+from rung.checkpoint_gc.service import components
 from rung.checkpoint_gc.settings import Settings
 from rung.events import Event, Payload, decode, partition_of, topic
 from rung.events.checkpoint import CheckpointDeleted, CheckpointRetired
@@ -19,6 +19,7 @@ from rung.events.trial import TrialClosed, TrialEnded
 from rung.ledger import Ledger, MemoryLedger, SqliteLedger
 from rung.ledger.archive import verify
 from rung.runtime import FactWriter, audit
+from rung.runtime.service import serve
 from rung.storage import FolderStore, ObjectError, ObjectUnavailable, checkpoint_prefix
 
 _FAST = Settings(retry_min=0.01, retry_max=0.01)
@@ -32,7 +33,7 @@ def store(tmp_path: Path) -> FolderStore:
 
 @contextlib.asynccontextmanager
 async def _serving(ledger: Ledger, store: FolderStore) -> AsyncIterator[None]:
-    task = asyncio.create_task(serve(ledger, store, _FAST))
+    task = asyncio.create_task(serve(ledger, components(store, _FAST)))
     try:
         yield
     finally:

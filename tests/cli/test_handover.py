@@ -1,30 +1,27 @@
 """A ledger that was left at any moment goes on in its new home, and comes to the same end."""
 
 import io
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
 import pytest
 
 from rung.checkpoint_gc.processor import CheckpointGC
-from rung.checkpoint_gc.service import intake as checkpoint_gc_intake
-from rung.cli.deciders import audit_all
+from rung.cli.deciders import RELAYS, audit_all
 from rung.cli.handover import hand_over
 from rung.cli.ledger import FORWARDERS
-from rung.events import Event, Payload, decode, fact, topic
+from rung.events import decode, topic
 from rung.events.allocation import AgentJoined, AgentLeft, AgentLost
 from rung.events.checkpoint import CheckpointDeleted
 from rung.events.experiment import ExperimentSubmitted
 from rung.ledger import Draft, MemoryLedger, Record
 from rung.ledger.export.export import Undone, export, import_
 from rung.scheduler.processor import Scheduler
-from rung.scheduler.service import intake as scheduler_intake
 from rung.searcher.processor import Searcher
-from rung.searcher.service import translate as searcher_intake
 from rung.sim.agent import Agent
 from rung.sim.scenario import EXPERIMENT, Outcome, _deleter, _outcome, run
-from rung.sim.services import Decider, _result
+from rung.sim.services import Carrier, Decider
 from rung.sim.workload import calm
 from rung.sim.world import Faults, World
 
@@ -32,40 +29,6 @@ pytestmark = pytest.mark.sim
 
 SEARCHED: Final = (topic.EXPERIMENTS, topic.SEARCHES, topic.RETIREMENTS)
 PLACED: Final = (topic.POOLS, topic.PLACEMENTS)
-
-Translate = Callable[[Event], Awaitable[Sequence[Payload]]]
-
-
-class Forwarder:
-    """Carries facts over from where a position says, under an origin of its home's."""
-
-    def __init__(
-        self, world: World, home: str, name: str, translate: Translate, start: int
-    ) -> None:
-        self._world = world
-        self._origin = f"{home}/{name}"
-        self._topic = name
-        self._translate = translate
-        self._position = start
-        world.subscribe(name, self.wake)
-
-    def wake(self) -> None:
-        """Forward what arrived."""
-        while self._position < len(self._world.topics[self._topic]):
-            record = self._world.topics[self._topic][self._position]
-            self._position += 1
-            event = decode(record.value)
-            for data in _result(self._translate(event)):
-                self._world.append(
-                    fact(
-                        data,
-                        source=f"/rung/{data.WRITER}",
-                        origin=self._origin,
-                        sequence=record.position,
-                        time="",
-                        cause=event.id,
-                    )
-                )
 
 
 class Home:
@@ -82,15 +45,14 @@ class Home:
         deciders = [
             Decider(self.world, process) for process in (Searcher(), Scheduler(), CheckpointGC())
         ]
-        intakes: list[Translate] = [
-            scheduler_intake,
-            searcher_intake,
-            checkpoint_gc_intake,
-            _deleter(self.world),
-        ]
         forwarders = [
-            Forwarder(self.world, self._name, name, translate, positions.get((consumer, name), 0))
-            for (consumer, name), translate in zip(FORWARDERS, intakes, strict=True)
+            Carrier(
+                self.world,
+                it,
+                ledger_id=self._name,
+                start=positions.get((it.name, it.topic), 0),
+            )
+            for it in (*RELAYS, _deleter(self.world))
         ]
         for number in range(2):
             Agent(self.world, f"{self._name}-{number}", 2, self.checkpoints)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from ledger.archive.history import simulated
-from rung.checkpoint_gc.service import serve as serve_checkpoint_gc
+from rung.checkpoint_gc.service import components as checkpoint_gc
 from rung.cli.deciders import audit_all
 from rung.cli.handover import hand_over
 from rung.cli.ledger import FORWARDERS
@@ -18,8 +18,9 @@ from rung.ledger import Draft, Ledger, MemoryLedger
 from rung.ledger.export.export import export, import_
 from rung.ledger.export.format import FACTS_OF
 from rung.runtime.import_audit import audit_imports
-from rung.scheduler.service import serve as serve_scheduler
-from rung.searcher.service import serve as serve_searcher
+from rung.runtime.service import serve
+from rung.scheduler.service import components as scheduler
+from rung.searcher.service import components as searcher
 from rung.sim.scenario import EXPERIMENT
 from rung.storage import FolderStore
 
@@ -44,11 +45,7 @@ async def services(ledger: Ledger, store: FolderStore) -> AsyncIterator[None]:
     """Run the deciders and forwarders of an installation."""
     serving = [
         asyncio.create_task(service)
-        for service in (
-            serve_searcher(ledger),
-            serve_scheduler(ledger),
-            serve_checkpoint_gc(ledger, store),
-        )
+        for service in (serve(ledger, (*searcher(), *scheduler(), *checkpoint_gc(store))),)
     ]
     try:
         yield

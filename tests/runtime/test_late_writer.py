@@ -18,8 +18,8 @@ from rung.events.experiment import ExperimentPaused
 from rung.events.trial import TrialEnded
 from rung.ledger import Draft, MemoryLedger, Record
 from rung.runtime import PartitionFold, audit
-from rung.runtime.forward import _Forwarder
 from rung.runtime.loop import _Hosted
+from rung.runtime.relay import Relay, _Relaying
 from runtime.tally import Count, Tally, pause, resume
 
 KEYS = "ab"
@@ -221,12 +221,12 @@ def test_a_decision_that_lies_there_twice_is_forwarded_once(steps: list[str], ba
 async def _forward(ledger: MemoryLedger) -> int:
     """Forward each pause as the end of a trial; return how many pauses there are."""
 
-    async def translate(event: Event) -> list[Payload]:
-        if not isinstance(event.data, ExperimentPaused):
-            return []
-        return [TrialEnded(experiment_id=event.key, trial_id=f"{event.key}.0")]
+    def translate(data: ExperimentPaused) -> list[Payload]:
+        key = data.experiment_id
+        return [TrialEnded(experiment_id=key, trial_id=f"{key}.0")]
 
-    forwarder = _Forwarder(ledger, "t", "searches", 0, "/rung/checkpoint-gc", translate)
+    it = Relay("t", "searches", "/rung/checkpoint-gc", ExperimentPaused, translate)
+    forwarder = _Relaying(ledger, it, 0)
     task = asyncio.create_task(forwarder.run())
     for _ in range(5):
         await _settle()

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable
 
 from rung.events import Event, LedgerUnavailable, Payload, decode, encode, fact
 from rung.events.deadletter import (
@@ -15,8 +15,9 @@ from rung.events.experiment import ExperimentEnded, ExperimentPaused
 from rung.events.trial import TrialEnded
 from rung.ledger import Draft, Record
 from rung.ledger.memory import MemoryLedger
-from rung.runtime import audit, forward, host
+from rung.runtime import audit, host
 from rung.runtime.loop import recover
+from rung.runtime.relay import Relay, relay
 from runtime.tally import Count, Tally, kill, pause, resume
 
 
@@ -211,25 +212,16 @@ async def test_the_audit_of_one_key_passes_over_the_others() -> None:
     assert not (await audit(ledger, Tally(), key="b")).same
 
 
-def _to_trial_ended(seen: list[str]) -> Callable[[Event], Awaitable[Sequence[Payload]]]:
-    async def translate(event: Event) -> list[Payload]:
-        seen.append(event.id)
-        if not isinstance(event.data, ExperimentPaused):
-            return []
-        return [TrialEnded(experiment_id=event.key, trial_id=f"{event.key}.0")]
-
-    return translate
+def _to_trial_ended(data: ExperimentPaused) -> list[Payload]:
+    key = data.experiment_id
+    return [TrialEnded(experiment_id=key, trial_id=f"{key}.0")]
 
 
-async def _forwarded(ledger: MemoryLedger, seen: list[str], count: int) -> list[Event]:
-    work = forward(
-        ledger,
-        name="t",
-        topic="searches",
-        source="/rung/checkpoint-gc",
-        translate=_to_trial_ended(seen),
-    )
-    async with _running(work):
+TRIALS_ENDED = Relay("t", "searches", "/rung/x", ExperimentPaused, _to_trial_ended)
+
+
+async def _relayed(ledger: MemoryLedger, count: int) -> list[Event]:
+    async with _running(relay(ledger, TRIALS_ENDED)):
         return [
             event
             for event in await _until(ledger, "experiments", count, repeated=True)
@@ -237,32 +229,31 @@ async def _forwarded(ledger: MemoryLedger, seen: list[str], count: int) -> list[
         ]
 
 
-async def test_forwarding_goes_on_where_it_was() -> None:
-    """What was forwarded before a restart is not forwarded again, and carries its origin."""
+async def test_relaying_goes_on_where_it_was() -> None:
+    """What was relayed before a restart is not relayed again, and carries its origin."""
     ledger = MemoryLedger(partitions=1)
     await _append(ledger, pause(1))
     async with _running(host(ledger, Tally())):
         await _until(ledger, "searches", 2)
-        seen: list[str] = []
-        first = await _forwarded(ledger, seen, 2)
+        first = await _relayed(ledger, 2)
         await _append(ledger, pause(2))
         await _until(ledger, "searches", 4)
-        second = await _forwarded(ledger, seen, 4)
+        second = await _relayed(ledger, 4)
 
     assert [event.origin for event in first] == [f"{ledger.id}/searches/0/a"]
     assert [event.sequence for event in second] == [0, 2 << 20]
     assert len(second) == 2
 
 
-async def test_a_fact_forwarded_twice_has_one_id() -> None:
-    """A forwarder that lost its position repeats itself under the same origin and number."""
+async def test_a_fact_relayed_twice_has_one_id() -> None:
+    """A relay that lost its position repeats itself under the same origin and number."""
     ledger = MemoryLedger(partitions=1)
     await _append(ledger, pause(1))
     async with _running(host(ledger, Tally())):
         await _until(ledger, "searches", 2)
-    first = await _forwarded(ledger, [], 2)
+    first = await _relayed(ledger, 2)
     await ledger.commit("t", "searches", 0, 0)
-    twice = await _forwarded(ledger, [], 3)
+    twice = await _relayed(ledger, 3)
 
     assert [event.id for event in twice] == [first[0].id] * 2
 

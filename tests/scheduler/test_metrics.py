@@ -7,9 +7,10 @@ from rung.events import Payload, encode, fact
 from rung.ledger import MemoryLedger, Record
 from rung.runtime import FactWriter, PartitionFold
 from rung.runtime.metrics import catalog
+from rung.runtime.service import serve
 from rung.scheduler import Scheduler
 from rung.scheduler.metrics import PoolGauge
-from rung.scheduler.service import serve
+from rung.scheduler.service import components
 from scheduler.scenario import joined, released, requested
 
 _Told = dict[tuple[str, ...], float]
@@ -37,7 +38,7 @@ async def test_slots_and_queues_are_read_from_what_is_folded() -> None:
             await writer.write(payload)
 
     before = _waits()
-    serving = asyncio.create_task(serve(ledger))
+    serving = asyncio.create_task(serve(ledger, components()))
     await write(
         joined("n", slots=2), requested("aaaaaaaa.0.1"), requested("bbbbbbbb.0.1", slots=2)
     )

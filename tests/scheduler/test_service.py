@@ -20,8 +20,9 @@ from rung.events.allocation import (
 from rung.events.trial import RunRequested, RunWithdrawn
 from rung.ledger import Ledger, MemoryLedger, SqliteLedger
 from rung.runtime import audit
+from rung.runtime.service import serve
 from rung.scheduler import Scheduler
-from rung.scheduler.service import serve
+from rung.scheduler.service import components
 from rung.scheduler.settings import Settings
 from scheduler.ledger_watch import ManualClock, all_of, next_of, writer
 from scheduler.scenario import POOL, joined, requested
@@ -30,7 +31,7 @@ from scheduler.scenario import POOL, joined, requested
 @contextlib.asynccontextmanager
 async def _serving(ledger: Ledger) -> AsyncIterator[ManualClock]:
     clock = ManualClock()
-    task = asyncio.create_task(serve(ledger, Settings(agent_timeout=30), clock=clock))
+    task = asyncio.create_task(serve(ledger, components(Settings(agent_timeout=30), clock=clock)))
     try:
         yield clock
     finally:

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from rung.events import Event, Payload, decode, encode, fact, partition_of, topic
-from rung.events.allocation import AllocationDropped, AllocationLost, AllocationSignaled
+from rung.events.allocation import AllocationDropped, AllocationLost
 from rung.events.trial import RunEnded
 from rung.ledger import Draft, Ledger, MemoryLedger
 from rung.runtime import FactWriter, audit
+from rung.runtime.processor import types_of
+from rung.runtime.service import serve
 from rung.searcher.processor import Searcher
-from rung.searcher.service import serve, translate
+from rung.searcher.service import RELAY, components, ended
 from rung.searcher.settings import Settings
 from searcher.scenario import EXPERIMENT, config, exited, submitted
 
@@ -23,7 +25,7 @@ POOL = "a"
 @asynccontextmanager
 async def serving(ledger: Ledger) -> AsyncIterator[None]:
     """Serve while the block runs."""
-    task = asyncio.create_task(serve(ledger, Settings(snapshot_every=1)))
+    task = asyncio.create_task(serve(ledger, components(Settings(snapshot_every=1))))
     try:
         yield
     finally:
@@ -87,21 +89,15 @@ async def test_a_search_on_a_ledger_audits() -> None:
     assert verdict.same
 
 
-async def test_ends_that_no_agent_reports() -> None:
+def test_ends_that_no_agent_reports() -> None:
     """The intake turns what the scheduler decided into the end of a run, and nothing else."""
     about: dict[str, Any] = {"pool": POOL, "allocation_id": f"{EXPERIMENT}.0.1"}
     trial: dict[str, Any] = {"experiment_id": EXPERIMENT, "trial_id": f"{EXPERIMENT}.0", "run": 1}
     gone = AllocationLost(reason="agent a1 was lost", **about, **trial)
     dropped = AllocationDropped(reason="withdrawn", **about, **trial)
-    signaled = AllocationSignaled(agents=["a1"], how="kill", **about)
-
-    assert await translate(event_of(gone)) == [
-        RunEnded(outcome="lost", reason="agent a1 was lost", **trial)
-    ]
-    assert await translate(event_of(dropped)) == [
-        RunEnded(outcome="dropped", reason="withdrawn", **trial)
-    ]
-    assert await translate(event_of(signaled)) == []
+    assert ended(gone) == [RunEnded(outcome="lost", reason="agent a1 was lost", **trial)]
+    assert ended(dropped) == [RunEnded(outcome="dropped", reason="withdrawn", **trial)]
+    assert types_of(RELAY.handles) == {AllocationLost.TYPE, AllocationDropped.TYPE}
 
 
 def test_a_setting_out_of_range_is_refused() -> None:

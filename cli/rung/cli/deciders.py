@@ -1,4 +1,4 @@
-"""The deciders of this version, and the audit of them all and of the seals."""
+"""The processors and relays of this version, and the audit of all decisions and of the seals."""
 
 from typing import Any, Final
 
@@ -6,14 +6,18 @@ import msgspec
 
 from rung import api
 from rung.checkpoint_gc.processor import CheckpointGC
+from rung.checkpoint_gc.service import RELAY as CHECKPOINT_GC
 from rung.ledger import Ledger
 from rung.ledger.seals.verify import Known, verify
 from rung.runtime import Difference, Processor, Verdict, audit
 from rung.runtime.import_audit import audit_imports
 from rung.scheduler.processor import Scheduler
+from rung.scheduler.service import RELAY as SCHEDULER
 from rung.searcher.processor import Searcher
+from rung.searcher.service import RELAY as SEARCHER
 
 DECIDERS: Final[tuple[Processor[Any], ...]] = (Searcher(), Scheduler(), CheckpointGC())
+RELAYS: Final = (SCHEDULER, CHECKPOINT_GC, SEARCHER)
 
 
 async def audit_all(

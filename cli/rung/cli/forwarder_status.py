@@ -4,7 +4,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from rung.cli.ledger_moves import DELETER
+from rung.checkpoint_gc.service import DELETER
 from rung.ledger import Ledger
 
 LAG_MAX: Final = 10_000

@@ -3,8 +3,8 @@
 A ledger is left at some moment, in good order or not, and one restored from an archive is put
 together of partitions that were archived at slightly different ones. Three things may be missing:
 
-* a decision is on record, and what its forwarder makes of it is not. A forwarded fact names the
-  decision as its cause, so it shows; it is appended as the new home's forwarder would do it;
+* a decision is on record, and what a relay makes of it is not. A relayed fact names the decision
+  as its cause, so it shows; it is appended as the new home's relay would do it;
 * an allocation is over, and its run's end was never told. The run is ended as lost, so that the
   searcher asks for another one;
 * a checkpoint is retired and not deleted. Its deleter begins at the first of these.
@@ -15,13 +15,12 @@ them their allocations; what waited in a queue waits again.
 
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator
 from typing import Final
 
-from rung.checkpoint_gc.service import SOURCE as CHECKPOINT_GC
-from rung.checkpoint_gc.service import intake as checkpoint_gc_intake
-from rung.cli.ledger_moves import DELETER
-from rung.events import Event, Payload, UndecodableEvent, decode, encode, fact, topic
+from rung.checkpoint_gc.service import DELETER
+from rung.cli.deciders import RELAYS
+from rung.events import Event, UndecodableEvent, decode, encode, fact, topic
 from rung.events.allocation import (
     AllocationDropped,
     AllocationLost,
@@ -32,17 +31,10 @@ from rung.events.trial import RunEnded, RunRequested, TrialExited, allocation_id
 from rung.ledger import Draft, Ledger, Record
 from rung.ledger.export.export import Undone
 from rung.runtime import now
-from rung.runtime.forward import number_of
-from rung.scheduler.service import SOURCE as SCHEDULER
-from rung.scheduler.service import intake as scheduler_intake
-from rung.searcher.service import translate as searcher_intake
+from rung.runtime.processor import types_of
+from rung.runtime.relay import relayed
+from rung.searcher.service import SOURCE as SEARCHER
 
-_SEARCHER: Final = "/rung/searcher"
-_INTAKES: Final[tuple[tuple[str, str, Callable[[Event], Awaitable[Sequence[Payload]]]], ...]] = (
-    (topic.SEARCHES, SCHEDULER, scheduler_intake),
-    (topic.SEARCHES, CHECKPOINT_GC, checkpoint_gc_intake),
-    (topic.PLACEMENTS, _SEARCHER, searcher_intake),
-)
 _READ: Final = 2000
 _REASON: Final = "how it ended was not on record when its ledger was moved"
 
@@ -70,7 +62,7 @@ async def hand_over(ledger: Ledger) -> Undone:
         for name in (topic.EXPERIMENTS, topic.POOLS, topic.PLACEMENTS, topic.SEARCHES):
             async for _, event in _events(ledger, name):
                 _note(notes, event)
-        forwarded = await _forward(ledger, notes)
+        forwarded = await _relay(ledger, notes)
         lost = await _end_runs(ledger, notes)
         return Undone(forwarded, lost, await _rewind_deleter(ledger, notes))
 
@@ -98,37 +90,23 @@ def _insert(notes: sqlite3.Connection, table: str, allocation_id: str) -> None:
     notes.execute(f"INSERT OR IGNORE INTO {table} VALUES (?)", (allocation_id,))  # noqa: S608 - ours
 
 
-async def _forward(ledger: Ledger, notes: sqlite3.Connection) -> int:
-    """Append what forwarders should have made of decisions; return how much it was."""
+async def _relay(ledger: Ledger, notes: sqlite3.Connection) -> int:
+    """Append what relays should have made of decisions; return how much it was."""
     count = 0
-    for name, source, translate in _INTAKES:
+    for it in RELAYS:
         drafts: list[Draft] = []
-        async for record, event in _events(ledger, name):
-            if _answered(notes, event):
+        types = types_of(it.handles)
+        async for record, event in _events(ledger, it.topic):
+            if event.type not in types or _answered(notes, event):
                 continue
-            for data in await translate(event):
-                if isinstance(data, RunEnded):
-                    _insert(notes, "ended", allocation_id_of(data.trial_id, data.run))
-                drafts.append(_forwarded(ledger, record, event, data, source))
+            for made in relayed(it, ledger.id, record, event):
+                if isinstance(made.data, RunEnded):
+                    _insert(notes, "ended", allocation_id_of(made.data.trial_id, made.data.run))
+                drafts.append(Draft(made.topic, made.key, encode(made)))
         if drafts:
             await ledger.append(drafts)
         count += len(drafts)
     return count
-
-
-def _forwarded(ledger: Ledger, record: Record, event: Event, data: Payload, source: str) -> Draft:
-    """Return the fact that the forwarder of this ledger would make."""
-    origin, sequence = number_of(ledger.id, record, event)
-    made = fact(
-        data,
-        source=source,
-        origin=origin,
-        sequence=sequence,
-        time=now(),
-        cause=event.id,
-        traceparent=event.traceparent,
-    )
-    return Draft(made.topic, made.key, encode(made))
 
 
 async def _end_runs(ledger: Ledger, notes: sqlite3.Connection) -> int:
@@ -146,7 +124,7 @@ async def _end_runs(ledger: Ledger, notes: sqlite3.Connection) -> int:
                 outcome="lost",
                 reason=_REASON,
             ),
-            source=_SEARCHER,
+            source=SEARCHER,
             origin=f"import/{ledger.id}/{allocation_id_of(trial_id, run)}",
             sequence=1,
             time=now(),

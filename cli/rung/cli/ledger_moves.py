@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from rung.ledger.export.export import Imported
     from rung.storage import ObjectStore
 
-DELETER: Final = "checkpoint-gc-deleter"
+
 FORWARDERS: Final = (
     ("scheduler-intake", topic.SEARCHES),
     ("searcher-intake", topic.PLACEMENTS),
     ("checkpoint-gc-intake", topic.SEARCHES),
-    (DELETER, topic.RETIREMENTS),
+    ("checkpoint-gc-deleter", topic.RETIREMENTS),
 )
 """Consumers that must not act on what is imported: it happened elsewhere."""
 _NAMED: Final = 5

@@ -15,7 +15,7 @@ import structlog
 
 from rung.agent.config import EXIT_REFUSED
 from rung.agent.spool_file import SET_ASIDE as SPOOL_SET_ASIDE
-from rung.checkpoint_gc.service import serve as serve_checkpoint_gc
+from rung.checkpoint_gc.service import components as checkpoint_gc
 from rung.cli.data_folder import DataFolder, DataFolderError
 from rung.cli.deciders import audit_all
 from rung.cli.up_options import UpOptions
@@ -38,8 +38,9 @@ from rung.runtime.metrics.observed_ledger import ObservedLedger
 from rung.runtime.metrics.observed_store import ObservedStore
 from rung.runtime.sealing.anchor import Anchor
 from rung.runtime.sealing.sealer import Sealer, sealing
-from rung.scheduler.service import serve as serve_scheduler
-from rung.searcher.service import serve as serve_searcher
+from rung.runtime.service import serve
+from rung.scheduler.service import components as scheduler
+from rung.searcher.service import components as searcher
 from rung.storage import FolderStore
 from rung.storage.key import INCOMING
 
@@ -133,9 +134,7 @@ async def run(  # noqa: PLR0913 - what it is started with
             services = [
                 group.create_task(work)
                 for work in (
-                    serve_searcher(ledger),
-                    serve_scheduler(ledger),
-                    serve_checkpoint_gc(ledger, store),
+                    serve(ledger, (*searcher(), *scheduler(), *checkpoint_gc(store))),
                     recovery.run(),
                     serve_gateway(
                         ledger,

@@ -1,11 +1,10 @@
-"""The loop around a decider: read, evolve, decide, append; and what goes with it."""
+"""The runtime: everything that reads the ledger runs on it; see `service.py` and its kinds."""
 
 from rung.runtime.assignment import Portion, Share, Whole
 from rung.runtime.audit import Difference, Verdict, audit
 from rung.runtime.deadletter import dead_letter, say_rejected
 from rung.runtime.fact_writer import FactWriter, now
 from rung.runtime.fold import PartitionFold, Rejected
-from rung.runtime.forward import forward
 from rung.runtime.loop import host
 from rung.runtime.processor import Processor
 
@@ -21,7 +20,6 @@ __all__ = [
     "Whole",
     "audit",
     "dead_letter",
-    "forward",
     "host",
     "now",
     "say_rejected",

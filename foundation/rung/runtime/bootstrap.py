@@ -29,6 +29,7 @@ from rung.runtime.health.probe import probe
 from rung.runtime.http.limits import raise_open_files
 from rung.runtime.metrics.observed_ledger import ObservedLedger
 from rung.runtime.metrics.observed_store import ObservedStore
+from rung.runtime.service import Component, serve, topics_of
 from rung.storage import ObjectStore, open_store
 
 T = TypeVar("T")
@@ -132,17 +133,48 @@ def launch(
         ClickException: it cannot start, or cannot go on; in one line.
     """
 
-    async def serve() -> None:
+    async def run() -> None:
         async with (
             probe(place.probe, service=service),
-            _opened(place, service, topics) as opened,
+            _store(place) as store,
+            _opened(place, service, topics, store) as opened,
         ):
             await work(opened)
 
+    _run(run(), service)
+
+
+def launch_components(
+    place: Place,
+    build: Callable[[ObjectStore | None], Sequence[Component]],
+    *,
+    service: str,
+) -> None:
+    """Run a service's table of components until SIGTERM or SIGINT.
+
+    Args:
+        place: where its ledger and its objects are.
+        build: returns the table, for an object store, None where there is none.
+        service: its name; replicas of one name share the partitions that the components follow.
+
+    Raises:
+        ClickException: it cannot start, or cannot go on; in one line.
+    """
+
+    async def run() -> None:
+        async with probe(place.probe, service=service), _store(place) as store:
+            components = build(store)
+            async with _opened(place, service, topics_of(components), store) as opened:
+                await serve(opened.ledger, components, opened.share)
+
+    _run(run(), service)
+
+
+def _run(work: Coroutine[Any, Any, None], service: str) -> None:
     try:
         logs.log_to(service=service)
         raise_open_files()
-        asyncio.run(until_stopped(serve()))
+        asyncio.run(until_stopped(work))
     except (RungError, BaseExceptionGroup) as failure:
         first = _first(failure)
         if not isinstance(first, RungError):
@@ -209,14 +241,25 @@ async def observed(url: str, snapshots: ObjectStore | None = None) -> Ledger:
 
 
 @contextlib.asynccontextmanager
-async def _opened(place: Place, service: str, topics: Sequence[str]) -> AsyncIterator[Opened]:
+async def _store(place: Place) -> AsyncIterator[ObjectStore | None]:
+    store = ObservedStore(open_store(place.objects)) if place.objects else None
+    try:
+        yield store
+    finally:
+        if store is not None:
+            await asyncio.to_thread(store.close)
+
+
+@contextlib.asynccontextmanager
+async def _opened(
+    place: Place, service: str, topics: Sequence[str], store: ObjectStore | None
+) -> AsyncIterator[Opened]:
     shared = bool(topics) and place.ledger.startswith(_KAFKA)
     if shared and not place.objects:
         raise LedgerError(
             "--objects: the snapshots of a ledger on Kafka lie in an object store; give its URL, "
             "such as s3://bucket/prefix"
         )
-    store = ObservedStore(open_store(place.objects)) if place.objects else None
     ledger = await observed(place.ledger, store)
     try:
         if not shared:
@@ -233,7 +276,7 @@ async def _opened(place: Place, service: str, topics: Sequence[str]) -> AsyncIte
             async with share.joined():
                 yield Opened(ledger, share, store)
     finally:
-        if store is not None:  # first: whoever waits for it is let go
+        if store is not None:  # first: what waits for it is let go
             await asyncio.to_thread(store.close)
         await ledger.close()
 

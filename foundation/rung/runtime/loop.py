@@ -73,7 +73,8 @@ async def host(
         hosted = _Hosted(ledger, processor, partition, snapshot_every, observer)
         await supervise(hosted.run, name=f"{processor.name}/{partition}")
 
-    await (share or Whole(ledger)).hold(processor.facts, work)
+    with observer.measured() if observer is not None else contextlib.nullcontext():
+        await (share or Whole(ledger)).hold(processor.facts, work)
 
 
 class _Hosted:

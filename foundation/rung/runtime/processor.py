@@ -48,6 +48,7 @@ class Processor(Protocol[S]):
         ...
 
 
-def types_of(handles: UnionType) -> frozenset[str]:
-    """Return the type strings of a union of events."""
-    return frozenset(kind.TYPE for kind in get_args(handles))
+def types_of(handles: UnionType | type[Payload]) -> frozenset[str]:
+    """Return the type strings of a union of events, or of one."""
+    kinds = get_args(handles) if isinstance(handles, UnionType) else (handles,)
+    return frozenset(kind.TYPE for kind in kinds)

@@ -27,6 +27,7 @@ from msgspec import Struct
 from rung.events import LedgerError
 from rung.ledger import Ledger
 from rung.runtime.fold import Image, KeyFold, Parked, PartitionFold
+from rung.runtime.health.checks import STATE
 from rung.runtime.processor import Processor
 
 S = TypeVar("S")
@@ -65,7 +66,7 @@ class Snapshots(Generic[S]):
         self._ledger = ledger
         self._processor = processor
         self._partition = partition
-        self._name: Final = f"state/{processor.name}"
+        self._name: Final = f"{STATE}{processor.name}"
         self._type: Any = _Bucket[processor.state_type]  # type: ignore[name-defined]
         self._copies: dict[int, str] = {}
         self._members: dict[int, dict[str, None]] = {number: {} for number in range(BUCKETS)}

@@ -1,14 +1,14 @@
 """One simulated search from submission to its end, with what must hold checked on the way."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from msgspec import Struct
 
 from rung.checkpoint_gc.processor import CheckpointGC
-from rung.checkpoint_gc.service import intake as checkpoint_gc_intake
-from rung.events import Event, Payload, decode
+from rung.checkpoint_gc.service import RELAY as CHECKPOINT_GC_RELAY
+from rung.events import Payload, decode
 from rung.events.checkpoint import CheckpointDeleted, CheckpointRetired
 from rung.events.experiment import (
     ExperimentEnded,
@@ -18,12 +18,13 @@ from rung.events.experiment import (
 )
 from rung.events.trial import TrialClosed, TrialRequested, TrialValidated
 from rung.runtime import PartitionFold
+from rung.runtime.relay import Relay
 from rung.scheduler.processor import Scheduler
-from rung.scheduler.service import intake as scheduler_intake
+from rung.scheduler.service import RELAY as SCHEDULER_RELAY
 from rung.searcher.processor import Searcher
-from rung.searcher.service import translate as searcher_intake
+from rung.searcher.service import RELAY as SEARCHER_RELAY
 from rung.sim.agent import Agent
-from rung.sim.services import Decider, Forwarder
+from rung.sim.services import Carrier, Decider
 from rung.sim.world import Faults, World
 
 EXPERIMENT = "simulate"
@@ -63,10 +64,8 @@ def run(scenario: Scenario, seed: int) -> Outcome:
         Decider(world, Scheduler()),
         Decider(world, CheckpointGC()),
     ]
-    Forwarder(world, "searches", scheduler_intake)
-    Forwarder(world, "placements", searcher_intake)
-    Forwarder(world, "searches", checkpoint_gc_intake)
-    Forwarder(world, "retirements", _deleter(world))
+    for it in (SCHEDULER_RELAY, SEARCHER_RELAY, CHECKPOINT_GC_RELAY, _deleter(world)):
+        Carrier(world, it)
     for number, slots in enumerate(scenario.agents):
         Agent(world, f"agent-{number}", slots, checkpoints)
     world.write(
@@ -82,12 +81,10 @@ def run(scenario: Scenario, seed: int) -> Outcome:
     return _outcome(world, checkpoints)
 
 
-def _deleter(world: World) -> Callable[[Event], Awaitable[Sequence[Payload]]]:
+def _deleter(world: World) -> Relay:
     """Return what deletes retired checkpoints in this world."""
 
-    async def delete(event: Event) -> list[Payload]:
-        data = event.data
-        assert isinstance(data, CheckpointRetired)
+    def delete(data: CheckpointRetired) -> list[Payload]:
         world.deleted.add(data.checkpoint_id)
         return [
             CheckpointDeleted(
@@ -97,7 +94,9 @@ def _deleter(world: World) -> Callable[[Event], Awaitable[Sequence[Payload]]]:
             )
         ]
 
-    return delete
+    return Relay(
+        "checkpoint-gc-deleter", "retirements", "/rung/checkpoint-gc", CheckpointRetired, delete
+    )
 
 
 def _plan_pauses(world: World) -> None:

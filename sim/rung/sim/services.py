@@ -1,11 +1,13 @@
-"""Deciders and forwarders in the simulated world: the real machines, woken and killed."""
+"""Processors, relays and sinks in the simulated world: the real ones, woken and killed."""
 
-from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from rung.events import Event, Payload, decode, fact
+from msgspec import structs
+
+from rung.events.codec import decode_handled
 from rung.runtime import PartitionFold, Processor
-from rung.runtime.forward import number_of
+from rung.runtime.processor import types_of
+from rung.runtime.relay import Relay, relayed
 from rung.sim.world import LATENCY_MS_MAX, World
 
 
@@ -44,41 +46,25 @@ class Decider:
         self._world.after(LATENCY_MS_MAX, self.wake)
 
 
-class Forwarder:
-    """Carries facts over from one topic to another."""
+class Carrier:
+    """A relay, or a sink that acts in this world: carries facts over from one topic to another."""
 
-    def __init__(
-        self,
-        world: World,
-        topic: str,
-        translate: Callable[[Event], Awaitable[Sequence[Payload]]],
-    ) -> None:
+    def __init__(self, world: World, it: Relay, *, ledger_id: str = "sim", start: int = 0) -> None:
         self._world = world
-        self._topic = topic
-        self._translate = translate
-        self._position = 0
-        self._committed = 0
-        self._reached = 0
-        world.subscribe(topic, self.wake)
+        self._ledger_id = ledger_id
+        self._it = it
+        self._types = types_of(it.handles)
+        self._position = self._committed = self._reached = start
+        world.subscribe(it.topic, self.wake)
 
     def wake(self) -> None:
-        """Forward what arrived; now and then forget how far it was."""
-        records = self._world.topics[self._topic]
+        """Carry what arrived; now and then forget how far it was."""
+        records = self._world.topics[self._it.topic]
         while self._position < len(records):
             record = records[self._position]
-            event = decode(record.value)
-            origin, sequence = number_of("sim", record, event)
-            for data in _result(self._translate(event)):
-                self._world.append(
-                    fact(
-                        data,
-                        source=f"/rung/{data.WRITER}",
-                        origin=origin,
-                        sequence=sequence,
-                        time=f"{self._world.now_ms}",
-                        cause=event.id,
-                    )
-                )
+            event = decode_handled(record.value, self._types)
+            for made in [] if event is None else relayed(self._it, self._ledger_id, record, event):
+                self._world.append(structs.replace(made, time=f"{self._world.now_ms}"))
             self._position += 1
             is_new = self._position > self._reached
             self._reached = max(self._reached, self._position)
@@ -87,14 +73,3 @@ class Forwarder:
                 self._world.after(LATENCY_MS_MAX, self.wake)
                 return
         self._committed = self._position
-
-
-def _result(awaitable: Awaitable[Sequence[Payload]]) -> Sequence[Payload]:
-    """Return what a coroutine returns that never has to wait."""
-    steps = awaitable.__await__()
-    try:
-        next(steps)
-    except StopIteration as stop:
-        result: Sequence[Payload] = stop.value
-        return result
-    raise AssertionError("an intake waits for something")

@@ -164,7 +164,7 @@ class Vitals:
         return [strand for pulse in self._all for strand in pulse.strands]
 
     def _partitions(self) -> dict[tuple[str, ...], float]:
-        places = {(strand.topic, strand.partition) for strand in self._strands}
+        places = {(it.topic, it.partition) for pulse in self._pulses for it in pulse.strands}
         topics = [topic for topic, _ in places]
         return {(topic,): float(topics.count(topic)) for topic in topics}
 
@@ -180,10 +180,15 @@ class Vitals:
     def _snapshot_ages(self) -> dict[tuple[str, ...], float]:
         now_s = self.clock()
         return {
-            (name.removeprefix("process/"), str(partition)): now_s - saved_s
+            (name.removeprefix(STATE), str(partition)): now_s - saved_s
             for pulse in self._all
             for (name, partition), saved_s in pulse.saved.items()
+            if "/" not in name.removeprefix(STATE) or not name.startswith(STATE)  # no bucket
         }
+
+
+STATE: Final = "state/"
+"""Begins the names of processors' snapshots."""
 
 
 async def _ask(check: Check) -> str | None:

@@ -1,6 +1,7 @@
 """Who looks on while a process is hosted, to tell Prometheus what its folds alone know."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
 from rung.events import Event
@@ -15,6 +16,10 @@ class Observer(Protocol[S]):
 
     What was decided before the start is not shown: an observer sees what happens, not history.
     """
+
+    def measured(self) -> AbstractContextManager[None]:
+        """Return a context in which what it knows can be measured."""
+        ...
 
     def begin(self, partition: int, fold: PartitionFold[S]) -> None:
         """See that a partition is folded, and decided from now on."""

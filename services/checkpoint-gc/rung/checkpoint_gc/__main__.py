@@ -4,10 +4,12 @@ from typing import Any
 
 import click
 
-from rung.checkpoint_gc.service import NAME, run_with, topics_of
+from rung.checkpoint_gc.service import NAME, table
 from rung.checkpoint_gc.settings import Sealing, Settings
 from rung.ledger.archive import ArchiveSettings
-from rung.runtime.bootstrap import Place, checked, launch, placed
+from rung.runtime.bootstrap import Place, checked, launch_components, placed
+from rung.runtime.service import Component
+from rung.storage import ObjectStore
 
 
 @click.command(context_settings={"auto_envvar_prefix": "RUNG_CHECKPOINT_GC", "show_default": True})
@@ -47,12 +49,12 @@ def main(
         anchor=options["anchor"],
         cluster=place.ledger.startswith("kafka://"),
     )
-    launch(
-        place,
-        run_with(settings, kept, sealing),
-        service=NAME,
-        topics=topics_of(archiving=archiving, sealing=sealing.key is not None),
-    )
+
+    def build(store: ObjectStore | None) -> tuple[Component, ...]:
+        assert store is not None, "--objects is required here"
+        return table(store, settings, kept, sealing)
+
+    launch_components(place, build, service=NAME)
 
 
 if __name__ == "__main__":

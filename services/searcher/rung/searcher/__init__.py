@@ -1,7 +1,6 @@
 """The searcher: which trials exist, how far each trains, when it stops, when a search ends."""
 
 from rung.searcher.processor import Searcher
-from rung.searcher.service import serve
 from rung.searcher.simulate import Simulated, simulate
 
-__all__ = ["Searcher", "Simulated", "serve", "simulate"]
+__all__ = ["Searcher", "Simulated", "simulate"]

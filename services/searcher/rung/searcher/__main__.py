@@ -2,8 +2,8 @@
 
 import click
 
-from rung.runtime.bootstrap import Place, checked, launch, placed
-from rung.searcher.service import NAME, TOPICS, serve
+from rung.runtime.bootstrap import Place, checked, launch_components, placed
+from rung.searcher.service import NAME, components
 from rung.searcher.settings import Settings
 
 
@@ -16,12 +16,7 @@ def main(place: Place, snapshot_every: int) -> None:
     Several replicas of it share the partitions of a ledger on Kafka.
     """
     settings = checked(Settings, snapshot_every=snapshot_every)
-    launch(
-        place,
-        lambda opened: serve(opened.ledger, settings, share=opened.share),
-        service=NAME,
-        topics=TOPICS,
-    )
+    launch_components(place, lambda _: components(settings), service=NAME)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What the searcher tells Prometheus: how often trials are started again after a failure."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from rung.events import Event, decode
@@ -15,6 +16,10 @@ class Restarts:
 
     def __init__(self) -> None:
         self._count = catalog.TRIAL_RESTARTS.of()
+
+    def measured(self) -> AbstractContextManager[None]:
+        """Return a context without an effect: restarts are counted as they happen."""
+        return nullcontext()
 
     def begin(self, partition: int, fold: PartitionFold[Any]) -> None:
         """Keep nothing of it."""

@@ -1,4 +1,4 @@
-"""A forwarder that acts is shown what readers take, and nothing else."""
+"""A sink acts on what readers take, and on nothing else."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,12 +9,15 @@ from msgspec import structs
 from structlog.contextvars import get_contextvars
 
 from rung.events import Event, Payload, encode
-from rung.events.experiment import ExperimentPaused
+from rung.events.experiment import ExperimentEnded, ExperimentPaused
 from rung.events.trial import TrialEnded
 from rung.ledger import Draft, MemoryLedger, Record
-from rung.runtime import PartitionFold, forward
-from rung.runtime import seen as module
+from rung.runtime import PartitionFold
+from rung.runtime import sink as module
+from rung.runtime.sink import Sink, sink
 from runtime.tally import Tally, pause
+
+DECIDED = ExperimentPaused | ExperimentEnded
 
 
 class Watched(MemoryLedger):
@@ -30,7 +33,7 @@ class Watched(MemoryLedger):
         self._grew.set()
 
     async def committed(self, position: int) -> None:
-        """Wait until the forwarder is there."""
+        """Wait until the sink is there."""
         while await self.position("t", "searches", 0) < position:
             self._grew.clear()
             await self._grew.wait()
@@ -49,7 +52,7 @@ async def _append(ledger: MemoryLedger, events: Sequence[Event]) -> None:
 
 
 async def _acted(ledger: Watched, known: list[dict[str, Any]] | None = None) -> list[str]:
-    """Return the ids of what is acted on by a forwarder that starts now.
+    """Return the ids of what is acted on by a sink that starts now.
 
     Args:
         ledger: where it follows.
@@ -57,7 +60,7 @@ async def _acted(ledger: Watched, known: list[dict[str, Any]] | None = None) -> 
     """
     acted: list[str] = []
 
-    async def translate(event: Event) -> list[Payload]:
+    async def act(event: Event) -> list[Payload]:
         acted.append(event.id)
         if known is not None:
             known.append(get_contextvars())
@@ -65,10 +68,7 @@ async def _acted(ledger: Watched, known: list[dict[str, Any]] | None = None) -> 
             return []
         return [TrialEnded(experiment_id=event.key, trial_id=f"{event.key}.0")]
 
-    work = forward(
-        ledger, name="t", topic="searches", source="/rung/x", translate=translate, acts=True
-    )
-    task = asyncio.create_task(work)
+    task = asyncio.create_task(sink(ledger, Sink("t", "searches", "/rung/x", DECIDED, act)))
     await asyncio.wait_for(ledger.committed(await ledger.end("searches", 0)), 10)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -87,7 +87,7 @@ async def test_a_late_decision_is_not_acted_on() -> None:
 
 @pytest.mark.parametrize("save_every", [1, 1_000])
 async def test_nor_after_a_restart(save_every: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a snapshot or without, a forwarder knows what its predecessor saw."""
+    """With a snapshot or without, a sink knows what its predecessor saw."""
     monkeypatch.setattr(module, "_SAVE_EVERY", save_every)
     decided = _decisions(4)
     ledger = Watched()

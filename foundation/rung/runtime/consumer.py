@@ -1,0 +1,153 @@
+"""The loop of relays and sinks: follow a topic from a committed position, event by event.
+
+An event that cannot be taken becomes a dead letter, and the loop goes on with the next. When an
+operator asks for it, a dead letter is taken again, or given up.
+"""
+
+import asyncio
+from collections.abc import Container, Sequence
+from typing import Final
+
+import structlog
+
+from rung.events import Event, LedgerError, UndecodableEvent, encode
+from rung.events.codec import decode_handled
+from rung.ledger import Draft, Ledger, Record
+from rung.runtime.deadletter import DeadLetters, dead_letter, say_rejected, taken
+from rung.runtime.fold import Rejected
+from rung.runtime.health.loops import CURRENT
+from rung.runtime.shield import finish
+
+_AGAIN_S: Final = 5.0
+"""Before what an operator asked for is tried again where the ledger did not let it be done."""
+
+_log = structlog.get_logger()
+
+
+class Consumer:
+    """One partition of a topic; subclasses say what becomes of an event."""
+
+    def __init__(
+        self, ledger: Ledger, name: str, topic: str, partition: int, types: Container[str]
+    ) -> None:
+        """Take what is followed.
+
+        Args:
+            ledger: read from and appended to.
+            name: under which the position is committed.
+            topic: what is followed.
+            partition: of it.
+            types: of the events that are taken; all others are skipped.
+        """
+        self._ledger = ledger
+        self._name = name
+        self._topic = topic
+        self._partition = partition
+        self._types = types
+        self._letters = DeadLetters(ledger, name, topic, partition)
+
+    async def run(self) -> None:
+        """Take what comes until cancelled.
+
+        Raises:
+            LedgerError: the ledger failed; run again to go on from the committed position.
+        """
+        await self._letters.open()
+        start = await self._open(await self._ledger.position(self._name, *self._place))
+        beside = [asyncio.create_task(work) for work in (self._answer(), self._beside())]
+        try:
+            async for records in self._ledger.follow(*self._place, start):
+                await finish(self._take_all(records))
+        finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
+
+    @property
+    def _place(self) -> tuple[str, int]:
+        return self._topic, self._partition
+
+    async def _open(self, position: int) -> int:
+        """Prepare; return where to go on, at a committed position or behind it."""
+        return position
+
+    async def _beside(self) -> None:
+        """Do what is to be done beside following."""
+
+    async def _close_batch(self) -> None:
+        """Save what was learnt from a batch, before its position is committed."""
+
+    async def _take(self, record: Record, event: Event) -> list[Event]:
+        """Take an event; return the facts to append.
+
+        Raises:
+            LedgerError: the ledger failed: the batch is taken again.
+            Exception: whatever else makes it a dead letter.
+        """
+        raise NotImplementedError
+
+    async def _take_again(self, record: Record, event: Event) -> list[Event]:
+        """Take an event that was a dead letter; return the facts to append."""
+        raise NotImplementedError
+
+    async def _take_all(self, records: Sequence[Record]) -> None:
+        drafts: list[Draft] = []
+        for record in records:
+            drafts += await self._drafts(record)
+        if drafts:
+            await self._ledger.append(drafts)
+        await self._close_batch()
+        await self._ledger.commit(self._name, *self._place, records[-1].position + 1)
+
+    async def _drafts(self, record: Record) -> list[Draft]:
+        try:
+            event = self._decode(record)
+            return [] if event is None else _drafts(await self._take(record, event))
+        except UndecodableEvent as error:
+            reason = str(error)
+        except LedgerError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it raises concerns this event alone
+            reason = f"{type(error).__name__}: {error}"
+        rejected = Rejected(record, reason)
+        say_rejected(self._name, [rejected])
+        return [dead_letter(self._ledger.id, self._name, rejected)]
+
+    def _decode(self, record: Record) -> Event | None:
+        """Return the event of a record, None where it is skipped."""
+        return decode_handled(record.value, self._types)
+
+    async def _answer(self) -> None:
+        """Do what operators ask of dead letters."""
+        CURRENT.set(None)  # the loop's signs of life are those of the loop alone
+        while True:
+            try:
+                async for letters in self._letters.requests():
+                    for letter in letters:
+                        await self._answer_one(letter.position, drop=letter.drop)
+            except LedgerError as error:
+                _log.warning("not tried again yet", name=self._name, reason=str(error))
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _answer_one(self, position: int, *, drop: bool) -> None:
+        for record in await self._ledger.read(*self._place, position, 1):
+            drafts = [] if drop else await self._drafts_again(record)
+            if drafts is not None:
+                note = taken(self._ledger.id, self._name, record)
+                await self._ledger.append([*drafts, note])
+
+    async def _drafts_again(self, record: Record) -> list[Draft] | None:
+        """Return what is to be appended of a dead letter, None where it still cannot be taken."""
+        try:
+            event = self._decode(record)
+            return [] if event is None else _drafts(await self._take_again(record, event))
+        except LedgerError:
+            raise
+        except Exception as error:  # noqa: BLE001 - as before
+            reason = str(error) if isinstance(error, UndecodableEvent) else f"{error!r}"
+            say_rejected(self._name, [Rejected(record, reason)])
+            return None
+
+
+def _drafts(events: Sequence[Event]) -> list[Draft]:
+    return [Draft(event.topic, event.key, encode(event)) for event in events]

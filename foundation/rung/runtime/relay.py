@@ -1,0 +1,115 @@
+"""Relays: what one topic says is said on another one too, under another key.
+
+What a processor must know from elsewhere is relayed as a fact onto its own topic, so that the
+order in which it saw the world is itself on record. Relaying something twice changes nothing:
+
+* of a fact, the origin is the partition that it comes from, and the sequence its position there;
+* of a decision, the origin is the decision's key in that partition, and the sequence is made of
+  its cause. A decision may lie there twice, if two replicas believed in one partition; then it is
+  relayed twice under one number, and counts once. Its position cannot serve, and causes grow key
+  by key only: a key that was quarantined for a while follows later than its neighbours.
+
+An event that cannot be read, or makes the relay raise, becomes a dead letter; the relay goes on.
+"""
+
+from collections.abc import Callable, Sequence
+from types import UnionType
+from typing import Any, Final, NamedTuple
+
+from rung.events import Event, Payload, fact
+from rung.ledger import Ledger, Record
+from rung.runtime.assignment import Share, Whole
+from rung.runtime.consumer import Consumer
+from rung.runtime.fact_writer import now
+from rung.runtime.processor import types_of
+from rung.runtime.retry import supervise
+
+_DECISIONS_MAX: Final = 1 << 20
+"""Of one fact. With 33 bits for the fact's position, a number still fits into 53."""
+
+Number = tuple[str, int]
+"""The origin of a fact, and the origin's sequence."""
+
+
+class Relay(NamedTuple):
+    """A stateless translation of one topic onto another."""
+
+    name: str
+    """Under which its position is committed."""
+    topic: str
+    """What it follows."""
+    source: str
+    """Of the facts that it writes."""
+    handles: UnionType | type[Payload]
+    """The types that it translates; all others are skipped."""
+    translate: Callable[[Any], Sequence[Payload]]
+    """From an event's data to facts, at most one per destination key; pure."""
+
+
+async def relay(ledger: Ledger, it: Relay, share: Share | None = None) -> None:
+    """Run a relay until cancelled. Events are taken in order within a partition.
+
+    Args:
+        ledger: read from and appended to.
+        it: what is relayed.
+        share: says which partitions are this replica's; all are if not given.
+
+    Raises:
+        LedgerError: one that does not pass by itself.
+    """
+
+    async def work(partition: int) -> None:
+        await supervise(_Relaying(ledger, it, partition).run, name=f"{it.name}/{partition}")
+
+    await (share or Whole(ledger)).hold(it.topic, work)
+
+
+def relayed(it: Relay, ledger_id: str, record: Record, event: Event) -> list[Event]:
+    """Return what a relay makes of an event."""
+    number = number_of(ledger_id, record, event)
+    return numbered(event, number, it.translate(event.data), source=it.source)
+
+
+def number_of(ledger_id: str, record: Record, event: Event) -> Number:
+    """Return the origin and sequence of what is relayed of a record."""
+    origin = f"{ledger_id}/{record.topic}/{record.partition}"
+    if event.causeposition is None or event.causeindex is None:
+        return origin, record.position
+    assert event.causeindex < _DECISIONS_MAX, event
+    return f"{origin}/{event.key}", event.causeposition * _DECISIONS_MAX + event.causeindex
+
+
+def numbered(
+    event: Event, number: Number, facts: Sequence[Payload], *, source: str
+) -> list[Event]:
+    """Wrap what was made of an event, under an origin and its number there."""
+    origin, sequence = number
+    return [
+        fact(
+            data,
+            source=source,
+            origin=origin,
+            sequence=sequence,
+            time=now(),
+            cause=event.id,
+            traceparent=event.traceparent,
+        )
+        for data in facts
+    ]
+
+
+class _Relaying(Consumer):
+    """One partition of a relay."""
+
+    def __init__(self, ledger: Ledger, it: Relay, partition: int) -> None:
+        super().__init__(ledger, it.name, it.topic, partition, types_of(it.handles))
+        self._it = it
+
+    async def _take(self, record: Record, event: Event) -> list[Event]:
+        return relayed(self._it, self._ledger.id, record, event)
+
+    async def _take_again(self, record: Record, event: Event) -> list[Event]:
+        # An origin of its own: what was relayed of later events went before.
+        origin, sequence = number_of(self._ledger.id, record, event)
+        facts = self._it.translate(event.data)
+        return numbered(event, (f"{origin}/{sequence}", 0), facts, source=self._it.source)

@@ -1,0 +1,111 @@
+"""A service as a table of components, and what runs them.
+
+The composition roots, the simulator, the audit and `rung cluster status` read these tables: a new
+component of a service is one line in its table.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from rung.ledger import Ledger
+from rung.runtime.assignment import Share, Whole
+from rung.runtime.loop import host
+from rung.runtime.metrics.observer import Observer
+from rung.runtime.processor import Processor
+from rung.runtime.relay import Relay, relay
+from rung.runtime.retry import supervise
+from rung.runtime.sink import Sink, sink
+
+
+class Decider(NamedTuple):
+    """A processor, as a service hosts it."""
+
+    processor: Processor[Any]
+    snapshot_every: int = 10_000
+    """Facts between two snapshots of a partition."""
+    observer: Observer[Any] | None = None
+
+
+class Singleton(NamedTuple):
+    """Work that one replica of a service does: the one that holds partition 0 of a topic."""
+
+    name: str
+    topic: str
+    run: Callable[[Ledger], Awaitable[None]]
+
+
+class Shared(NamedTuple):
+    """Work that shares partitions of topics in its own way."""
+
+    topics: Sequence[str]
+    run: Callable[[Ledger, Share], Awaitable[None]]
+
+
+Component = Decider | Relay | Sink | Singleton | Shared
+
+
+def topics_of(components: Iterable[Component]) -> tuple[str, ...]:
+    """Return the topics whose partitions replicas share, each once."""
+    found: list[str] = []
+    for it in components:
+        match it:
+            case Decider():
+                found.append(it.processor.facts)
+            case Relay() | Sink() | Singleton():
+                found.append(it.topic)
+            case Shared():
+                found += it.topics
+    return tuple(dict.fromkeys(found))
+
+
+def processors_of(components: Iterable[Component]) -> tuple[Processor[Any], ...]:
+    """Return the processors among components."""
+    return tuple(it.processor for it in components if isinstance(it, Decider))
+
+
+async def serve(
+    ledger: Ledger, components: Iterable[Component], share: Share | None = None
+) -> None:
+    """Run components until cancelled.
+
+    Args:
+        ledger: what they read and write; the caller closes it.
+        components: what runs.
+        share: says which partitions are this replica's; all are if not given.
+
+    Raises:
+        LedgerError: one that does not pass by itself.
+    """
+    share = share or Whole(ledger)
+    async with asyncio.TaskGroup() as group:
+        for it in components:
+            group.create_task(_run(ledger, it, share))
+
+
+async def _run(ledger: Ledger, it: Component, share: Share) -> None:
+    match it:
+        case Decider(processor, snapshot_every, observer):
+            await host(
+                ledger,
+                processor,
+                snapshot_every=snapshot_every,
+                share=share,
+                observer=observer,
+            )
+        case Relay():
+            await relay(ledger, it, share)
+        case Sink():
+            await sink(ledger, it, share)
+        case Singleton():
+            await _run_alone(ledger, it, share)
+        case Shared():
+            await it.run(ledger, share)
+
+
+async def _run_alone(ledger: Ledger, it: Singleton, share: Share) -> None:
+    async def work(partition: int) -> None:
+        if partition == 0:
+            await supervise(lambda: it.run(ledger), name=it.name, follows=False)
+
+    await share.hold(it.topic, work)
