@@ -60,18 +60,27 @@ async def test_running_search_is_shown(world: World) -> None:
 
 
 async def test_time_left_is_told(world: World) -> None:
-    """From the second report on there is an estimate; not while paused, nor at the end."""
+    """From the second report on there is an estimate."""
     history = _history()
     history.write(_validated(0, 3, 0.5))
     history.write(_validated(0, 6, 0.4))
     history.decide()
     await world.play(history)
-    ended = play(1)
     async with world.gateway() as client:
         shown = await client.get(f"/experiments/{EXPERIMENT}")
 
     assert shown["eta_seconds"] == 0  # the reports are of January: it is long overdue
-    assert ended.searcher.state(EXPERIMENT) is not None
+
+
+async def test_no_time_is_left_at_the_end(world: World) -> None:
+    """A search that has ended has nothing to wait for."""
+    ended = play(1)
+    assert ended.searcher.state(EXPERIMENT) is None
+    await world.play(ended)
+    async with world.gateway() as client:
+        shown = await client.get(f"/experiments/{EXPERIMENT}")
+
+    assert (shown["state"], shown["eta_seconds"]) == ("completed", None)
 
 
 async def test_repeated_and_stale_reports_count_once(world: World) -> None:
