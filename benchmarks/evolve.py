@@ -50,7 +50,7 @@ def config(trials: int) -> dict[str, Any]:
 
 def drafts(events: int, trials: int) -> list[Draft]:
     """Return an experiment's submission and so many validations of its trials."""
-    names = {"experiment_id": "evolving"}
+    names: dict[str, Any] = {"experiment_id": "evolving"}
     payloads: list[Any] = [
         ExperimentSubmitted(**names, config=config(trials), source="", code_digest=None)
     ]

@@ -4,8 +4,8 @@ import msgspec
 
 from rung.events.allocation import JoinRefused
 from rung.events.metric import AgentBeat
+from rung.scheduler.failure_detector import Agents
 from rung.scheduler.state import State
-from rung.scheduler.vigil import Vigil
 from scheduler.scenario import POOL, Pool, joined, left, lost, requested, resumed, suspended
 
 
@@ -100,22 +100,22 @@ def test_a_suspended_agent_gets_nothing_new() -> None:
     )
 
 
-def _silent(vigil: Vigil) -> list[int]:
-    vigil.elapse(60)
-    return [loss.incarnation for loss in vigil.overdue(30)]
+def _silent(agents: Agents) -> list[int]:
+    agents.elapse(60)
+    return [loss.incarnation for loss in agents.overdue(30)]
 
 
 def test_a_refused_agent_is_not_watched() -> None:
     """The failure detector goes on watching the agent that was admitted, and that one alone."""
-    vigil = Vigil()
-    vigil.fold(joined("a", 4, 1, folder="F"))
-    vigil.fold(joined("a", 4, 9, folder="G"))
+    agents = Agents()
+    agents.fold(joined("a", 4, 1, folder="F"))
+    agents.fold(joined("a", 4, 9, folder="G"))
 
-    assert _silent(vigil) == [1]
-    vigil.fold(AgentBeat(pool=POOL, agent_id="a", incarnation=1, allocations=[]))
-    vigil.fold(left("a", 1, folder="G"))
-    assert vigil.overdue(30) == []
-    assert _silent(vigil) == [1]
-    vigil.fold(lost("a", 1))
-    vigil.fold(joined("a", 4, 10, folder="G"))
-    assert _silent(vigil) == [10]
+    assert _silent(agents) == [1]
+    agents.fold(AgentBeat(pool=POOL, agent_id="a", incarnation=1, allocations=[]))
+    agents.fold(left("a", 1, folder="G"))
+    assert agents.overdue(30) == []
+    assert _silent(agents) == [1]
+    agents.fold(lost("a", 1))
+    agents.fold(joined("a", 4, 10, folder="G"))
+    assert _silent(agents) == [10]

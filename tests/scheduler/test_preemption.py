@@ -2,8 +2,8 @@
 
 import pytest
 
-from rung.scheduler.preemption import AT_ONCE_MAX
-from rung.scheduler.resume_priority import CLAIMS_MAX
+from rung.scheduler.planning import AT_ONCE_MAX
+from rung.scheduler.processor import CLAIMS_MAX
 from scheduler.scenario import (
     Pool,
     drain,

@@ -394,7 +394,7 @@ def test_events_of_other_topics_change_nothing() -> None:
 
     assert pool.tell(*others) == []
     assert pool.state.room.agents.keys() == {"a"}
-    assert len(others) + 16 == len(get_args(Payload))
+    assert len(others) + 17 == len(get_args(Payload))
 
 
 def test_the_scheduler_is_a_process() -> None:

@@ -15,12 +15,13 @@ def _request(name: str, arrival: int, priority: int = 42, max_slots: int | None 
         priority=priority,
         max_slots=max_slots,
         arrival=arrival,
+        rank=(priority, arrival),
         spec=fact.spec,
     )
 
 
 def _arrivals(queue: Queue) -> list[int]:
-    return [head.arrival for head in queue.heads]
+    return [head.rank[1] for head in queue.heads]
 
 
 def test_the_first_of_each_line_is_seen_in_order() -> None:

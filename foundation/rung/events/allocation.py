@@ -1,10 +1,11 @@
 """What happens in a resource pool: agents come and go, allocations are asked for and granted."""
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
 
 from rung.events import topic
+from rung.events.experiment import Submission
 from rung.events.trial import RunSpec, Withdrawal
 
 
@@ -154,7 +155,22 @@ class AgentLost(Struct, frozen=True, kw_only=True):
     silent_ms: int
 
 
-class AllocationRequested(Struct, frozen=True, kw_only=True):
+class PoolConfigured(Struct, frozen=True, kw_only=True):
+    """Somebody chose by which policy the pool's slots are given, from here on."""
+
+    TYPE: ClassVar[str] = "rung.pool.configured.v1"
+    TOPIC: ClassVar[str] = topic.POOLS
+    WRITER: ClassVar[str] = "gateway"
+    READERS: ClassVar[tuple[str, ...]] = ("scheduler", "gateway")
+
+    pool: str
+    policy: str
+    """Its name; `priority` where a pool was never configured."""
+    options: dict[str, Any]
+    """The policy's own; those that are absent have their defaults."""
+
+
+class AllocationRequested(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A run wants slots; forwarded by the scheduler's intake from what the searcher decided."""
 
     TYPE: ClassVar[str] = "rung.allocation.requested.v1"
@@ -170,6 +186,8 @@ class AllocationRequested(Struct, frozen=True, kw_only=True):
     """1 to 99, lower is more important."""
     max_slots: int | None
     spec: RunSpec
+    submission: Submission | None = None
+    """That of the experiment."""
 
 
 class AllocationWithdrawn(Struct, frozen=True, kw_only=True):

@@ -28,6 +28,7 @@ from rung.events.allocation import (
     DrainRequested,
     JoinRefused,
     MoveRequested,
+    PoolConfigured,
 )
 from rung.events.checkpoint import (
     CheckpointDamaged,
@@ -106,6 +107,7 @@ Payload = (
     | AgentSuspended
     | AgentResumed
     | JoinRefused
+    | PoolConfigured
     | AllocationRequested
     | AllocationWithdrawn
     | MoveRequested
@@ -141,6 +143,7 @@ _SUBJECTS: Final = (
     "import_id",
     "place",
     "topic",
+    "pool",
 )
 
 

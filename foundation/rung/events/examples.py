@@ -19,6 +19,7 @@ from rung.events.allocation import (
     DrainRequested,
     JoinRefused,
     MoveRequested,
+    PoolConfigured,
     Share,
     Slot,
 )
@@ -47,6 +48,7 @@ from rung.events.experiment import (
     PauseRequested,
     ResumeRequested,
     SearchPlanned,
+    Submission,
 )
 from rung.events.ledger_import import (
     ImportCompleted,
@@ -86,6 +88,9 @@ _A: Final = "k3f9x2ma.17.2"
 _C: Final = "0f8e2c61-6f0a-4f3e-9a57-3f1f0c1de0aa"
 _LEDGER: Final = "5d0c1b7e-3f46-4a52-9b3d-7e8f21c6a904"
 _DIGEST: Final = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+_SUBMISSION: Final = Submission(
+    owner="ada", workspace="vision", weight=2.0, time_ms=1_767_225_600_000
+)
 _SPEC: Final = RunSpec(
     experiment_id=_E,
     trial_id=_T,
@@ -106,6 +111,7 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
         config={"name": "digits", "searcher": {"name": "hyperband", "max_time": 9}},
         source="name: digits\n",
         code_digest=_DIGEST,
+        submission=_SUBMISSION,
     ),
     PauseRequested(experiment_id=_E),
     ResumeRequested(experiment_id=_E),
@@ -136,6 +142,7 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
         max_slots=None,
         reason="promoted to rung 2",
         spec=_SPEC,
+        submission=_SUBMISSION,
     ),
     RunWithdrawn(
         experiment_id=_E,
@@ -245,6 +252,7 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
     ),
     AgentLeft(pool="default", agent_id="node-a", incarnation=4, session="41be07c2aa935d68"),
     AgentLost(pool="default", agent_id="node-a", incarnation=4, silent_ms=30_412),
+    PoolConfigured(pool="default", policy="priority", options={}),
     AllocationRequested(
         pool="default",
         allocation_id=_A,
@@ -253,6 +261,7 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
         priority=42,
         max_slots=None,
         spec=_SPEC,
+        submission=_SUBMISSION,
     ),
     AllocationWithdrawn(pool="default", allocation_id=_A, how="preempt"),
     MoveRequested(pool="default", experiment_id=_E, trial_id=_T, to="node-b"),

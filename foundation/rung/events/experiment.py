@@ -9,7 +9,20 @@ from rung.events import topic
 ExperimentState = Literal["completed", "errored", "canceled"]
 
 
-class ExperimentSubmitted(Struct, frozen=True, kw_only=True):
+class Submission(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """For whom an experiment was submitted, and when: what a scheduling policy may go by."""
+
+    owner: str = ""
+    """Who submitted it; empty: not known."""
+    workspace: str = ""
+    """What it belongs to; empty: to none."""
+    weight: float = 1.0
+    """Its share, relative to others; of effect under a policy that goes by it."""
+    time_ms: int = 0
+    """Since 1970, by the clock of the gateway: the order of submissions."""
+
+
+class ExperimentSubmitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Somebody handed in an experiment; its configuration is complete and valid."""
 
     TYPE: ClassVar[str] = "rung.experiment.submitted.v1"
@@ -24,6 +37,8 @@ class ExperimentSubmitted(Struct, frozen=True, kw_only=True):
     """The experiment file as its author wrote it."""
     code_digest: str | None
     """SHA-256 of the code archive in the object store, None without a code folder."""
+    submission: Submission | None = None
+    """None: it was submitted to an earlier release."""
 
 
 class PauseRequested(Struct, frozen=True, kw_only=True):

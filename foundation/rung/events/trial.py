@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final, Literal
 from msgspec import Struct
 
 from rung.events import topic
+from rung.events.experiment import Submission
 
 NonFinite = Literal["NaN", "Infinity", "-Infinity"]
 MetricValue = float | NonFinite
@@ -85,7 +86,7 @@ class TrialRequested(Struct, frozen=True, kw_only=True):
     seed: int
 
 
-class RunRequested(Struct, frozen=True, kw_only=True):
+class RunRequested(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The searcher wants the trial trained (further): at first, after a fault, when promoted."""
 
     TYPE: ClassVar[str] = "rung.run.requested.v1"
@@ -101,6 +102,8 @@ class RunRequested(Struct, frozen=True, kw_only=True):
     """How many slots the whole experiment may hold at once."""
     reason: str
     spec: RunSpec
+    submission: Submission | None = None
+    """That of the experiment."""
 
 
 class RunWithdrawn(Struct, frozen=True, kw_only=True):

@@ -3,9 +3,9 @@
 Theory of operation
 ===================
 
-The state is that of one pool. Facts: agents join, are suspended and resumed, leave and are lost;
-allocations are requested, withdrawn and released; somebody wants a trial moved. Decisions: joins
-are refused; allocations are granted, signaled, lost and dropped.
+The state is that of one pool. Facts: the pool is configured; agents join, are suspended and
+resumed, leave and are lost; allocations are requested, withdrawn and released; somebody wants a
+trial moved. Decisions: joins are refused; allocations are granted, signaled, lost and dropped.
 
 An allocation that is in none of these states is unknown, and what is said of it is ignored:
 
@@ -15,8 +15,8 @@ An allocation that is in none of these states is unknown, and what is said of it
        └──withdrawn──▶ dropped ────────────────────────────────────────────────┘
 
 A running one is signaled (preempt, then perhaps kill) when it is withdrawn, when its trial is to
-be moved, and when something more important needs its slots (`preemption.py`); what its agents make
-of that comes back as a release. A release that says that its part failed ends the others: they are
+be moved, and when the policy wants its slots for something else; what its agents make of that
+comes back as a release. A release that says that its part failed ends the others: they are
 signaled to be killed, with the same words, and as a machine's fault if it was one, once. A trial
 that was only asked to yield has a *claim*: its next run takes the place in the order that this one
 had, and goes where the move wants it. A withdrawal ends the claim.
@@ -36,9 +36,12 @@ into `stricken`, and a waiting one that was withdrawn into `leaving`; `decide` t
 `AllocationLost` and `AllocationDropped`, whose `evolve` takes them out. So both are empty between
 two facts, and `decide` never sees a state in which a gone agent still offers slots.
 
-After every fact, as much starts as the policy (`priority.py`) and the idle slots (`placement.py`)
-allow. Allocations of no slots wait in a queue of their own, in the same order: they take nothing
-from the others, so neither kind waits for the other.
+After every fact the pool's policy (`policies/`) says what starts where, and who yields. Its order
+is that of the queue and of the allocations that stay; a fact that configures the pool puts both
+into the order of the new policy, and what follows from that is decided at once. A policy that is
+unknown here, because a newer release put it on record, quarantines the pool. Allocations of no
+slots wait in a queue of their own: they take nothing from the others, so neither kind waits for
+the other.
 
 Invariants
 ----------
@@ -47,13 +50,16 @@ Invariants
 * A grant never makes an experiment hold more slots than the request's `max_slots`.
 * Between two facts nothing waits that the policy would start.
 * Every request is answered by exactly one of granted and dropped, a grant by at most one lost.
-* Nobody yields to an equal, and nobody is asked twice.
+* Nobody is asked to yield twice.
 
-Not handled: fair share, backfill (`priority.py` says where they go); allocation ids that come back
-after they are over (the host drops repeated facts; the searcher counts runs).
+Not handled: allocation ids that come back after they are over (the host drops repeated facts; the
+searcher counts runs).
 """
 
-from typing import assert_never
+from bisect import bisect_left, insort
+from typing import Final, assert_never
+
+import msgspec
 
 from rung.events import Payload, topic
 from rung.events.allocation import (
@@ -72,18 +78,27 @@ from rung.events.allocation import (
     DrainRequested,
     JoinRefused,
     MoveRequested,
+    PoolConfigured,
 )
-from rung.scheduler import decision, resume_priority
-from rung.scheduler.membership import admits, speaks
+from rung.events.trial import Withdrawal
+from rung.scheduler.membership import admits, refusal, speaks
 from rung.scheduler.placement import given_back
-from rung.scheduler.preemption import choose_yielding
-from rung.scheduler.priority import choose
-from rung.scheduler.queue import Request
+from rung.scheduler.planning import Start
+from rung.scheduler.policies import Policy, policy_of
+from rung.scheduler.queue import UNKNOWN, Queue, Ranked, Request
 from rung.scheduler.state import Allocation, Claim, State, Suspension
+
+CLAIMS_MAX: Final = 4096
+"""Trials that yielded and have not come back; some never do, so the oldest claims are dropped."""
 
 AgentFact = AgentJoined | AgentLeft | AgentLost | DrainRequested | AgentSuspended | AgentResumed
 PoolFact = (
-    AgentFact | AllocationRequested | AllocationWithdrawn | AllocationReleased | MoveRequested
+    AgentFact
+    | AllocationRequested
+    | AllocationWithdrawn
+    | AllocationReleased
+    | MoveRequested
+    | PoolConfigured
 )
 PoolDecision = (
     JoinRefused | AllocationGranted | AllocationSignaled | AllocationLost | AllocationDropped
@@ -98,7 +113,7 @@ class Scheduler:
     facts = topic.POOLS
     decisions = topic.PLACEMENTS
     handles = Handles
-    version = 2
+    version = 3
     state_type = State
 
     def initial(self, key: str) -> State:
@@ -118,29 +133,30 @@ class Scheduler:
 
     def decide(self, state: State, fact: PoolFact) -> list[Payload]:
         """Return what follows from a fact: losses, drops, signals, then what starts now."""
+        policy = _policy(state)
         decisions: list[Payload] = [
-            decision.lost(state, allocation_id, reason)
-            for allocation_id, reason in state.stricken.items()
+            _lost(state, allocation_id, reason) for allocation_id, reason in state.stricken.items()
         ]
-        decisions += [decision.dropped(state, request) for request in state.leaving.values()]
+        decisions += [_dropped(state, request) for request in state.leaving.values()]
         if isinstance(fact, AgentJoined):
-            decisions += decision.refused(state, fact)
+            decisions += _refused(state, fact)
         elif isinstance(fact, AllocationWithdrawn):
-            decisions += decision.signaled(state, fact.allocation_id, fact.how)
+            decisions += _signaled(state, fact.allocation_id, fact.how)
         elif isinstance(fact, AllocationReleased) and fact.failed and _counts(state, fact):
-            decisions += decision.signaled(
+            decisions += _signaled(
                 state, fact.allocation_id, "kill", fact.failed, machine=fact.machine
             )
-        signaled = resume_priority.asked_to_yield(state, fact)
-        starts = choose(state.queue, state.room, state.held)
-        yielding = choose_yielding(state, starts, signaled)
-        decisions += [decision.granted(state, start) for start in starts]
-        decisions += [
-            decision.granted(state, start)
-            for start in choose(state.zero_slot_queue, state.room, state.held)
-        ]
-        decisions += [decision.preempted(state, name) for name in (*signaled, *yielding)]
+        asked = _asked_to_yield(state, fact)
+        starts = policy.starts(state, state.queue)
+        yielding = policy.yielding(state, starts, asked)
+        unslotted = policy.starts(state, state.zero_slot_queue)
+        decisions += [_granted(state, start) for start in (*starts, *unslotted)]
+        decisions += [_preempted(state, name) for name in (*asked, *yielding)]
         return decisions
+
+
+def _policy(state: State) -> Policy:
+    return policy_of(state.policy, state.options)
 
 
 def _fold_fact(state: State, event: PoolFact) -> None:
@@ -152,7 +168,9 @@ def _fold_fact(state: State, event: PoolFact) -> None:
         case AllocationReleased():
             _release(state, event)
         case MoveRequested():
-            resume_priority.move(state, event)
+            _move(state, event)
+        case PoolConfigured():
+            _configure(state, event)
         case _:
             _fold_agent(state, event)
 
@@ -187,7 +205,7 @@ def _fold_decision(state: State, event: PoolDecision) -> None:
         case AllocationLost():
             del state.stricken[event.allocation_id]
             allocation = state.allocations[event.allocation_id]
-            state.count_out(event.allocation_id)
+            _count_out(state, event.allocation_id)
             allocation.lost = True
             _close_if_over(state, event.allocation_id)
         case AllocationDropped():
@@ -197,6 +215,19 @@ def _fold_decision(state: State, event: PoolDecision) -> None:
                 state.refused[event.session] = event
         case _:
             assert_never(event)
+
+
+def _configure(state: State, event: PoolConfigured) -> None:
+    """Put what waits and what holds slots into the order of another policy."""
+    policy = policy_of(event.policy, event.options)
+    state.policy, state.options = event.policy, event.options
+    state.queue.rerank(policy.rank)
+    state.zero_slot_queue.rerank(policy.rank)
+    for allocation in state.allocations.values():
+        allocation.rank = policy.rank(allocation)
+    state.staying = sorted(
+        Ranked(state.allocations[place.name].rank, place.name) for place in state.staying
+    )
 
 
 def _join(state: State, event: AgentJoined) -> None:
@@ -232,7 +263,7 @@ def _end_life(state: State, agent_id: str, incarnation: int, how: str) -> None:
     state.suspended.pop(agent_id, None)
     for allocation_id in state.runs_on.pop(agent_id):
         allocation = state.allocations[allocation_id]
-        state.hold(allocation.experiment_id, -len(allocation.parts.pop(agent_id)))
+        _hold(state, allocation.experiment_id, -len(allocation.parts.pop(agent_id)))
         if allocation.lost:
             _close_if_over(state, allocation_id)
         else:
@@ -272,25 +303,30 @@ def _resume(state: State, event: AgentResumed) -> None:
 
 
 def _request(state: State, event: AllocationRequested) -> None:
-    if state.knows(event.allocation_id):
+    name = event.allocation_id
+    if name in state.allocations or name in state.queue or name in state.zero_slot_queue:
         return
     owed = state.claims.pop(event.spec.trial_id, Claim())
-    state.queue_of(event.slots).add(
-        Request(
-            allocation_id=event.allocation_id,
-            experiment_id=event.experiment_id,
-            slots=event.slots,
-            priority=event.priority,
-            max_slots=event.max_slots,
-            arrival=state.arrivals if owed.arrival is None else owed.arrival,
-            spec=event.spec,
-            claimed=owed.arrival is not None,
-            avoid=owed.avoid,
-            to=owed.to,
-        ),
-        state.held.get(event.experiment_id, 0),
+    request = Request(
+        allocation_id=name,
+        experiment_id=event.experiment_id,
+        slots=event.slots,
+        priority=event.priority,
+        max_slots=event.max_slots,
+        arrival=state.arrivals if owed.arrival is None else owed.arrival,
+        submission=event.submission or UNKNOWN,
+        spec=event.spec,
+        claimed=owed.arrival is not None,
+        avoid=owed.avoid,
+        to=owed.to,
     )
+    request.rank = _policy(state).rank(request)
+    _queue_of(state, event.slots).add(request, state.held.get(event.experiment_id, 0))
     state.arrivals += 1
+
+
+def _queue_of(state: State, slots: int) -> Queue:
+    return state.queue if slots else state.zero_slot_queue
 
 
 def _withdraw(state: State, allocation_id: str) -> None:
@@ -299,7 +335,7 @@ def _withdraw(state: State, allocation_id: str) -> None:
             state.leaving[allocation_id] = queue.remove(allocation_id)
     allocation = state.allocations.get(allocation_id)
     if allocation is not None:
-        state.count_out(allocation_id)
+        _count_out(state, allocation_id)
         allocation.withdrawn = True
         state.claims.pop(allocation.trial_id, None)
 
@@ -317,37 +353,40 @@ def _release(state: State, event: AllocationReleased) -> None:
         suspension = state.suspended[event.agent_id]
         suspension.offer = given_back(suspension.offer, slots)
     state.runs_on[event.agent_id].remove(event.allocation_id)
-    state.hold(allocation.experiment_id, -len(slots))
+    _hold(state, allocation.experiment_id, -len(slots))
     _close_if_over(state, event.allocation_id)
 
 
 def _grant(state: State, event: AllocationGranted) -> None:
     slots = sum(len(share.slots) for share in event.shares)
-    request = state.queue_of(slots).remove(event.allocation_id)
+    request = _queue_of(state, slots).remove(event.allocation_id)
     state.allocations[event.allocation_id] = Allocation(
         experiment_id=request.experiment_id,
+        slots=slots,
+        priority=request.priority,
+        max_slots=request.max_slots,
+        arrival=request.arrival,
+        submission=request.submission,
+        rank=request.rank,
         trial_id=request.spec.trial_id,
         run=request.spec.run,
-        priority=request.priority,
-        arrival=request.arrival,
-        slotted=slots > 0,
         parts={share.agent_id: share.slots for share in event.shares},
     )
     for share in event.shares:
         state.room.take(share)
         state.runs_on[share.agent_id].append(event.allocation_id)
-    state.hold(request.experiment_id, slots)
+    _hold(state, request.experiment_id, slots)
     if slots:
-        state.staying[request.priority] = state.staying.get(request.priority, 0) + 1
+        insort(state.staying, Ranked(request.rank, event.allocation_id))
 
 
 def _signal(state: State, event: AllocationSignaled) -> None:
     allocation = state.allocations[event.allocation_id]
-    state.count_out(event.allocation_id)
+    _count_out(state, event.allocation_id)
     allocation.signaled = event.how
     yields = event.how == "preempt" and not allocation.withdrawn
     if yields and allocation.trial_id not in state.claims:
-        resume_priority.owe(state, allocation.trial_id, Claim(arrival=allocation.arrival))
+        _owe(state, allocation.trial_id, Claim(arrival=allocation.arrival))
 
 
 def _counts(state: State, fact: AllocationReleased) -> bool:
@@ -359,6 +398,157 @@ def _counts(state: State, fact: AllocationReleased) -> bool:
 def _close_if_over(state: State, allocation_id: str) -> None:
     allocation = state.allocations[allocation_id]
     if not allocation.parts:
-        state.count_out(allocation_id)
+        _count_out(state, allocation_id)
         state.departing.pop(allocation_id, None)
         del state.allocations[allocation_id]
+
+
+def _count_out(state: State, allocation_id: str) -> None:
+    """Take an allocation that holds slots out of those that stay, if it was one."""
+    allocation = state.allocations[allocation_id]
+    if allocation.stays and allocation.slots:
+        state.departing[allocation_id] = None
+        place = bisect_left(state.staying, Ranked(allocation.rank, allocation_id))
+        assert state.staying[place].name == allocation_id, allocation_id
+        del state.staying[place]
+
+
+def _hold(state: State, experiment_id: str, slots: int) -> None:
+    """Note that an experiment holds so many slots more, or fewer."""
+    held = state.held.pop(experiment_id, 0) + slots
+    if held:
+        state.held[experiment_id] = held
+    state.queue.hold(experiment_id, held)
+    state.zero_slot_queue.hold(experiment_id, held)
+
+
+def _move(state: State, event: MoveRequested) -> None:
+    """Note where the trial's next run shall go; one that waits goes there at once."""
+    for allocation in state.allocations.values():
+        if allocation.trial_id == event.trial_id and not allocation.lost:
+            claim = Claim(arrival=allocation.arrival, avoid=list(allocation.parts), to=event.to)
+            _owe(state, event.trial_id, claim)
+            return
+    for queue in (state.queue, state.zero_slot_queue):
+        request = queue.of_trial(event.trial_id)
+        if request is not None:
+            if event.to is not None:
+                queue.remove(request.allocation_id)
+                request = msgspec.structs.replace(request, to=event.to)
+                queue.add(request, state.held.get(request.experiment_id, 0))
+            return
+    if event.to is not None:
+        _owe(state, event.trial_id, Claim(to=event.to))
+
+
+def _owe(state: State, trial_id: str, claim: Claim) -> None:
+    """Give a trial a claim, in place of any that it had."""
+    state.claims.pop(trial_id, None)
+    state.claims[trial_id] = claim
+    if len(state.claims) > CLAIMS_MAX:
+        del state.claims[next(iter(state.claims))]
+
+
+def _asked_to_yield(state: State, fact: Payload) -> list[str]:
+    """Return the allocations that are to yield because somebody says so."""
+    match fact:
+        case MoveRequested():
+            return [
+                name
+                for name, allocation in state.allocations.items()
+                if allocation.trial_id == fact.trial_id and allocation.stays
+            ]
+        case DrainRequested() if state.incarnations.get(fact.agent_id) == fact.incarnation:
+            names = state.runs_on.get(fact.agent_id, [])
+            return [name for name in names if state.allocations[name].stays]
+        case _:
+            return []
+
+
+def _refused(state: State, event: AgentJoined) -> list[JoinRefused]:
+    """Return the answer to a join that was not taken, if there is one to give."""
+    join = state.joins.get(event.agent_id)
+    if not event.session or join == event:
+        return []
+    known = state.incarnations[event.agent_id]
+    there = event.agent_id in state.runs_on
+    return [
+        JoinRefused(
+            pool=state.pool,
+            agent_id=event.agent_id,
+            incarnation=event.incarnation,
+            session=event.session,
+            known=known,
+            in_use=there,
+            reason=refusal(event, known=known, join=join, there=there),
+        )
+    ]
+
+
+def _lost(state: State, allocation_id: str, reason: str) -> AllocationLost:
+    """Return that an allocation is gone with one of its agents."""
+    allocation = state.allocations[allocation_id]
+    return AllocationLost(
+        pool=state.pool,
+        allocation_id=allocation_id,
+        experiment_id=allocation.experiment_id,
+        trial_id=allocation.trial_id,
+        run=allocation.run,
+        reason=reason,
+    )
+
+
+def _dropped(state: State, request: Request) -> AllocationDropped:
+    """Return that a request will not be granted."""
+    return AllocationDropped(
+        pool=state.pool,
+        allocation_id=request.allocation_id,
+        experiment_id=request.experiment_id,
+        trial_id=request.spec.trial_id,
+        run=request.spec.run,
+        reason="withdrawn before it got its slots",
+    )
+
+
+def _signaled(
+    state: State,
+    allocation_id: str,
+    how: Withdrawal,
+    reason: str = "",
+    *,
+    machine: bool = False,
+) -> list[Payload]:
+    """Stop what runs; kill may follow preempt, anything else is a repetition."""
+    allocation = state.allocations.get(allocation_id)
+    if allocation is None or allocation.lost or allocation.signaled in {how, "kill"}:
+        return []
+    return [
+        AllocationSignaled(
+            pool=state.pool,
+            allocation_id=allocation_id,
+            agents=list(allocation.parts),
+            how=how,
+            reason=reason,
+            machine=machine,
+        )
+    ]
+
+
+def _preempted(state: State, allocation_id: str) -> AllocationSignaled:
+    """Return that an allocation is asked to yield."""
+    return AllocationSignaled(
+        pool=state.pool,
+        allocation_id=allocation_id,
+        agents=list(state.allocations[allocation_id].parts),
+        how="preempt",
+    )
+
+
+def _granted(state: State, start: Start) -> AllocationGranted:
+    """Return that a request gets its slots."""
+    return AllocationGranted(
+        pool=state.pool,
+        allocation_id=start.request.allocation_id,
+        shares=start.shares,
+        spec=start.request.spec,
+    )

@@ -1,33 +1,52 @@
-"""What waits for slots, kept in the order in which it would start.
+"""Queue: the requests that wait for slots, in the order that the pool's policy gives them.
 
-Requests that a policy can tell apart only by their arrival (one experiment, one priority, one
-number of slots) form a *line*. A policy looks at the first of each line, in order of priority and
-arrival, and can pass over a line of thousands in one step. A request that has an earlier place, or
-may not go everywhere, is a line of its own.
+Requests that differ in nothing but their arrival (one experiment, one priority, one number of
+slots) form a *line*, first in, first out. A policy looks at the first of each line, the *heads*,
+which are sorted by the rank that it gave them; so a line of thousands is passed over in one step.
+A request that has an earlier place, or may not go everywhere, is a line of its own.
 
-A line that its experiment's `max_slots` holds back is not even looked at: it has no head until the
-experiment holds less. So a pool full of experiments at their limits costs no more than another.
+A line that its experiment's `max_slots` holds back has no head until the experiment holds less.
+So a pool full of experiments at their limits costs no more than another.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, field
 
+from rung.events.experiment import Submission
 from rung.events.trial import RunSpec
 
+Rank = tuple[int, ...]
+"""What requests are sorted by: the smallest first."""
 
-class Request(Struct, frozen=True, kw_only=True):
-    """One allocation that waits."""
+UNKNOWN: Final = Submission()
+"""That of an experiment of which nothing is on record."""
 
-    allocation_id: str
+
+class Demand(Struct, kw_only=True):
+    """What a policy may go by: the slots that an allocation wants, or has, and for whom."""
+
     experiment_id: str
     slots: int
     priority: int
+    """1 to 99, lower is more important."""
     max_slots: int | None
+    """How many slots its experiment may hold at once."""
     arrival: int
-    """Counted over the pool; first in, first out within one priority."""
+    """Counted over the pool; a trial that yielded keeps that of its earlier run."""
+    submission: Submission = UNKNOWN
+    """Owner, workspace, weight and time of submission of its experiment."""
+    rank: Rank = ()
+    """Given by the pool's policy."""
+
+
+class Request(Demand, kw_only=True):
+    """An allocation that waits."""
+
+    allocation_id: str
     spec: RunSpec
     claimed: bool = False
     """Whether it has its arrival from an earlier run of the trial, which was asked to yield."""
@@ -47,12 +66,11 @@ class Request(Struct, frozen=True, kw_only=True):
         return self.max_slots is not None and held + self.slots > self.max_slots
 
 
-class Head(NamedTuple):
-    """The first of a line; sorts in order of importance, then of arrival."""
+class Ranked(NamedTuple):
+    """A line or an allocation at its place in the policy's order."""
 
-    priority: int
-    arrival: int
-    line: str
+    rank: Rank
+    name: str
 
 
 class Queue(Struct, kw_only=True):
@@ -60,8 +78,8 @@ class Queue(Struct, kw_only=True):
 
     lines: dict[str, dict[str, Request]] = field(default_factory=dict[str, dict[str, Request]])
     """Requests by line and allocation id, in order of arrival."""
-    heads: list[Head] = field(default_factory=list[Head])
-    """The first of each line that is not held back, sorted."""
+    heads: list[Ranked] = field(default_factory=list[Ranked])
+    """The lines that are not held back, sorted by the rank of their first request."""
     line_of: dict[str, str] = field(default_factory=dict[str, str])
     """Allocation id → line."""
     lines_of: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
@@ -96,9 +114,9 @@ class Queue(Struct, kw_only=True):
         """Take a request out, wherever in its line it is."""
         name = self.line_of.pop(allocation_id)
         line = self.lines[name]
-        first = _head(next(iter(line.values())))
+        first = next(iter(line.values()))
         request = line.pop(allocation_id)
-        visible = request.arrival == first.arrival and self._show(first, visible=False)
+        visible = request is first and self._show(_head(first), visible=False)
         if not line:
             del self.lines[name]
             self._forget(request.experiment_id, name)
@@ -112,11 +130,19 @@ class Queue(Struct, kw_only=True):
             first = next(iter(self.lines[name].values()))
             self._show(_head(first), visible=not first.held_back(held))
 
+    def rerank(self, rank: Callable[[Demand], Rank]) -> None:
+        """Put all requests into the order of another policy."""
+        shown = [head.name for head in self.heads]
+        for line in self.lines.values():
+            for request in line.values():
+                request.rank = rank(request)
+        self.heads = sorted(_head(next(self.waiting(name))) for name in shown)
+
     def waiting(self, line: str) -> Iterator[Request]:
         """Return the requests of a line, the first first."""
         return iter(self.lines[line].values())
 
-    def _show(self, head: Head, *, visible: bool) -> bool:
+    def _show(self, head: Ranked, *, visible: bool) -> bool:
         """Put a head among those to look at, or take it out; return whether it was there."""
         place = bisect_left(self.heads, head)
         was_visible = place < len(self.heads) and self.heads[place] == head
@@ -132,5 +158,67 @@ class Queue(Struct, kw_only=True):
             del self.lines_of[experiment_id]
 
 
-def _head(request: Request) -> Head:
-    return Head(request.priority, request.arrival, request.line)
+class Walk:
+    """Goes once through a queue, in order of rank or of a key, without changing the queue.
+
+    It yields the first request of each line. Where `advance` says that the last one starts, the
+    next one of its line takes its turn.
+    """
+
+    def __init__(self, queue: Queue, by: Callable[[Request], Any] | None = None) -> None:
+        """Begin at the head of a queue.
+
+        Args:
+            queue: what waits.
+            by: a key that goes before the rank; it may grow while the walk lasts, such as the
+                slots that an owner holds with what starts now.
+        """
+        self._queue = queue
+        self._by = by
+        self._opened: list[tuple[Any, Ranked, Request]] = []
+        self._untouched = 0
+        self._lines: dict[str, Iterator[Request]] = {}
+        self._line = ""
+        if by is not None:
+            for _ in queue.heads:
+                head, request = self._open()
+                self._opened.append((by(request), head, request))
+            heapify(self._opened)
+
+    def __iter__(self) -> "Walk":
+        return self
+
+    def __next__(self) -> Request:
+        while True:
+            heads = self._queue.heads
+            if self._untouched < len(heads) and not (
+                self._opened and self._opened[0][1] < heads[self._untouched]
+            ):
+                head, request = self._open()
+            elif not self._opened:
+                raise StopIteration
+            else:
+                key, head, request = heappop(self._opened)
+                if self._by is not None and self._by(request) > key:
+                    heappush(self._opened, (self._by(request), head, request))
+                    continue
+            self._line = head.name
+            return request
+
+    def advance(self) -> None:
+        """Let the line of the last request go on with its next one."""
+        request = next(self._lines[self._line], None)
+        if request is not None:
+            key = () if self._by is None else self._by(request)
+            heappush(self._opened, (key, _head(request), request))
+
+    def _open(self) -> tuple[Ranked, Request]:
+        """Return the next head that was not looked at, and its request."""
+        head = self._queue.heads[self._untouched]
+        self._untouched += 1
+        self._lines[head.name] = self._queue.waiting(head.name)
+        return head, next(self._lines[head.name])
+
+
+def _head(request: Request) -> Ranked:
+    return Ranked(request.rank, request.line)

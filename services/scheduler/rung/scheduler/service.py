@@ -11,10 +11,10 @@ from rung.ledger import Ledger
 from rung.runtime import FactWriter
 from rung.runtime.relay import Relay
 from rung.runtime.service import Component, Decider, Singleton
+from rung.scheduler.failure_detector import Clock, FailureDetector, Monotonic
 from rung.scheduler.metrics import PoolGauge
 from rung.scheduler.processor import Scheduler
 from rung.scheduler.settings import Settings
-from rung.scheduler.watch import Clock, Monotonic, Watch
 
 NAME: Final = "scheduler"
 SOURCE: Final = "/rung/scheduler"
@@ -27,21 +27,21 @@ def components(
 
     Args:
         settings: timeouts; their defaults if not given.
-        clock: by which agents are watched; the machine's if not given.
+        clock: the failure detector's; the machine's if not given.
     """
     settings = settings or Settings()
 
-    async def watch(ledger: Ledger) -> None:
+    async def detect(ledger: Ledger) -> None:
         writer = FactWriter(ledger, source=SOURCE, origin=f"scheduler/{secrets.token_hex(8)}")
-        watching = Watch(
+        detector = FailureDetector(
             ledger, writer, timeout=settings.agent_timeout, clock=clock or Monotonic()
         )
-        await watching.run()
+        await detector.run()
 
     return (
         Decider(Scheduler(), settings.snapshot_every, PoolGauge()),
         RELAY,
-        Singleton("scheduler-watch", topic.POOLS, watch),
+        Singleton("scheduler-watch", topic.POOLS, detect),
     )
 
 
@@ -58,6 +58,7 @@ def requested(event: RunRequested | RunWithdrawn) -> Sequence[Payload]:
                     priority=event.priority,
                     max_slots=event.max_slots,
                     spec=event.spec,
+                    submission=event.submission,
                 )
             ]
         case RunWithdrawn():

@@ -1,30 +1,26 @@
-"""What is known of one pool: its agents, what waits, what runs."""
+"""What is known of one pool: its policy, its agents, what waits, what runs."""
+
+from typing import Any
 
 from msgspec import Struct, field
 
 from rung.events.allocation import AgentJoined, JoinRefused
 from rung.events.trial import Withdrawal
 from rung.scheduler.placement import Offer, Room
-from rung.scheduler.queue import Queue, Request
+from rung.scheduler.queue import Demand, Queue, Ranked, Request
 
 
-class Allocation(Struct, kw_only=True):
+class Allocation(Demand, kw_only=True):
     """An allocation that was granted and is not over."""
 
-    experiment_id: str
     trial_id: str
     run: int
-    priority: int
-    arrival: int
-    """Its request's."""
     parts: dict[str, list[int]]
     """Agent id → the slots it gives, until it released them."""
     signaled: Withdrawal | None = None
     withdrawn: bool = False
     """Whether the searcher no longer wants it, so that nothing is owed to the trial."""
     lost: bool = False
-    slotted: bool = True
-    """Whether it was granted slots, and not just a place."""
 
     @property
     def stays(self) -> bool:
@@ -55,6 +51,10 @@ class State(Struct, kw_only=True):
     """One pool."""
 
     pool: str
+    policy: str = "priority"
+    """The name of its policy, until `pool.configured` says another one."""
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
+    """The policy's."""
     room: Room = field(default_factory=Room)
     """The agents that are there, and their idle slots."""
     incarnations: dict[str, int] = field(default_factory=dict[str, int])
@@ -72,8 +72,8 @@ class State(Struct, kw_only=True):
     allocations: dict[str, Allocation] = field(default_factory=dict[str, Allocation])
     held: dict[str, int] = field(default_factory=dict[str, int])
     """Experiment id → how many slots it holds."""
-    staying: dict[int, int] = field(default_factory=dict[int, int])
-    """Priority → how many allocations of it stay that hold slots."""
+    staying: list[Ranked] = field(default_factory=list[Ranked])
+    """The allocations that hold slots and stay, sorted by rank."""
     departing: dict[str, None] = field(default_factory=dict[str, None])
     """Allocations that hold slots and are on their way out."""
     claims: dict[str, Claim] = field(default_factory=dict[str, Claim])
@@ -83,32 +83,3 @@ class State(Struct, kw_only=True):
     """Withdrawn while waiting; dropped by the same fact's decisions."""
     stricken: dict[str, str] = field(default_factory=dict[str, str])
     """Allocation id → what became of its agent; lost by the same fact's decisions."""
-
-    def queue_of(self, slots: int) -> Queue:
-        """Return the queue in which a request of so many slots waits."""
-        return self.queue if slots else self.zero_slot_queue
-
-    def knows(self, allocation_id: str) -> bool:
-        """Return whether the allocation waits or runs."""
-        return (
-            allocation_id in self.allocations
-            or allocation_id in self.queue
-            or allocation_id in self.zero_slot_queue
-        )
-
-    def count_out(self, allocation_id: str) -> None:
-        """Take an allocation that holds slots out of those that stay, if it was one."""
-        allocation = self.allocations[allocation_id]
-        if allocation.stays and allocation.slotted:
-            self.departing[allocation_id] = None
-            left = self.staying.pop(allocation.priority) - 1
-            if left:
-                self.staying[allocation.priority] = left
-
-    def hold(self, experiment_id: str, slots: int) -> None:
-        """Note that an experiment holds so many slots more, or fewer."""
-        held = self.held.pop(experiment_id, 0) + slots
-        if held:
-            self.held[experiment_id] = held
-        self.queue.hold(experiment_id, held)
-        self.zero_slot_queue.hold(experiment_id, held)

@@ -197,6 +197,7 @@ class FollowUp:
                     code_digest=self._experiment.code_digest,
                     config=self._experiment.config,
                 ),
+                submission=self._experiment.submission,
             )
         )
 

@@ -98,7 +98,7 @@ class Searcher:
     facts = topics.EXPERIMENTS
     decisions = topics.SEARCHES
     handles = Handles
-    version = 1
+    version = 2
     state_type = State
 
     def initial(self, key: str) -> State:
@@ -130,7 +130,9 @@ def _submit(state: State, event: ExperimentSubmitted) -> None:
     config = {name: value for name, value in event.config.items() if name != "hyperparameters"}
     method = plan_method(settings)
     state.phase = "active"
-    state.experiment = Experiment(settings, config, event.code_digest, method)
+    state.experiment = Experiment(
+        settings, config, event.code_digest, method, submission=event.submission
+    )
 
 
 def _evolve(  # noqa: C901, PLR0912 - one case per event

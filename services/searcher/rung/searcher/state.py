@@ -5,7 +5,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct, field
 
 from rung.events.errors import InvalidConfig
-from rung.events.experiment import BracketPlan
+from rung.events.experiment import BracketPlan, Submission
 from rung.events.trial import TrialState
 from rung.searcher.methods.adaptive_asha import AdaptiveAsha, plan_adaptive_asha
 from rung.searcher.methods.asha import PromotionAsha, StoppingAsha, plan_asha
@@ -47,6 +47,7 @@ class Experiment(Struct):
         tally: how many were closed, by state.
         due: trials that want a run, and why.
         closing: trials whose runs are over, to be closed.
+        submission: for whom it was submitted, and when; handed on with each run.
     """
 
     settings: Settings
@@ -60,6 +61,7 @@ class Experiment(Struct):
     tally: dict[str, int] = field(default_factory=dict[str, int])
     due: dict[int, str] = field(default_factory=dict[int, str])
     closing: dict[int, Fate] = field(default_factory=dict[int, Fate])
+    submission: Submission | None = None
 
     @property
     def free(self) -> int:

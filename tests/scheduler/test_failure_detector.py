@@ -11,8 +11,7 @@ from rung.events.allocation import AgentLost
 from rung.events.metric import AgentBeat
 from rung.ledger import Ledger, MemoryLedger
 from rung.runtime import FactWriter
-from rung.scheduler.vigil import Vigil
-from rung.scheduler.watch import TICKS_PER_TIMEOUT, Watch
+from rung.scheduler.failure_detector import TICKS_PER_TIMEOUT, Agents, FailureDetector
 from scheduler.ledger_watch import ManualClock, all_of, writer
 from scheduler.scenario import POOL, joined, left, lost, released
 
@@ -24,8 +23,8 @@ _TICK = _TIMEOUT / TICKS_PER_TIMEOUT
 async def _watching(ledger: Ledger) -> AsyncIterator[ManualClock]:
     clock = ManualClock()
     reporter = FactWriter(ledger, source="/rung/scheduler", origin=f"scheduler/{id(clock)}")
-    watch = Watch(ledger, reporter, timeout=_TIMEOUT, clock=clock)
-    task = asyncio.create_task(watch.run())
+    detector = FailureDetector(ledger, reporter, timeout=_TIMEOUT, clock=clock)
+    task = asyncio.create_task(detector.run())
     try:
         await clock.advance(0)
         yield clock
@@ -128,8 +127,8 @@ async def test_who_comes_back_is_watched_again() -> None:
     assert [loss.incarnation for loss in await _losses(ledger)] == [1, 2]  # type: ignore[union-attr]
 
 
-async def test_a_standstill_of_the_watch_loses_nobody() -> None:
-    """A watch that was stopped itself does not take its own silence for that of the agents."""
+async def test_a_standstill_of_the_detector_loses_no_agent() -> None:
+    """A detector that was stopped itself does not take its own silence for that of the agents."""
     ledger = MemoryLedger()
     async with _watching(ledger) as clock:
         await writer(ledger).write(joined("a"))
@@ -142,8 +141,8 @@ async def test_a_standstill_of_the_watch_loses_nobody() -> None:
     assert len(await _losses(ledger)) == 1
 
 
-async def test_a_watch_goes_on_from_its_snapshot() -> None:
-    """After thousands of records a new watch knows the agents without reading all of them."""
+async def test_a_detector_goes_on_from_its_snapshot() -> None:
+    """After thousands of records a new detector knows the agents without reading all of them."""
     ledger = MemoryLedger()
     write = writer(ledger).write
     await write(joined("a"))
@@ -153,7 +152,7 @@ async def test_a_watch_goes_on_from_its_snapshot() -> None:
         pass
     value = await ledger.snapshot("scheduler-watch/1", 0)
     assert value is not None
-    assert sum(msgspec.json.decode(value, type=Vigil).positions) == 10_001
+    assert sum(msgspec.json.decode(value, type=Agents).positions) == 10_001
 
     async with _watching(ledger) as clock:
         await clock.advance(_TIMEOUT)
