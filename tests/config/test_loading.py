@@ -255,6 +255,23 @@ def test_what_has_an_effect_is_not_told() -> None:
     assert "context.use_amp()" in warning
 
 
+def test_a_weight_is_told_where_it_counts() -> None:
+    """It is the pool's policy that says whether a weight has an effect."""
+    [warning] = given(PLAIN + "resources: {weight: 2}\n").warnings
+    assert warning == (
+        "resources.weight has an effect only in a pool whose scheduling policy uses it"
+        " (`rung pool configure`); the default policy, `priority`, does not"
+    )
+    assert given(PLAIN + "resources: {weight: 1}\n").warnings == []
+    assert given(PLAIN + "resources: {weight: 2}\n").expanded()["resources"]["weight"] == 2.0
+
+
+@pytest.mark.parametrize("weight", ["0", "-1", ".nan", ".inf"])
+def test_a_weight_is_a_share(weight: str) -> None:
+    """A policy divides by it."""
+    assert set(refused(PLAIN + f"resources: {{weight: {weight}}}\n")) == {"resources.weight"}
+
+
 def test_values_in_place_of_exponents_are_told() -> None:
     """A `log` whose ends look like values gets a warning with the exponents."""
     text = RANDOM + "hyperparameters: {lr: {type: log, base: 10, minval: 0.0001, maxval: 0.1}}\n"

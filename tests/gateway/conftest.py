@@ -16,11 +16,12 @@ from gateway.client import TOKEN, Client
 from gateway.scenario import History, drafts
 from rung.events import Payload, decode
 from rung.gateway import serve
-from rung.gateway.context import Audit
+from rung.gateway.context import Audit, PolicyOf
 from rung.gateway.series import Series
 from rung.gateway.settings import Settings
 from rung.ledger import Ledger, MemoryLedger
 from rung.runtime import FactWriter, host
+from rung.scheduler.policies import policy_of
 from rung.searcher.processor import Searcher
 from rung.storage import FolderStore, ObjectStore
 
@@ -57,6 +58,7 @@ class World:
         self.store = store
         self.series: Series | None = None
         self.audit: Audit | None = None
+        self.policy_of: PolicyOf | None = policy_of
         self.settings = Settings()
         self.writer = FactWriter(ledger, source="/rung/test", origin="agent/test/0")
 
@@ -74,6 +76,7 @@ class World:
                 token=TOKEN,
                 series=self.series,
                 audit=self.audit,
+                policy_of=self.policy_of,
                 settings=self.settings,
                 started=started.set,
             )

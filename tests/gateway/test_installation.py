@@ -285,6 +285,8 @@ async def test_agents_and_queue_are_shown(world: World) -> None:
             "waiting": 2,
             "draining": 1,
             "suspended": 0,
+            "policy": "priority",
+            "options": {},
         }
     ]
 

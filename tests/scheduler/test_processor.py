@@ -2,14 +2,17 @@
 
 from typing import get_args
 
+import msgspec
 import pytest
 
-from rung.events import Payload
+from rung.events import Payload, encode, fact
+from rung.events.allocation import PoolConfigured
 from rung.events.examples import EXAMPLES
-from rung.runtime import Processor
+from rung.ledger import Record
+from rung.runtime import PartitionFold, Processor
 from rung.scheduler import Scheduler
 from rung.scheduler.state import State
-from scheduler.scenario import Pool, joined, left, lost, released, requested, withdrawn
+from scheduler.scenario import Pool, brief, joined, left, lost, released, requested, withdrawn
 
 _TABLE: dict[str, tuple[list[Payload], Payload, list[str]]] = {
     "an idle slot is granted at once": (
@@ -331,8 +334,8 @@ def test_decisions(given: list[Payload], when: Payload, then: list[str]) -> None
 def test_decisions_after_a_restart(given: list[Payload], when: Payload, then: list[str]) -> None:
     """A scheduler that goes on from a snapshot decides the same."""
     pool = Pool()
-    for fact in given:
-        pool.tell(fact)
+    for each in given:
+        pool.tell(each)
         pool.restart()
 
     assert pool.then(when) == then
@@ -402,3 +405,33 @@ def test_the_scheduler_is_a_process() -> None:
     process: Processor[State] = Scheduler()
 
     assert (process.facts, process.decisions) == ("pools", "placements")
+
+
+@pytest.mark.parametrize(
+    ("policy", "options", "reason"),
+    [
+        ("lottery", {}, "there is no policy 'lottery'; there is priority"),
+        ("priority", {"speed": 3}, "unknown field `speed`"),
+    ],
+)
+def test_an_unknown_policy_stops_its_pool_alone(
+    policy: str, options: dict[str, object], reason: str
+) -> None:
+    """What a newer release put on record quarantines the pool; nothing of it is decided."""
+    fold = PartitionFold(Scheduler())
+    facts = [
+        PoolConfigured(pool="default", policy=policy, options=options),
+        joined("a"),
+        requested("e.0.1"),
+        msgspec.structs.replace(joined("b"), pool="other"),
+        msgspec.structs.replace(requested("f.0.1"), pool="other"),
+    ]
+    decided = []
+    for number, data in enumerate(facts):
+        event = fact(data, source="/rung/x", origin="x", sequence=number, time="t")
+        folded = fold.fold(Record(event.topic, 0, number, event.key, encode(event)))
+        decided += [brief(each.data) for each in folded.new]
+
+    assert decided == ["granted f.0.1: b[0]"]
+    assert fold.quarantined.keys() == {"default"}
+    assert reason in fold.quarantined["default"]

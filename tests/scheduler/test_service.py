@@ -8,24 +8,26 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from rung.events import topic
+from rung.events import fact, topic
 from rung.events.allocation import (
     AllocationGranted,
     AllocationLost,
     AllocationRequested,
     AllocationSignaled,
 )
+from rung.events.experiment import Submission
 from rung.events.trial import RunRequested, RunWithdrawn
 from rung.ledger import Ledger, MemoryLedger, SqliteLedger
 from rung.runtime import audit
 from rung.runtime.service import serve
 from rung.scheduler import Scheduler
-from rung.scheduler.service import components
+from rung.scheduler.service import components, requested as requested_of
 from rung.scheduler.settings import Settings
 from scheduler.ledger_watch import ManualClock, all_of, next_of, writer
-from scheduler.scenario import POOL, joined, requested
+from scheduler.scenario import POOL, Pool, joined, requested
 
 
 @contextlib.asynccontextmanager
@@ -80,6 +82,20 @@ async def test_a_run_is_granted_signaled_and_lost() -> None:
     assert grant.data.spec == _run("e.0.1").spec  # type: ignore[union-attr]
     assert signal_.data.agents == ["a"]  # type: ignore[union-attr]
     assert loss.data.run == 1  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("submission", [None, Submission(owner="ada", weight=2.0, time_ms=7)])
+async def test_a_request_carries_the_submission(submission: Submission | None) -> None:
+    """What is asked for on a pool is for whom the run is; of an earlier release nobody knows."""
+    run = msgspec.structs.replace(_run("e.0.1"), submission=submission)
+    [request] = await intake(fact(run, source="s", origin="o", sequence=1, time="t"))
+    assert isinstance(request, AllocationRequested)
+    assert request.submission == submission
+    assert (b"submission" in msgspec.json.encode(request)) == (submission is not None)
+    pool = Pool()
+    pool.tell(request)
+    [waiting] = pool.state.queue.waiting(pool.state.queue.line_of["e.0.1"])
+    assert waiting.submission == (submission or Submission())
 
 
 async def test_a_restart_repeats_nothing() -> None:

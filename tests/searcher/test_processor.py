@@ -2,17 +2,19 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from rung.events import Payload
 from rung.events.allocation import AgentLeft
 from rung.events.checkpoint import CheckpointDamaged
 from rung.events.errors import InvalidConfig
-from rung.events.experiment import CancelRequested, SearchPlanned
+from rung.events.experiment import CancelRequested, SearchPlanned, Submission
 from rung.events.trial import RunRequested, RunWithdrawn, TrialRequested, TrialStarted
 from rung.searcher.processor import Searcher
 from rung.searcher.rng import trial_seed
 from runtime.bare import Bare
+from rung.searcher.state import State
 from searcher.scenario import EXPERIMENT, Scenario, config, exited, kinds, submitted, validated
 
 
@@ -42,6 +44,26 @@ def test_a_submission_is_planned_and_started() -> None:
     assert (run.spec.code_digest, run.spec.hparams) == ("c0de", requested.hparams)
     expected = {name: value for name, value in settings.items() if name != "hyperparameters"}
     assert run.spec.config == expected
+
+
+def test_runs_carry_the_submission() -> None:
+    """Each run is for whom the experiment is, also after a restart; the file's weight is not read.
+
+    What an earlier release recorded has no submission, whatever weight its file had.
+    """
+    settings = config(max_trials=2)
+    settings["resources"]["weight"] = 3.0
+    submission = Submission(owner="ada", workspace="vision", weight=2.0, time_ms=7)
+    for said in (submission, None):
+        searcher = Searcher()
+        state = searcher.initial(EXPERIMENT)
+        fact = msgspec.structs.replace(submitted(settings), submission=said)
+        searcher.evolve(state, fact)
+        state = msgspec.json.decode(msgspec.json.encode(state), type=State)
+        decisions = searcher.decide(state, fact)
+
+        runs = [each for each in decisions if isinstance(each, RunRequested)]
+        assert [run.submission for run in runs] == [said, said]
 
 
 def test_a_configuration_that_cannot_be_searched_is_raised() -> None:

@@ -1,4 +1,4 @@
-"""`rung service gateway`: the gateway with what other services add to it: series and audits."""
+"""`rung service gateway`: the gateway with series, audits and policies of other services."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -9,6 +9,7 @@ import click
 from rung.cli.deciders import audit_all
 from rung.gateway.command import CONTEXT, Parts, options, run
 from rung.ledger import Ledger
+from rung.scheduler.policies import policy_of
 
 
 @click.command(name="gateway", context_settings=CONTEXT)
@@ -36,7 +37,7 @@ async def _parts(ledger: Ledger, series: str | None) -> AsyncIterator[Parts]:
         return await audit_all(ledger, experiment_id)
 
     if series is None:
-        yield Parts(audit=audit)
+        yield Parts(audit=audit, policy_of=policy_of)
         return
     from rung.metrics import open_series  # noqa: PLC0415 - needs the extra of its engine
 
@@ -45,6 +46,6 @@ async def _parts(ledger: Ledger, series: str | None) -> AsyncIterator[Parts]:
     except ValueError as error:
         raise click.UsageError(f"--series: {error}") from error
     try:
-        yield Parts(store, audit)
+        yield Parts(store, audit, policy_of)
     finally:
         await store.close()

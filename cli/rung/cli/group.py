@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "cancel": Entry("rung.cli.control:cancel", "End an experiment, checkpointing first."),
     "kill": Entry("rung.cli.control:kill", "End an experiment at once."),
     "trial": Entry("rung.cli.trial:trial", "Move a trial to another agent."),
+    "pool": Entry("rung.cli.pool:pool", "Choose by which policy a pool's slots are given."),
     "best": Entry("rung.cli.experiments:best", "Show the best trial and its checkpoint."),
     "checkpoints": Entry("rung.cli.checkpoints:checkpoints", "List checkpoints."),
     "download": Entry("rung.cli.checkpoints:download", "Fetch a checkpoint's files."),

@@ -39,6 +39,7 @@ from rung.runtime.metrics.observed_store import ObservedStore
 from rung.runtime.sealing.anchor import Anchor
 from rung.runtime.sealing.sealer import Sealer, sealing
 from rung.runtime.service import serve
+from rung.scheduler.policies import policy_of
 from rung.scheduler.service import components as scheduler
 from rung.searcher.service import components as searcher
 from rung.storage import FolderStore
@@ -144,6 +145,7 @@ async def run(  # noqa: PLR0913 - what it is started with
                         token=folder.token,
                         series=series,
                         audit=partial(audit_all, ledger, keys=key.trusted),
+                        policy_of=policy_of,
                         problems=warnings,
                         started=started,
                     ),

@@ -52,6 +52,7 @@ def _tell(where: str, found: "Status", agents: "list[Agent]", queue: "list[Queue
             ("experiments", counts or "none"),
             ("dead letters", found.dead_letters or None),
             ("isolation", _isolation(agents)),
+            ("policies", _policies(found)),
         ]
     )
     for problem in found.problems:
@@ -72,6 +73,17 @@ def _tell(where: str, found: "Status", agents: "list[Agent]", queue: "list[Queue
             click.echo(f"and {len(queue) - 20} more")
         for reason in dict.fromkeys(item.reason for item in queue if item.reason):
             click.echo(f"Cannot be placed: {printable(reason)}")
+
+
+def _policies(found: "Status") -> str | None:
+    """Return the policies of pools that were configured with another one than the default."""
+    told = [
+        f"{pool.name}: {pool.policy}"
+        + "".join(f", {name} {value}" for name, value in pool.options.items())
+        for pool in found.pools
+        if pool.policy != "priority" or pool.options
+    ]
+    return "; ".join(told) or None
 
 
 def _isolation(agents: "list[Agent]") -> str | None:

@@ -1,6 +1,6 @@
 """The gateway's API, asynchronously."""
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
@@ -195,6 +195,28 @@ class AsyncClient:
         where = "" if to is None else f"?to={_name(to)}"
         path = f"/trials/{_name(trial_id)}/move{where}"
         return _read(await self._transport.post(path, key=key), api.MoveAsked)
+
+    async def configure_pool(
+        self,
+        pool: str,
+        *,
+        policy: str,
+        options: Mapping[str, Any] | None = None,
+        key: str | None = None,
+    ) -> api.PoolConfigured:
+        """Have a pool's slots given by a policy, from now on.
+
+        Args:
+            pool: its name.
+            policy: the policy's name.
+            options: the policy's own; those that are absent have their defaults.
+            key: names this request, so that a second one with it is the same; drawn if absent.
+        """
+        data = msgspec.json.encode({"policy": policy, "options": dict(options or {})})
+        headers = {"Content-Type": "application/json"}
+        path = f"/pools/{_name(pool)}/configure"
+        body = await self._transport.post(path, lambda: data, headers=headers, key=key)
+        return _read(body, api.PoolConfigured)
 
     async def curves(
         self, experiment_id: str, *, kind: str, name: str, points: int = 200

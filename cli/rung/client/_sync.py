@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -115,6 +115,18 @@ class Client:
     ) -> api.MoveAsked:
         """Ask for a trial to checkpoint and go on on another agent."""
         return self._run(self._client.move(trial_id, to=to, key=key))
+
+    def configure_pool(
+        self,
+        pool: str,
+        *,
+        policy: str,
+        options: Mapping[str, Any] | None = None,
+        key: str | None = None,
+    ) -> api.PoolConfigured:
+        """Have a pool's slots given by a policy, from now on."""
+        asked = self._client.configure_pool(pool, policy=policy, options=options, key=key)
+        return self._run(asked)
 
     def curves(
         self, experiment_id: str, *, kind: str, name: str, points: int = 200

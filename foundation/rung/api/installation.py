@@ -1,6 +1,6 @@
 """Answers about the installation as a whole."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
@@ -93,6 +93,22 @@ class DeadLetterList(Struct, kw_only=True):
     count: int
 
 
+class PoolPolicy(Struct, kw_only=True, forbid_unknown_fields=True):
+    """By which policy a pool's slots are to be given."""
+
+    policy: Annotated[str, Meta(min_length=1, max_length=100, description="such as `priority`")]
+    options: Annotated[dict[str, Any], Meta(description="the policy's own")] = {}
+
+
+class PoolConfigured(Struct, kw_only=True):
+    """That a pool's slots be given by a policy is on record; its effect follows."""
+
+    pool: str
+    policy: str
+    options: dict[str, Any]
+    warnings: list[str] = []
+
+
 class PoolStatus(Struct, kw_only=True):
     """A resource pool in numbers."""
 
@@ -103,6 +119,8 @@ class PoolStatus(Struct, kw_only=True):
     waiting: int
     draining: Annotated[int, Meta(description="agents that will be gone soon")] = 0
     suspended: Annotated[int, Meta(description="agents that take nothing new for now")] = 0
+    policy: Annotated[str, Meta(description="by which its slots are given")] = "priority"
+    options: Annotated[dict[str, Any], Meta(description="the policy's own")] = {}
 
 
 class Status(Struct, kw_only=True):

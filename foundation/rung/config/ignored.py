@@ -46,13 +46,20 @@ INERT: Final[dict[tuple[str, ...], str]] = {
     ("resources", "native_parallel"): "historical",
     ("resources", "shm_size"): _CONTAINERS,
     ("resources", "slots"): "historical",
-    ("resources", "weight"): "there is no fair share yet; use `priority`",
     ("retention_policy",): "logs are kept",
     ("security",): "historical",
     ("slurm",): "there is no Slurm adapter",
     ("tensorboard_storage",): "historical",
 }
 """Path → why it has no effect."""
+
+CONDITIONAL: Final[dict[tuple[str, ...], str]] = {
+    ("resources", "weight"): (
+        "has an effect only in a pool whose scheduling policy uses it (`rung pool configure`);"
+        " the default policy, `priority`, does not"
+    ),
+}
+"""Path → where it has an effect, for what depends on the installation."""
 
 
 def warnings_of(tree: dict[str, Any], space: Group, plain: dict[str, Any]) -> list[str]:
@@ -66,7 +73,12 @@ def warnings_of(tree: dict[str, Any], space: Group, plain: dict[str, Any]) -> li
     found = [
         f"{dotted(path)} {_HERE}: {why}"
         for path, why in INERT.items()
-        if _given(tree, path) not in (None, _given(plain, path), [], {})
+        if _is_set(path, tree, plain)
+    ]
+    found += [
+        f"{dotted(path)} {where}"
+        for path, where in CONDITIONAL.items()
+        if _is_set(path, tree, plain)
     ]
     found.extend(secret.warnings_of(tree))
     found.extend(_exponents(space))
@@ -86,6 +98,11 @@ def _exponents(space: Group) -> list[str]:
             f" for {leaf.minval:g} to {leaf.maxval:g} write {low:.4g} and {high:.4g}"
         )
     return found
+
+
+def _is_set(path: tuple[str, ...], tree: dict[str, Any], plain: dict[str, Any]) -> bool:
+    """Return whether a file sets a field to something else than its default."""
+    return _given(tree, path) not in (None, _given(plain, path), [], {})
 
 
 def _given(tree: Any, path: tuple[str, ...]) -> Any:

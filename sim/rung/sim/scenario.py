@@ -1,4 +1,4 @@
-"""One simulated search from submission to its end, with what must hold checked on the way."""
+"""Simulated searches from submission to their end, with what must hold checked on the way."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -9,14 +9,17 @@ from msgspec import Struct
 from rung.checkpoint_gc.processor import CheckpointGC
 from rung.checkpoint_gc.service import RELAY as CHECKPOINT_GC_RELAY
 from rung.events import Payload, decode
+from rung.events.allocation import AllocationSignaled, PoolConfigured
 from rung.events.checkpoint import CheckpointDeleted, CheckpointRetired
 from rung.events.experiment import (
     ExperimentEnded,
     ExperimentSubmitted,
     PauseRequested,
     ResumeRequested,
+    Submission,
 )
 from rung.events.trial import TrialClosed, TrialRequested, TrialValidated
+from rung.ledger import Record
 from rung.runtime import PartitionFold
 from rung.runtime.relay import Relay
 from rung.scheduler.processor import Scheduler
@@ -31,28 +34,36 @@ EXPERIMENT = "simulate"
 
 
 class Scenario(Struct, frozen=True, kw_only=True):
-    """What is simulated: a search on some agents, under faults."""
+    """What is simulated: a search on some agents, once for each owner, under faults."""
 
     config: dict[str, Any]
     """An expanded experiment configuration whose metric is `loss`, in units of `batches`."""
     agents: Sequence[int] = (2, 2)
     """Slots of each agent."""
     faults: Faults = Faults()
+    owners: Sequence[str] = ("",)
+    """Each submits the search, one after another."""
+    policy: str = "priority"
+    """By which the pool's slots are given."""
+    options: dict[str, Any] = {}
+    """The policy's."""
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """What came of a search, without how it came: what two interleavings can be compared by."""
+    """What came of the searches: state, trials and what is retained do not say how it came."""
 
     state: str
     trials: dict[str, dict[str, Any]]
     """Trial → hyperparameters, the state in which it was closed, and its validations by step."""
     retained: list[str]
     """Trial and step of every checkpoint that was not retired."""
+    preempted: int
+    """How often a run was asked to checkpoint and leave."""
     milliseconds: int
 
 
 def run(scenario: Scenario, seed: int) -> Outcome:
-    """Simulate one search and return what came of it.
+    """Simulate a search and return what came of it.
 
     Raises:
         AssertionError: an invariant does not hold; the message and the seed tell which.
@@ -68,17 +79,34 @@ def run(scenario: Scenario, seed: int) -> Outcome:
         Carrier(world, it)
     for number, slots in enumerate(scenario.agents):
         Agent(world, f"agent-{number}", slots, checkpoints)
-    world.write(
-        ExperimentSubmitted(
-            experiment_id=EXPERIMENT, config=scenario.config, source="", code_digest=None
-        ),
-        "gateway/sim",
-    )
+    if scenario.policy != "priority":
+        configured = PoolConfigured(
+            pool="default", policy=scenario.policy, options=scenario.options
+        )
+        world.write(configured, "gateway/sim")
+    _submit(world, scenario)
     _plan_pauses(world)
     world.run(happenings_max=2_000_000)
     for decider in deciders:
         _check_audit(world, decider)
-    return _outcome(world, checkpoints)
+    return _outcome(world, checkpoints, len(scenario.owners))
+
+
+def _submit(world: World, scenario: Scenario) -> None:
+    """Submit the first search at once, and each other one half a second after the one before."""
+    for number, owner in enumerate(scenario.owners):
+        moment_ms = 500 * number
+        submitted = ExperimentSubmitted(
+            experiment_id=EXPERIMENT if not number else f"{EXPERIMENT}-{number}",
+            config=scenario.config,
+            source="",
+            code_digest=None,
+            submission=Submission(owner=owner, time_ms=moment_ms) if owner else None,
+        )
+        if number:
+            world.after(moment_ms, partial(world.write, submitted, "gateway/sim"))
+        else:
+            world.write(submitted, "gateway/sim")
 
 
 def _deleter(world: World) -> Relay:
@@ -126,9 +154,9 @@ def _check_audit(world: World, decider: Decider) -> None:
             assert recorded == folded.decided, f"{process.name} decides {record.position} anew"
 
 
-def _outcome(world: World, checkpoints: dict[str, int]) -> Outcome:
+def _outcome(world: World, checkpoints: dict[str, int], searches: int) -> Outcome:
     trials: dict[str, dict[str, Any]] = {}
-    ended: list[str] = []
+    ended: dict[str, str] = {}
     for record in world.topics["searches"]:
         match decode(record.value).data:
             case TrialRequested() as data:
@@ -137,9 +165,10 @@ def _outcome(world: World, checkpoints: dict[str, int]) -> Outcome:
             case TrialClosed() as data:
                 assert "state" not in trials[data.trial_id], f"{data.trial_id} was closed twice"
                 trials[data.trial_id]["state"] = data.state
-            case ExperimentEnded(state=state):
-                ended.append(state)
-    assert len(ended) == 1, f"the experiment ended {len(ended)} times"
+            case ExperimentEnded() as data:
+                assert data.experiment_id not in ended, f"{data.experiment_id} ended twice"
+                ended[data.experiment_id] = data.state
+    assert len(ended) == searches, f"{len(ended)} of {searches} searches ended"
     assert all("state" in trial for trial in trials.values()), "a trial was left open"
     for record in world.topics["experiments"]:
         match decode(record.value).data:
@@ -147,8 +176,14 @@ def _outcome(world: World, checkpoints: dict[str, int]) -> Outcome:
                 steps = trials[trial_id]["validations"]
                 assert steps.setdefault(step, metrics) == metrics, f"{trial_id} at {step} differs"
     return Outcome(
-        state=ended[0],
+        state=" ".join(dict.fromkeys(ended.values())),
         trials=trials,
         retained=sorted(set(checkpoints) - world.deleted),
+        preempted=sum(map(_is_preemption, world.topics["placements"])),
         milliseconds=world.now_ms,
     )
+
+
+def _is_preemption(record: Record) -> bool:
+    data = decode(record.value).data
+    return isinstance(data, AllocationSignaled) and data.how == "preempt"

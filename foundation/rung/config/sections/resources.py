@@ -42,8 +42,8 @@ class Resources(Section):
     """How many slots the whole experiment may hold at once; absent: no limit."""
     priority: Annotated[int, Field(ge=1, le=99), AS_WHOLE] = PRIORITY
     """1 to 99; the smaller, the earlier its trials are placed."""
-    weight: float = 1.0
-    """Share of the pool, relative to other experiments, under fair share."""
+    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """Share of the pool, relative to others, in a pool whose policy uses it."""
     resource_pool: Annotated[
         Text, BeforeValidator(lambda name: name or POOL, json_schema_input_type=str)
     ] = POOL

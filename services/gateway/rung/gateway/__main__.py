@@ -1,6 +1,6 @@
 """Runs the gateway as a process of its own: `python -m rung.gateway --ledger FOLDER|kafka://… …`.
 
-Curves, lines and audits are other services' business: `rung service gateway` adds them.
+Curves, lines, audits and policies are other services' business: `rung service gateway` adds them.
 """
 
 import contextlib

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from rung import api
 from rung.gateway.auth import METRICS, check_host, check_token
-from rung.gateway.context import CONTEXT, Audit, Context, reply
+from rung.gateway.context import CONTEXT, Audit, Context, PolicyOf, reply
 from rung.gateway.metrics import Census
 from rung.gateway.middleware import observe, say_trace
 from rung.gateway.openapi import make_openapi
@@ -36,6 +36,7 @@ def make_app(  # noqa: PLR0913 - the parts that it is composed of
     token: str,
     series: Series | None = None,
     audit: Audit | None = None,
+    policy_of: PolicyOf | None = None,
     settings: Settings | None = None,
     problems: Callable[[], Sequence[str]] | None = None,
 ) -> web.Application:
@@ -47,6 +48,7 @@ def make_app(  # noqa: PLR0913 - the parts that it is composed of
         token: what a client must know.
         series: curves and logs; without them those routes answer 503.
         audit: decides an experiment again; without it that route answers 503.
+        policy_of: checks a scheduling policy; without it that route answers 503.
         settings: limits and time-outs; their defaults if not given.
         problems: returns what the operator should look at, for the status.
     """
@@ -68,6 +70,7 @@ def make_app(  # noqa: PLR0913 - the parts that it is composed of
         settings=settings,
         series=series,
         audit=audit,
+        policy_of=policy_of,
         problems=problems or list,
     )
     app[OPENAPI] = msgspec.json.encode(make_openapi())

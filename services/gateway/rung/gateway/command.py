@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from rung.gateway.context import Audit
+from rung.gateway.context import Audit, PolicyOf
 from rung.gateway.series import Series
 from rung.gateway.service import serve
 from rung.gateway.settings import Settings
@@ -21,6 +21,7 @@ class Parts(NamedTuple):
 
     series: Series | None = None
     audit: Audit | None = None
+    policy_of: PolicyOf | None = None
 
 
 Compose = Callable[[Ledger], AbstractAsyncContextManager[Parts]]
@@ -87,6 +88,7 @@ def run(  # noqa: PLR0913 - the options of the command
                 token=token,
                 series=parts.series,
                 audit=parts.audit,
+                policy_of=parts.policy_of,
                 settings=settings,
             )
 

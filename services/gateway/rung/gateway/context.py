@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from aiohttp import web
@@ -22,6 +22,8 @@ from rung.storage import ObjectStore
 
 Audit = Callable[[str], Awaitable[api.Audit]]
 """Decides an experiment's decisions again, and compares."""
+PolicyOf = Callable[[str, Mapping[str, Any]], object]
+"""Takes a scheduling policy's name and options; raises `InvalidConfig` where there is no such."""
 
 
 @dataclass(slots=True)
@@ -43,6 +45,7 @@ class Context:
     settings: Settings
     series: Series | None
     audit: Audit | None
+    policy_of: PolicyOf | None
     problems: Callable[[], Sequence[str]]
     """Returns what the operator should see to."""
     closing: asyncio.Event = field(default_factory=asyncio.Event)

@@ -17,6 +17,7 @@ _PARAMETERS: Final = {
     "experiment_id": "id of an experiment, or an unambiguous beginning of it",
     "trial_id": "EXPERIMENT.INDEX, such as k3f9x2ma.17",
     "checkpoint_id": "id of a checkpoint, or an unambiguous beginning of it",
+    "pool": "name of a resource pool",
 }
 _ALWAYS: Final = (400, 405, 408, 421, 431, 500, 503)
 _MEANINGS: Final = {
@@ -41,7 +42,8 @@ _MEANINGS: Final = {
 def make_openapi() -> dict[str, Any]:
     """Return the document."""
     answers = [route.answer for route in ROUTES if route.answer is not None]
-    records = list(dict.fromkeys([*answers, ProblemDocument, Health]))
+    bodies = [route.body.record for route in ROUTES if route.body and route.body.record]
+    records = list(dict.fromkeys([*answers, *bodies, ProblemDocument, Health]))
     _, schemas = msgspec.json.schema_components(records, ref_template=_REFERENCE)
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
@@ -184,6 +186,9 @@ def _header(name: str, description: str, most: int, pattern: str) -> dict[str, A
 
 def _body(route: Route) -> dict[str, Any]:
     assert route.body is not None, route
+    if route.body.record is not None:
+        reference = {"$ref": _REFERENCE.format(name=route.body.record.__name__)}
+        return {"required": True, "content": {route.body.media_type: {"schema": reference}}}
     if not route.body.parts:
         return {"required": True, "content": {route.body.media_type: {"schema": {}}}}
     schema = {

@@ -68,6 +68,8 @@ def pool_status(pool: Pool) -> api.PoolStatus:
     slots = [slot for agent in here for slot in agent.slots]
     return api.PoolStatus(
         name=pool.name,
+        policy=pool.policy,
+        options=pool.options,
         agents=len(here),
         slots=len(slots),
         slots_used=sum(1 for slot in slots if slot.allocation_id is not None),

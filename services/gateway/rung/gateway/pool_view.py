@@ -5,8 +5,9 @@ until it is granted or dropped, and runs until its agents gave its slots back or
 agent ran in an earlier incarnation is gone.
 """
 
-from typing import Final, Literal, assert_never
+from typing import Any, Final, Literal, assert_never
 
+import msgspec
 from msgspec import Struct, field
 
 from rung.events import Event, topic
@@ -26,6 +27,7 @@ from rung.events.allocation import (
     DrainRequested,
     JoinRefused,
     MoveRequested,
+    PoolConfigured,
     Share,
     Slot,
 )
@@ -79,13 +81,17 @@ class Pool(Struct):
     """One resource pool."""
 
     name: str
+    policy: str = "priority"
+    """By which the scheduler gives its slots."""
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
+    """The policy's."""
     agents: dict[str, Agent] = field(default_factory=dict[str, Agent])
     refused: dict[str, Refused] = field(default_factory=dict[str, Refused])
     """By session."""
     waiting: dict[str, Waiting] = field(default_factory=dict[str, Waiting])
     running: dict[str, Running] = field(default_factory=dict[str, Running])
     requests: dict[str, str] = field(default_factory=dict[str, str])
-    """Origin of a client's request (`client/<key>`) → the trial and where it is to be moved."""
+    """Origin of a client's request (`client/<key>`) → what it asked for."""
 
 
 class PoolView:
@@ -94,7 +100,7 @@ class PoolView:
     name: Final = "pools"
     facts: Final = topic.POOLS
     decisions: Final = (topic.PLACEMENTS,)
-    version: Final = 4
+    version: Final = 5
     state_type: Final = Pool
 
     def initial(self, key: str) -> Pool:
@@ -106,15 +112,20 @@ class PoolView:
         data = event.data
         if isinstance(data, _OfAgent):
             _evolve_agent(state, event, data)
-        elif isinstance(data, MoveRequested):
+        elif isinstance(data, MoveRequested | PoolConfigured):
+            if isinstance(data, PoolConfigured):
+                state.policy, state.options = data.policy, data.options
             if event.origin is not None and event.origin.startswith("client/"):
                 state.requests.setdefault(event.origin, wish_of(data))
         elif isinstance(data, _OfAllocation):
             _evolve_allocation(state, event, data)
 
 
-def wish_of(data: MoveRequested) -> str:
+def wish_of(data: MoveRequested | PoolConfigured) -> str:
     """Return in words what a client asked for."""
+    if isinstance(data, PoolConfigured):
+        options = msgspec.json.encode(data.options, order="sorted").decode()
+        return f"configure pool {data.pool} with policy {data.policy} and options {options}"
     return f"move {data.trial_id} to {data.to or 'another agent'}"
 
 

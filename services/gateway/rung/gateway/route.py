@@ -18,6 +18,8 @@ class Body(Struct, frozen=True):
     parts: dict[str, str] = {}
     """Of a multipart body: name → description."""
     required: tuple[str, ...] = ()
+    record: type[Struct] | None = None
+    """Of a JSON body."""
 
 
 class Route(NamedTuple):

@@ -8,7 +8,7 @@ import structlog
 from aiohttp import web
 
 from rung.gateway.app import make_app
-from rung.gateway.context import CONTEXT, Audit
+from rung.gateway.context import CONTEXT, Audit, PolicyOf
 from rung.gateway.series import Series
 from rung.gateway.settings import Settings
 from rung.ledger import Ledger
@@ -29,6 +29,7 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
     token: str,
     series: Series | None = None,
     audit: Audit | None = None,
+    policy_of: PolicyOf | None = None,
     settings: Settings | None = None,
     problems: Callable[[], Sequence[str]] | None = None,
     started: Callable[[], object] | None = None,
@@ -43,6 +44,7 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
         token: what a client must know.
         series: curves and logs.
         audit: decides an experiment again.
+        policy_of: checks a scheduling policy's name and options.
         settings: limits and time-outs.
         problems: returns what the operator should look at, for the status.
         started: called once requests are answered.
@@ -56,6 +58,7 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
         token=token,
         series=series,
         audit=audit,
+        policy_of=policy_of,
         settings=settings,
         problems=problems,
     )

@@ -13,6 +13,7 @@ from rung.gateway.routes import (
     installation,
     logs,
     moves,
+    pools,
     streams,
     submission,
     trials,
@@ -32,6 +33,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *streams.ROUTES,
     *audit.ROUTES,
     *installation.ROUTES,
+    *pools.ROUTES,
     *documents.ROUTES,
 )
 """Every route below /api/v1."""

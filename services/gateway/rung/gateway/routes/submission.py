@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 import tempfile
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from rung.config.sections.entrypoint import missing_script
 from rung.events import Event
 from rung.events.checkpoint import CheckpointPinned
 from rung.events.errors import InvalidConfig
-from rung.events.experiment import ExperimentSubmitted
+from rung.events.experiment import ExperimentSubmitted, Submission
 from rung.gateway import ids
 from rung.gateway.append import write
 from rung.gateway.context import Context, context_of, reply
@@ -121,7 +122,13 @@ def _facts(  # noqa: PLR0913, PLR0917 - what makes a submission
         fields["searcher"]["source_checkpoint_uuid"] = start.checkpoint_id
         fields["searcher"]["source_trial_id"] = None
     submitted = ExperimentSubmitted(
-        experiment_id=experiment_id, config=fields, source=source, code_digest=digest
+        experiment_id=experiment_id,
+        config=fields,
+        source=source,
+        code_digest=digest,
+        submission=Submission(
+            weight=fields["resources"]["weight"], time_ms=time.time_ns() // 1_000_000
+        ),
     )
     facts.append(context.writer.stamp(submitted, origin=key, sequence=sequence))
     return facts

@@ -1,0 +1,56 @@
+"""`rung pool configure`."""
+
+from typing import Any
+
+import click
+
+from rung.cli.link import Link, asynchronous, linked
+from rung.cli.output import print_json, printable
+
+
+@click.group()
+def pool() -> None:
+    """Choose by which policy a pool's slots are given."""
+
+
+@pool.command()
+@click.argument("name", metavar="POOL")
+@click.option("--policy", required=True, help="Its name, such as `priority`, the default.")
+@click.option(
+    "--option",
+    "given",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="An option of the policy; may be given several times. VALUE is JSON, or else text.",
+)
+@linked
+@asynchronous
+async def configure(name: str, policy: str, given: tuple[str, ...], link: Link) -> None:
+    """Choose by which policy a pool's slots are given, from now on.
+
+    What runs runs on, unless the new policy has it yield to something that waits. The choice is on
+    record, so that `rung audit` decides what came before by the policy of that time.
+    """
+    options = dict(map(_option, given))
+    async with link.client() as client:
+        configured = await client.configure_pool(name, policy=policy, options=options)
+    if link.json:
+        print_json(configured)
+        return
+    with_options = "".join(f", {key} {value}" for key, value in configured.options.items())
+    told = f"Pool {configured.pool} is configured: policy {configured.policy}{with_options}."
+    click.echo(printable(told))
+    for warning in configured.warnings:
+        click.echo(f"Warning: {printable(warning)}", err=True)
+
+
+def _option(text: str) -> tuple[str, Any]:
+    import msgspec  # noqa: PLC0415 - only here
+
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise click.UsageError(f"--option {text}: give NAME=VALUE")
+    try:
+        return name, msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return name, value

@@ -1,0 +1,101 @@
+"""Configuring a resource pool: by which policy the scheduler gives its slots.
+
+The answer says that the choice is on record; the scheduler goes by it from the next fact of the
+pool on. A policy that this release does not have, or options that it does not take, are refused:
+on record they would stop the pool.
+"""
+
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from rung import api
+from rung.api import ProblemItem
+from rung.events.allocation import PoolConfigured
+from rung.events.errors import InvalidConfig
+from rung.gateway.append import write
+from rung.gateway.context import Context, context_of, reply
+from rung.gateway.idempotency import REUSED, key_of, once
+from rung.gateway.pool_view import Pool, wish_of
+from rung.gateway.problem import Problem, bad_parameter, unavailable
+from rung.gateway.query import NoQuery, read_query
+from rung.gateway.route import Body, Route
+from rung.gateway.upload import read_body
+
+_BYTES_MAX: Final = 65_536
+_NAME_MAX: Final = 200
+
+
+async def configure_pool(request: web.Request) -> web.StreamResponse:
+    """Choose a pool's policy."""
+    read_query(request, NoQuery)
+    context, key = context_of(request), key_of(request)
+    name = request.match_info["pool"]
+    if len(name) > _NAME_MAX or not name.isprintable():
+        raise bad_parameter("pool", f"must be 1 to {_NAME_MAX} printable characters")
+    wanted = _wanted(await read_body(request, _BYTES_MAX))
+    _check(context, wanted)
+    fact = PoolConfigured(pool=name, policy=wanted.policy, options=wanted.options)
+    async with once(context, key):
+        pool = next((pool for pool in context.views.pools() if pool.name == name), Pool(name))
+        if key is None or key not in pool.requests:
+            sequence = None if key is None else 1
+            await write(context, [context.writer.stamp(fact, origin=key, sequence=sequence)])
+        elif pool.requests[key] != wish_of(fact):
+            detail = f"this Idempotency-Key was used to {pool.requests[key]}"
+            raise Problem(422, REUSED, f"{detail}; draw a new key for another request")
+    lack = None if pool.agents else f"pool {name} has no agent so far; `rung status` lists pools"
+    accepted = api.PoolConfigured(
+        pool=name,
+        policy=wanted.policy,
+        options=wanted.options,
+        warnings=[] if lack is None else [lack],
+    )
+    return reply(accepted, status=202)
+
+
+def _wanted(body: bytes) -> api.PoolPolicy:
+    try:
+        return msgspec.json.decode(body, type=api.PoolPolicy)
+    except msgspec.ValidationError as error:
+        text, _, path = str(error).partition(" - at ")
+        item = ProblemItem(path=path.strip("`").removeprefix("$.") or "body", message=text)
+        raise _refused([item]) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Problem(400, "malformed", f"the body is no JSON: {error}") from None
+
+
+def _check(context: Context, wanted: api.PoolPolicy) -> None:
+    """Refuse what the scheduler of this release could not go by.
+
+    Raises:
+        Problem: why it could not.
+    """
+    if context.policy_of is None:
+        raise unavailable("this server configures no pools; ask `rung service gateway`")
+    try:
+        context.policy_of(wanted.policy, wanted.options)
+    except InvalidConfig as error:
+        items = [ProblemItem(path=path, message=text) for path, text in error.problems]
+        raise _refused(items) from None
+
+
+def _refused(items: list[ProblemItem]) -> Problem:
+    lines = "; ".join(f"{item.path}: {item.message}" for item in items)
+    return Problem(422, "invalid-policy", lines, errors=items)
+
+
+ROUTES: Final = (
+    Route(
+        "POST",
+        "/pools/{pool}/configure",
+        configure_pool,
+        "Choose by which policy a pool's slots are given",
+        api.PoolConfigured,
+        status=202,
+        body=Body("application/json", record=api.PoolPolicy),
+        idempotent=True,
+        problems=(413, 422),
+    ),
+)
