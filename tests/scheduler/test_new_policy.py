@@ -133,9 +133,9 @@ async def test_audits_are_exact_across_a_switch() -> None:
 
 def test_the_simulator_runs_it() -> None:
     """Two owners' searches end, one having made room for the other; every decision audits."""
-    slots = {"config": expanded("random"), "agents": (2, 1), "owners": ("ada", "bob")}
-    shared = run(Scenario(**slots, policy="fair_share"), 1)
-    strict = run(Scenario(**slots), 1)
+    scenario = Scenario(config=expanded("random"), agents=(2, 1), owners=("ada", "bob"))
+    strict = run(scenario, 1)
+    shared = run(msgspec.structs.replace(scenario, policy="fair_share"), 1)
 
     assert (shared.state, strict.state) == ("completed", "completed")
     assert (shared.preempted > 0, strict.preempted) == (True, 0)

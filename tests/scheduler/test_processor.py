@@ -419,7 +419,7 @@ def test_an_unknown_policy_stops_its_pool_alone(
 ) -> None:
     """What a newer release put on record quarantines the pool; nothing of it is decided."""
     fold = PartitionFold(Scheduler())
-    facts = [
+    facts: list[Payload] = [
         PoolConfigured(pool="default", policy=policy, options=options),
         joined("a"),
         requested("e.0.1"),

@@ -154,7 +154,7 @@ def _check_audit(world: World, decider: Decider) -> None:
             assert recorded == folded.decided, f"{process.name} decides {record.position} anew"
 
 
-def _outcome(world: World, checkpoints: dict[str, int], searches: int) -> Outcome:
+def _outcome(world: World, checkpoints: dict[str, int], searches: int = 1) -> Outcome:
     trials: dict[str, dict[str, Any]] = {}
     ended: dict[str, str] = {}
     for record in world.topics["searches"]:
