@@ -98,9 +98,9 @@ async def test_a_gateway_alone_configures_nothing(world: World) -> None:
 
 
 async def test_a_submission_carries_what_policies_go_by(world: World, client: Client) -> None:
-    """Its weight and the time of its submission, in the order of submissions."""
-    for weight in (2.5, 1):
-        await client.submit(EXPERIMENT_FILE + f"resources: {{weight: {weight}}}\n")
+    """Its workspace, its weight and the time of its submission, in the order of submissions."""
+    for place, weight in (("workspace: vision\nproject: digits\n", 2.5), ("", 1)):
+        await client.submit(EXPERIMENT_FILE + place + f"resources: {{weight: {weight}}}\n")
     found = await world.all("experiments")
     submissions = [
         each.submission
@@ -110,5 +110,6 @@ async def test_a_submission_carries_what_policies_go_by(world: World, client: Cl
     first, second = sorted(submissions, key=lambda each: each.time_ms)
 
     assert sorted([first.weight, second.weight]) == [1.0, 2.5]
-    assert (first.owner, first.workspace) == ("", "")
+    assert sorted([first.workspace, second.workspace]) == ["Uncategorized", "vision"]
+    assert (first.owner, second.owner) == ("", "")
     assert 1_700_000_000_000 < first.time_ms <= second.time_ms

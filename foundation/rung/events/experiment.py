@@ -15,7 +15,7 @@ class Submission(Struct, frozen=True, kw_only=True, omit_defaults=True):
     owner: str = ""
     """Who submitted it; empty: not known."""
     workspace: str = ""
-    """What it belongs to; empty: to none."""
+    """What it belongs to, by name; empty: not known."""
     weight: float = 1.0
     """Its share, relative to others; of effect under a policy that goes by it."""
     time_ms: int = 0

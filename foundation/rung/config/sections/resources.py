@@ -1,9 +1,10 @@
 """What an experiment may use of the machines."""
 
+import math
 import re
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from rung.config.sections.section import AS_WHOLE, Flag, Natural, Positive, Section, Text, Whole
@@ -19,6 +20,12 @@ def _memory(value: Any) -> Any:
     fine = not isinstance(value, bool) and isinstance(value, int) and value >= 0
     if not (fine or (isinstance(value, str) and _MEMORY.fullmatch(value))):
         raise PydanticCustomError("memory", "must be a size in bytes, or text such as `4 GiB`")
+    return value
+
+
+def _share(value: float) -> float:
+    if not (math.isfinite(value) and value > 0):
+        raise PydanticCustomError("share", "must be a number above 0")
     return value
 
 
@@ -42,7 +49,7 @@ class Resources(Section):
     """How many slots the whole experiment may hold at once; absent: no limit."""
     priority: Annotated[int, Field(ge=1, le=99), AS_WHOLE] = PRIORITY
     """1 to 99; the smaller, the earlier its trials are placed."""
-    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    weight: Annotated[float, AfterValidator(_share)] = 1.0
     """Share of the pool, relative to others, in a pool whose policy uses it."""
     resource_pool: Annotated[
         Text, BeforeValidator(lambda name: name or POOL, json_schema_input_type=str)

@@ -147,9 +147,10 @@ class Scheduler:
                 state, fact.allocation_id, "kill", fact.failed, machine=fact.machine
             )
         asked = _asked_to_yield(state, fact)
-        starts = policy.starts(state, state.queue)
+        starts = policy.starts(state, state.queue) if state.queue.heads else []
         yielding = policy.yielding(state, starts, asked)
-        unslotted = policy.starts(state, state.zero_slot_queue)
+        zero_slot = state.zero_slot_queue
+        unslotted = policy.starts(state, zero_slot) if zero_slot.heads else []
         decisions += [_granted(state, start) for start in (*starts, *unslotted)]
         decisions += [_preempted(state, name) for name in (*asked, *yielding)]
         return decisions

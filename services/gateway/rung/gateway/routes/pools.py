@@ -96,6 +96,6 @@ ROUTES: Final = (
         status=202,
         body=Body("application/json", record=api.PoolPolicy),
         idempotent=True,
-        problems=(413, 422),
+        problems=(404, 413, 422),
     ),
 )

@@ -127,7 +127,9 @@ def _facts(  # noqa: PLR0913, PLR0917 - what makes a submission
         source=source,
         code_digest=digest,
         submission=Submission(
-            weight=fields["resources"]["weight"], time_ms=time.time_ns() // 1_000_000
+            workspace=fields["workspace"],
+            weight=fields["resources"]["weight"],
+            time_ms=time.time_ns() // 1_000_000,
         ),
     )
     facts.append(context.writer.stamp(submitted, origin=key, sequence=sequence))

@@ -24,6 +24,8 @@ def policy_of(name: str, options: Mapping[str, Any]) -> Policy:
     if name not in POLICIES:
         known = ", ".join(POLICIES)
         raise InvalidConfig([("policy", f"there is no policy {name!r}; there is {known}")])
+    if not options:
+        return POLICIES[name]()
     try:
         return msgspec.convert(options, POLICIES[name])
     except msgspec.ValidationError as error:
