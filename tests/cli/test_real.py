@@ -226,6 +226,19 @@ def test_control_and_status(experiment: str, rung: Rung, tmp_path: Path) -> None
     assert "has ended" in result.err
 
 
+def test_a_pool_is_configured(experiment: str, rung: Rung) -> None:
+    """A policy that there is comes on record, one that there is not is refused; audits hold."""
+    configured = rung("pool", "configure", "default", "--policy", "priority")
+    assert (configured.code, configured.err) == (0, "")
+    assert configured.out == "Pool default is configured: policy priority.\n"
+    refused = rung("pool", "configure", "default", "--policy", "lottery")
+    assert refused.code == 2
+    assert "policy: there is no policy 'lottery'; there is priority" in refused.err
+    [pool] = rung("status", "--json").json["pools"]
+    assert (pool["policy"], pool["options"]) == ("priority", {})
+    assert rung("audit").code == 0
+
+
 def test_an_import_needs_the_ledger_for_itself(rung: Rung, tmp_path: Path) -> None:
     """Into the folder of a running Rung nothing is imported."""
     file = tmp_path / "x.jsonl"
