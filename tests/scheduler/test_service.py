@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rung.events import fact, topic
+from rung.events import topic
 from rung.events.allocation import (
     AllocationGranted,
     AllocationLost,
@@ -24,7 +24,8 @@ from rung.ledger import Ledger, MemoryLedger, SqliteLedger
 from rung.runtime import audit
 from rung.runtime.service import serve
 from rung.scheduler import Scheduler
-from rung.scheduler.service import components, requested as requested_of
+from rung.scheduler.service import components
+from rung.scheduler.service import requested as relayed_of
 from rung.scheduler.settings import Settings
 from scheduler.ledger_watch import ManualClock, all_of, next_of, writer
 from scheduler.scenario import POOL, Pool, joined, requested
@@ -85,10 +86,10 @@ async def test_a_run_is_granted_signaled_and_lost() -> None:
 
 
 @pytest.mark.parametrize("submission", [None, Submission(owner="ada", weight=2.0, time_ms=7)])
-async def test_a_request_carries_the_submission(submission: Submission | None) -> None:
+def test_a_request_carries_the_submission(submission: Submission | None) -> None:
     """What is asked for on a pool is for whom the run is; of an earlier release nobody knows."""
     run = msgspec.structs.replace(_run("e.0.1"), submission=submission)
-    [request] = await intake(fact(run, source="s", origin="o", sequence=1, time="t"))
+    [request] = relayed_of(run)
     assert isinstance(request, AllocationRequested)
     assert request.submission == submission
     assert (b"submission" in msgspec.json.encode(request)) == (submission is not None)
