@@ -10,8 +10,8 @@ from rung.events.checkpoint import CheckpointStored
 from rung.events.experiment import ExperimentEnded, ExperimentSubmitted
 from rung.events.trial import RunRequested, TrialExited, TrialStarted, TrialValidated
 from rung.ledger import Ledger, Record
+from rung.methods.rng import uniform
 from rung.runtime import FactWriter
-from rung.searcher.rng import uniform
 
 
 class Trials:

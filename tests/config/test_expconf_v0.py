@@ -10,8 +10,9 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from rung.config import unsupported
-from rung.config.sections import environment, experiment, hyperparameter, searcher, storage
+from rung.config.sections import environment, experiment, hyperparameter, storage
 from rung.config.sections.resources import Device, Resources
+from rung.config.sections.searcher import SECTIONS
 from rung.config.sections.section import Section
 
 FACTS: Final[dict[str, dict[str, Any]]] = json.loads(
@@ -52,11 +53,11 @@ MODELS: Final[dict[str, type[Section]]] = {
     "resources": Resources,
     "retention-policy": unsupported.RetentionPolicy,
     "s3": storage.S3,
-    "searcher-adaptive-asha": searcher.AdaptiveAsha,
-    "searcher-async-halving": searcher.AsyncHalving,
-    "searcher-grid": searcher.Grid,
-    "searcher-random": searcher.Random,
-    "searcher-single": searcher.Single,
+    "searcher-adaptive-asha": SECTIONS["adaptive_asha"],
+    "searcher-async-halving": SECTIONS["async_halving"],
+    "searcher-grid": SECTIONS["grid"],
+    "searcher-random": SECTIONS["random"],
+    "searcher-single": SECTIONS["single"],
     "security": unsupported.Security,
     "shared-fs": storage.SharedFs,
     "webhooks": unsupported.Webhooks,

@@ -11,8 +11,8 @@ from rung.events.checkpoint import CheckpointDamaged
 from rung.events.errors import InvalidConfig
 from rung.events.experiment import CancelRequested, SearchPlanned, Submission
 from rung.events.trial import RunRequested, RunWithdrawn, TrialRequested, TrialStarted
+from rung.methods.rng import trial_seed
 from rung.searcher.processor import Searcher
-from rung.searcher.rng import trial_seed
 from rung.searcher.state import State
 from runtime.bare import Bare
 from searcher.scenario import EXPERIMENT, Scenario, config, exited, kinds, submitted, validated

@@ -5,7 +5,9 @@ import math
 import pytest
 
 from rung.events.trial import MetricValue
-from rung.searcher.trial import WORST, Trial, cost_of
+from rung.methods.method import WORST
+from rung.searcher.processor import close, cost_of, forget, report, store
+from rung.searcher.state import Trial
 
 
 @pytest.mark.parametrize(
@@ -37,16 +39,16 @@ def test_one_report_may_reach_several_rungs() -> None:
     """Each rung keeps the first result at or past its length."""
     one = trial()
     for time, cost in ((4, 0.4), (10, 0.1)):
-        assert one.report(time, time, cost, [1, 3, 9], timed=True)
+        assert report(one, time, time, cost, [1, 3, 9], timed=True)
     assert one.results == [0.4, 0.4, 0.1]
 
 
 def test_what_was_reported_before_counts_once() -> None:
     """A report that is not later than the newest changes nothing."""
     one = trial()
-    one.report(3, 3, 0.5, [1, 3, 9], timed=True)
-    assert not one.report(3, 3, 0.1, [1, 3, 9], timed=True)
-    assert not one.report(2, 2, 0.1, [1, 3, 9], timed=True)
+    report(one, 3, 3, 0.5, [1, 3, 9], timed=True)
+    assert not report(one, 3, 3, 0.1, [1, 3, 9], timed=True)
+    assert not report(one, 2, 2, 0.1, [1, 3, 9], timed=True)
     assert (one.time, one.cost, one.results) == (3, 0.5, [0.5, 0.5])
 
 
@@ -55,7 +57,7 @@ def test_training_past_the_length_shows() -> None:
     one = trial()
     overruns = []
     for time in (8, 11, 12, 13):
-        one.report(time, time, 0.5, [9], timed=True)
+        report(one, time, time, 0.5, [9], timed=True)
         overruns.append(one.overrun)
     assert overruns == [0, 0, 1, 2]
 
@@ -63,14 +65,14 @@ def test_training_past_the_length_shows() -> None:
 def test_a_length_is_delivered_once_validated_and_saved() -> None:
     """Neither the report nor the checkpoint alone is enough; a damaged checkpoint counts not."""
     one = trial()
-    one.store(9, "early")
-    one.report(8, 8, 0.5, [9], timed=True)
+    store(one, 9, "early")
+    report(one, 8, 8, 0.5, [9], timed=True)
     assert not one.delivered
-    one.report(10, 10, 0.5, [9], timed=True)
+    report(one, 10, 10, 0.5, [9], timed=True)
     assert not one.delivered
-    one.store(10, "late")
+    store(one, 10, "late")
     assert one.delivered
-    one.damage("late")
+    forget(one, "late")
     assert not one.delivered
 
 
@@ -78,18 +80,18 @@ def test_the_two_newest_checkpoints_are_restored() -> None:
     """Newest first by steps, of equal ones the later; damaged ones are left out."""
     one = trial()
     for steps, name in ((100, "a"), (300, "c"), (200, "b"), (300, "d"), (50, "e")):
-        one.store(steps, name)
+        store(one, steps, name)
     assert one.restore == ["d", "c"]
-    one.damage("d")
+    forget(one, "d")
     assert one.restore == ["c", "b"]
-    one.damage("c")
-    one.damage("b")
+    forget(one, "c")
+    forget(one, "b")
     assert one.restore == ["a"]
 
 
 def test_a_closed_trial_is_forgotten() -> None:
     """What only a living trial needs is not kept."""
     one = trial()
-    one.store(1, "a")
-    one.close()
+    store(one, 1, "a")
+    close(one)
     assert (one.closed, one.hparams, one.results, one.checkpoints) == (True, {}, [], [])

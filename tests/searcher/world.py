@@ -23,7 +23,7 @@ from rung.events.trial import (
     TrialRequested,
     TrialStopped,
 )
-from rung.searcher.rng import integer_below, uniform
+from rung.methods.rng import integer_below, uniform
 from searcher.scenario import Scenario
 
 STEPS_MAX = 60_000

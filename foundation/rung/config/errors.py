@@ -11,8 +11,9 @@ from pydantic_core import ErrorDetails
 from rung.config.problem import PROBLEMS_MAX, PathPart, Problem, dotted, shown
 from rung.config.sections.experiment import Experiment
 from rung.config.sections.hyperparameter import KINDS, Group
-from rung.config.sections.searcher import METHODS, RETIRED
+from rung.config.sections.searcher import RETIRED
 from rung.config.sections.section import Section
+from rung.methods.table import NAMES
 
 _FIELDS_LISTED: Final = 16
 
@@ -116,13 +117,13 @@ def _missing(loc: tuple[PathPart, ...]) -> str:
 
 
 def _searcher_name(given: Any) -> str:
-    methods = ", ".join(METHODS)
+    methods = ", ".join(NAMES)
     if not isinstance(given, dict):
         return f"must be a map such as `name: random`, not {shown(given)}"
     name = given.get("name")
     if isinstance(name, str) and name in RETIRED:
         return f"`{name}` was retired; use `name: {RETIRED[name]}`"
-    close = nearest(name, METHODS) if isinstance(name, str) else None
+    close = nearest(name, NAMES) if isinstance(name, str) else None
     asked = f"`name` is {shown(name)}; " if name is not None else "`name` is required; "
     if close:
         return f"{asked}did you mean `{close}`?"

@@ -7,20 +7,18 @@ from pydantic import TypeAdapter, ValidationError
 
 from rung.config.problem import PathPart, shortened, shown
 from rung.config.secret import hidden_in
-from rung.config.sections.hyperband_plan import trials_of
 from rung.config.sections.hyperparameter import DEPTH_MAX, KINDS, Group, grid_points, leaves
 from rung.config.sections.length import UNITS
-from rung.config.sections.searcher import TRIALS_MAX, Grid, Hyperband, Searcher, Single
+from rung.config.sections.searcher import Searcher, Searching
+from rung.methods.table import options_named
 
 GRID_MAX: Final = 100_000
 """Trials of a grid search."""
 AT_ONCE_MAX: Final = 10_000
 """Trials that are asked for at once, which is one answer of the searcher."""
 
-_TIMED: Final = frozenset({"async_halving", "asha", "adaptive_asha", "hyperband"})
-
 _CONSTANTS: Final = (
-    "the searcher `single` trains one trial with constants;"
+    "the searcher `{}` trains one trial with constants;"
     " write one value, or search with `random`, `grid` or `adaptive_asha`"
 )
 
@@ -30,7 +28,7 @@ Found = tuple[tuple[PathPart, ...], str]
 """Path and message."""
 
 _group: Final = TypeAdapter(Group)
-_searcher: Final = TypeAdapter[Any](Searcher)
+_searcher: Final = TypeAdapter[Searching](Searcher)
 
 
 def check(tree: dict[str, Any]) -> list[Found]:
@@ -58,7 +56,9 @@ def _map(tree: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _clock(searcher: dict[str, Any]) -> list[Found]:
     name, time, metric = (searcher.get(field) for field in ("name", "max_time", "time_metric"))
-    length = None if name == "hyperband" else searcher.get("max_length")
+    method = options_named(name)
+    takes_length = method is None or method.MAX_LENGTH != "none"
+    length = searcher.get("max_length") if takes_length else None
     if isinstance(length, dict):
         given = [(unit, length[unit]) for unit in UNITS if length.get(unit) is not None]
         unit, number = given[0] if given else (metric, time)
@@ -71,7 +71,7 @@ def _clock(searcher: dict[str, Any]) -> list[Found]:
     if length is not None and metric is not None and metric != unit:
         message = f"time_metric ({shown(metric)}) and max_length differ; give one of them"
         found.append((("searcher", "time_metric"), message))
-    if isinstance(name, str) and name in _TIMED:
+    if method is not None and method.NEEDS_TIME:
         if time is None and length is None:
             message = f"is required by {name}: the longest that a trial may train, such as 20"
             found.append((("searcher", "max_time"), message))
@@ -101,16 +101,18 @@ def _depth(item: Any, path: tuple[str, ...] = ()) -> list[Found]:
     return [found for name, member in item.items() for found in _depth(member, (*path, str(name)))]
 
 
-def _space(method: Any, hyperparameters: Any) -> list[Found]:
+def _space(name: Any, hyperparameters: Any) -> list[Found]:
     """Return what keeps the method from searching this space."""
-    if method == "single":
-        return [(("hyperparameters", *path), _CONSTANTS) for path, _ in _ranges(hyperparameters)]
-    if method != "grid":
+    method = options_named(name)
+    if method is None or method.SPACE == "any":
         return []
+    if method.SPACE == "constants":
+        message = _CONSTANTS.format(name)
+        return [(("hyperparameters", *path), message) for path, _ in _ranges(hyperparameters)]
     missing: list[Found] = [
         (
             ("hyperparameters", *path, "count"),
-            "is required by the searcher `grid`: how many values it tries",
+            f"is required by the searcher `{name}`: how many values it tries",
         )
         for path, item in _ranges(hyperparameters)
         if item["type"] != "categorical" and item.get("count") is None
@@ -156,19 +158,12 @@ def _points(hyperparameters: Any) -> list[tuple[tuple[str, ...], int]]:
 def _at_once(searcher: dict[str, Any], hyperparameters: Any) -> list[Found]:
     """Return whether more trials would be asked for at once than can be."""
     try:
-        method = _searcher.validate_python(searcher)
+        options = _searcher.validate_python(searcher).options()
     except ValidationError:
         return []  # told with its details elsewhere
-    match method:
-        case Single():
-            return []
-        case Grid():
-            trials = min(math.prod(points for _, points in _points(hyperparameters)), GRID_MAX)
-        case Hyperband():
-            trials = trials_of(method.max_time or 1, method.divisor, limit=TRIALS_MAX) or 0
-        case _:
-            trials = method.max_trials
-    wanted = min(trials, method.max_concurrent_trials or trials)
+    points = min(math.prod(points for _, points in _points(hyperparameters)), GRID_MAX)
+    trials = options.trials(points)
+    wanted = min(trials, options.concurrent or trials)
     if wanted <= AT_ONCE_MAX:
         return []
     message = (

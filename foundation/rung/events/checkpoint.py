@@ -54,6 +54,35 @@ class CheckpointPinned(Struct, frozen=True, kw_only=True):
     by: str
 
 
+class CheckpointReleased(Struct, frozen=True, kw_only=True):
+    """The search, whose trials may start from each other's checkpoints, no longer needs this one.
+
+    Until then none of its checkpoints is retired.
+    """
+
+    TYPE: ClassVar[str] = "rung.checkpoint.released.v1"
+    TOPIC: ClassVar[str] = topic.SEARCHES
+    WRITER: ClassVar[str] = "searcher"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "checkpoint-gc")
+
+    experiment_id: str
+    trial_id: str
+    checkpoint_id: str
+
+
+class HoldEnded(Struct, frozen=True, kw_only=True):
+    """A search released a checkpoint; forwarded by checkpoint-gc's intake from its decision."""
+
+    TYPE: ClassVar[str] = "rung.checkpoint.hold_ended.v1"
+    TOPIC: ClassVar[str] = topic.EXPERIMENTS
+    WRITER: ClassVar[str] = "checkpoint-gc"
+    READERS: ClassVar[tuple[str, ...]] = ("checkpoint-gc",)
+
+    experiment_id: str
+    trial_id: str
+    checkpoint_id: str
+
+
 class CheckpointRetired(Struct, frozen=True, kw_only=True):
     """The retention policy no longer wants this checkpoint."""
 

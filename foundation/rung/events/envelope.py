@@ -34,8 +34,10 @@ from rung.events.checkpoint import (
     CheckpointDamaged,
     CheckpointDeleted,
     CheckpointPinned,
+    CheckpointReleased,
     CheckpointRetired,
     CheckpointStored,
+    HoldEnded,
 )
 from rung.events.deadletter import (
     MessageDropped,
@@ -98,6 +100,8 @@ Payload = (
     | CheckpointStored
     | CheckpointDamaged
     | CheckpointPinned
+    | CheckpointReleased
+    | HoldEnded
     | CheckpointRetired
     | CheckpointDeleted
     | AgentJoined

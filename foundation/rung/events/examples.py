@@ -27,8 +27,10 @@ from rung.events.checkpoint import (
     CheckpointDamaged,
     CheckpointDeleted,
     CheckpointPinned,
+    CheckpointReleased,
     CheckpointRetired,
     CheckpointStored,
+    HoldEnded,
 )
 from rung.events.deadletter import (
     MessageDropped,
@@ -209,6 +211,8 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
         reason="state.pt: 1024 bytes, the manifest says 1048576",
     ),
     CheckpointPinned(experiment_id=_E, checkpoint_id=_C, by="p7w2n4qd"),
+    CheckpointReleased(experiment_id=_E, trial_id=_T, checkpoint_id=_C),
+    HoldEnded(experiment_id=_E, trial_id=_T, checkpoint_id=_C),
     CheckpointRetired(
         experiment_id=_E,
         trial_id=_T,

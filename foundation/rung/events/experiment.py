@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from rung.events import topic
 
@@ -85,7 +85,7 @@ class KillRequested(Struct, frozen=True, kw_only=True):
     experiment_id: str
 
 
-class BracketPlan(Struct, frozen=True, kw_only=True):
+class BracketPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One bracket of a search: its rungs, shortest first, in units of the time metric.
 
     `lengths` is empty where trials have no length of their own (they end by themselves).
@@ -95,6 +95,8 @@ class BracketPlan(Struct, frozen=True, kw_only=True):
     lengths: list[int]
     trials: int
     """How many trials the bracket starts; for `single`, `grid`, `random` all of them."""
+    trained: list[int] = field(default_factory=list)
+    """How many of them are expected to train to each length; empty: as successive halving does."""
 
 
 class SearchPlanned(Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ trial's current one comes from a life that no longer counts.
 
 from typing import Any, ClassVar, Final, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from rung.events import topic
 from rung.events.experiment import Submission
@@ -70,7 +70,7 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     """The experiment's complete configuration without its `hyperparameters`."""
 
 
-class TrialRequested(Struct, frozen=True, kw_only=True):
+class TrialRequested(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The search wants this trial to exist."""
 
     TYPE: ClassVar[str] = "rung.trial.requested.v1"
@@ -84,6 +84,10 @@ class TrialRequested(Struct, frozen=True, kw_only=True):
     bracket: int
     hparams: dict[str, Any]
     seed: int
+    parent: str | None = None
+    """The trial with whose weights it starts, None: with its own."""
+    restore: list[str] = field(default_factory=list)
+    """That trial's checkpoints, best choice first."""
 
 
 class RunRequested(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -122,7 +126,7 @@ class RunWithdrawn(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class TrialPromoted(Struct, frozen=True, kw_only=True):
+class TrialPromoted(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The search trains the trial on to a longer length; the evidence is in `reason`."""
 
     TYPE: ClassVar[str] = "rung.trial.promoted.v1"
@@ -135,6 +139,12 @@ class TrialPromoted(Struct, frozen=True, kw_only=True):
     rung: int
     length: int
     reason: str
+    hparams: dict[str, Any] | None = None
+    """Its hyperparameters from here on, None: unchanged."""
+    parent: str | None = None
+    """The trial with whose weights it goes on, None: with its own."""
+    restore: list[str] = field(default_factory=list)
+    """That trial's checkpoints, best choice first."""
 
 
 class TrialStopped(Struct, frozen=True, kw_only=True):

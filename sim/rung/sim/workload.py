@@ -1,47 +1,25 @@
-"""What is searched for in simulations: one small search per method, and a storm of faults."""
+"""What is simulated: the examples of every search method, and a storm of faults."""
 
 from typing import Any, Final
 
+from rung.methods import table as methods
 from rung.sim.scenario import Scenario
 from rung.sim.world import Faults
 
 METHODS: Final[dict[str, dict[str, Any]]] = {
-    "single": {"name": "single", "max_time": 6},
-    "grid": {"name": "grid", "max_time": 5, "max_concurrent_trials": 3},
-    "random": {"name": "random", "max_time": 5, "max_trials": 8, "max_concurrent_trials": 3},
-    "hyperband": {"name": "hyperband", "max_time": 9, "divisor": 3, "max_concurrent_trials": 5},
-    "asha": {
-        "name": "async_halving",
-        "stop_once": True,
-        "num_rungs": 3,
-        "divisor": 3,
-        "max_trials": 9,
-        "max_time": 9,
-        "max_concurrent_trials": 4,
-    },
-    "asha-promotion": {
-        "name": "async_halving",
-        "stop_once": False,
-        "num_rungs": 3,
-        "divisor": 3,
-        "max_trials": 9,
-        "max_time": 9,
-        "max_concurrent_trials": 4,
-    },
-    "adaptive_asha": {
-        "name": "adaptive_asha",
-        "mode": "standard",
-        "divisor": 3,
-        "max_rungs": 3,
-        "bracket_rungs": [],
-        "max_trials": 12,
-        "max_time": 9,
-        "max_concurrent_trials": 4,
-    },
+    example: {"name": name, **fields}
+    for name, options in methods.METHODS.items()
+    for example, fields in options.EXAMPLES.items()
 }
+"""The examples of every method."""
 
-ORDER_FREE: Final = ("single", "grid", "random", "hyperband")
-"""Methods whose result does not depend on the order in which reports arrive."""
+ORDER_FREE: Final = tuple(
+    example
+    for options in methods.METHODS.values()
+    if options.ORDER_FREE
+    for example in options.EXAMPLES
+)
+"""Those whose result does not depend on the order in which reports arrive."""
 
 STORM: Final = Faults(
     decider_crash=0.01,
@@ -56,7 +34,7 @@ STORM: Final = Faults(
 
 def expanded(method: str) -> dict[str, Any]:
     """Return an expanded experiment configuration for one of `METHODS`."""
-    single = method == "single"
+    constants = methods.METHODS[METHODS[method]["name"]].SPACE == "constants"
     space: dict[str, Any] = {
         "lr": {"type": "log", "base": 10.0, "minval": -3.0, "maxval": 0.0, "count": 3},
         "model": {"width": {"type": "int", "minval": 1, "maxval": 64, "count": 3}},
@@ -64,7 +42,7 @@ def expanded(method: str) -> dict[str, Any]:
     return {
         "name": method,
         "entrypoint": "true",
-        "hyperparameters": {"lr": 0.1} if single else space,
+        "hyperparameters": {"lr": 0.1} if constants else space,
         "searcher": {
             "metric": "loss",
             "smaller_is_better": True,

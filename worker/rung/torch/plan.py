@@ -4,8 +4,8 @@ from typing import Any, Final, Literal, cast, get_args
 
 from msgspec import Struct
 
-from rung.config.rungs import rungs_passed
 from rung.core.info import TrialInfo
+from rung.methods.table import rungs_passed
 from rung.torch.unit import UNITS, Batch, Epoch, InvalidPlan, Record, TrainUnit, from_config
 
 CheckpointPolicy = Literal["best", "all", "none"]

@@ -1,32 +1,39 @@
-"""How the search goes: one class per method.
+"""How the search goes: a section per method, made of the options that the method declares.
 
-Determined's methods with its names and defaults, and `hyperband` as published. All share
-`time_metric` and `max_time` (how long a trial trains at most, and in what that is counted); the
-older `max_length: {epochs: 10}` says the same in one field.
+Determined's methods with its names and defaults, and those that it does not have
+(`rung.methods`). All share `time_metric` and `max_time` (how long a trial trains at most, and in
+what that is counted); the older `max_length: {epochs: 10}` says the same in one field.
 """
 
-from typing import Annotated, Any, ClassVar, Final, Literal, Self
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    Self,
+    Union,
+    get_args,
+    get_origin,
+)
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+import msgspec
+from pydantic import BeforeValidator, Discriminator, Field, Tag, create_model, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from rung.config.rungs import rungs_within
-from rung.config.sections.hyperband_plan import trials_of
 from rung.config.sections.length import PositiveLength, SearcherLength, Unit
-from rung.config.sections.section import AS_WHOLE, Flag, Natural, Positive, Section, Text
-
-TRIALS_MAX: Final = 1_000_000
-RUNGS_MAX: Final = 100
-"""Rungs of a bracket; their lengths are exact, and so cost the more the more there are."""
-
-MaxTrials = Annotated[int, Field(ge=1, le=TRIALS_MAX), AS_WHOLE]
-Divisor = Annotated[float, Field(gt=1, le=1_000_000)]
+from rung.config.sections.section import AS_WHOLE, Flag, Positive, Section, Text
+from rung.methods.method import SearchOptions
+from rung.methods.table import METHODS, canonical, read_options
 
 
 class Searching(Section):
-    """What every method has; `cross` checks the fields that depend on each other."""
+    """What every method has; `validators` checks the fields that depend on each other."""
 
-    NEEDS_TIME: ClassVar[bool] = False
+    METHOD: ClassVar[type[SearchOptions]]
+    """The method's declaration."""
 
     metric: Text
     """The validation metric that the search optimises, as the script reports it."""
@@ -43,6 +50,18 @@ class Searching(Section):
     source_checkpoint_uuid: Text | None = None
     """Start every trial from this checkpoint."""
 
+    @model_validator(mode="after")
+    def _affordable(self) -> Self:
+        problem = self.options().problem()
+        if problem is not None:
+            raise PydanticCustomError("searcher", "{problem}", {"problem": problem})
+        return self
+
+    def options(self) -> SearchOptions:
+        """Return the options as the method reads them; `max_time` may be absent."""
+        fields = self.expanded()
+        return read_options(fields, timed=False)
+
     def clock(self) -> tuple[str, int | None]:
         """Return what training is counted in and how much of it a trial gets at most."""
         length: dict[Unit, int] | int | None = getattr(self, "max_length", None)
@@ -58,123 +77,6 @@ class Searching(Section):
         return fields
 
 
-class Single(Searching):
-    """Train one trial, with the hyperparameters as they stand."""
-
-    name: Literal["single"]
-    max_length: SearcherLength | None = None
-    """How long the trial trains; absent: the script ends by itself."""
-
-
-class Random(Searching):
-    """Train a number of trials with hyperparameters drawn at random."""
-
-    name: Literal["random"]
-    max_trials: MaxTrials
-    """How many trials to train."""
-    max_concurrent_trials: Natural = 16
-    """How many trials may train at once, up to 10,000; 0: as many as there are slots."""
-    max_length: SearcherLength | None = None
-    """How long each trial trains; absent: the script ends by itself."""
-
-
-class Grid(Searching):
-    """Train one trial for every combination of the hyperparameters' values."""
-
-    name: Literal["grid"]
-    max_concurrent_trials: Natural = 16
-    """How many trials may train at once, up to 10,000; 0: as many as there are slots."""
-    max_length: SearcherLength | None = None
-    """How long each trial trains; absent: the script ends by itself."""
-
-
-class AsyncHalving(Searching):
-    """Asynchronous successive halving (ASHA) with one bracket."""
-
-    NEEDS_TIME: ClassVar[bool] = True
-
-    name: Annotated[
-        Literal["async_halving"],
-        BeforeValidator(
-            lambda name: "async_halving" if name == "asha" else name,
-            json_schema_input_type=Literal["async_halving", "asha"],
-        ),
-    ]
-    num_rungs: Annotated[int, Field(ge=1, le=RUNGS_MAX), AS_WHOLE]
-    """How many rungs there are."""
-    max_trials: MaxTrials
-    """How many trials to start."""
-    divisor: Divisor = 4.0
-    """One trial in this many goes on from each rung to the next."""
-    max_concurrent_trials: Natural = 16
-    """How many trials may train at once, up to 10,000; 0: as many as there are slots."""
-    max_length: PositiveLength | None = None
-    """The older way to say time_metric and max_time."""
-    stop_once: Flag = True
-    """True: a trial trains until it falls behind at a rung and is stopped for good. False: it
-    pauses at every rung and goes on when it is among the best (promotion)."""
-
-
-class AdaptiveAsha(Searching):
-    """ASHA with several brackets, which start at rungs of different lengths."""
-
-    NEEDS_TIME: ClassVar[bool] = True
-
-    name: Literal["adaptive_asha"]
-    max_trials: MaxTrials
-    """How many trials to start, over all brackets."""
-    mode: Literal["aggressive", "standard", "conservative"] = "standard"
-    """How eagerly trials are stopped: aggressive uses one bracket, standard about half of the
-    possible ones, conservative all."""
-    divisor: Divisor = 4.0
-    """One trial in this many goes on from each rung to the next."""
-    max_rungs: Annotated[int, Field(ge=1, le=RUNGS_MAX), AS_WHOLE] = 5
-    """How many rungs the largest bracket has at most."""
-    bracket_rungs: list[Annotated[int, Field(ge=1, le=RUNGS_MAX), AS_WHOLE]] = Field(
-        default_factory=list, max_length=RUNGS_MAX
-    )
-    """Rungs of each bracket, in place of mode's choice."""
-    max_concurrent_trials: Natural = 16
-    """How many trials may train at once, up to 10,000; 0: as many as there are slots."""
-    max_length: SearcherLength | None = None
-    """The older way to say time_metric and max_time."""
-    stop_once: Flag = True
-    """True: a trial trains until it falls behind at a rung and is stopped for good. False: it
-    pauses at every rung and goes on when it is among the best (promotion)."""
-
-
-class Hyperband(Searching):
-    """Hyperband as published: Li et al., JMLR 2018, algorithm 1, with R = max_time."""
-
-    NEEDS_TIME: ClassVar[bool] = True
-
-    name: Literal["hyperband"]
-    divisor: Divisor = 3.0
-    """The paper's eta: one trial in this many goes on from each rung to the next."""
-    max_concurrent_trials: Natural = 16
-    """How many trials may train at once, up to 10,000; 0: as many as there are slots."""
-
-    @model_validator(mode="after")
-    def _affordable(self) -> Self:
-        if not self.max_time:
-            return self  # told elsewhere
-        if rungs_within(self.max_time, self.divisor, RUNGS_MAX + 1) > RUNGS_MAX:
-            raise PydanticCustomError(
-                "rungs",
-                "max_time and divisor together make more than {limit} rungs; raise divisor (the"
-                " paper has 3 or 4)",
-                {"limit": RUNGS_MAX},
-            )
-        if trials_of(self.max_time, self.divisor, limit=TRIALS_MAX) is None:
-            raise PydanticCustomError(
-                "budget",
-                "max_time and divisor together start more than {limit} trials; count in a larger"
-                " time_metric (epochs instead of batches) or raise divisor",
-                {"limit": f"{TRIALS_MAX:,}"},
-            )
-        return self
-
-
 RETIRED: Final = {
     "adaptive": "adaptive_asha",
     "adaptive_simple": "adaptive_asha",
@@ -183,26 +85,115 @@ RETIRED: Final = {
 }
 """Methods that Determined once had → what to use in their place."""
 
-METHODS: Final = (
-    "single", "grid", "random", "async_halving", "asha", "adaptive_asha", "hyperband",
-)  # fmt: skip
+
+def _section(options: type[SearchOptions]) -> type[Searching]:
+    """Return the section of the experiment file for a method's options."""
+    name = str(options.__struct_config__.tag)
+    names = Literal[(name, *options.ALIASES)]  # type: ignore[valid-type]
+    fields: dict[str, Any] = {
+        "name": (
+            Annotated[
+                Literal[name],
+                BeforeValidator(
+                    lambda given: canonical(given) if isinstance(given, str) else given,
+                    json_schema_input_type=names,
+                ),
+            ],
+            ...,
+        )
+    }
+    common = {field.name for field in msgspec.structs.fields(SearchOptions)}
+    for field in msgspec.structs.fields(options):
+        if field.name not in common:
+            fields[field.name] = _field(field)
+    if options.MAX_LENGTH != "none":
+        kind = PositiveLength if options.MAX_LENGTH == "units" else SearcherLength
+        about = "The older way to say time_metric and max_time."
+        fields["max_length"] = (kind | None, Field(default=None, description=about))
+    made = create_model(
+        "".join(part.capitalize() for part in name.split("_")),
+        __base__=Searching,
+        __doc__=options.__doc__,
+        __module__=__name__,
+        **fields,
+    )
+    made.METHOD = options
+    return made
+
+
+def _field(field: msgspec.structs.FieldInfo) -> tuple[Any, FieldInfo]:
+    """Return the type and the default of an option as the experiment file takes them."""
+    kind, metas = _unwrapped(field.type)
+    about = next((meta.description for meta in reversed(metas) if meta.description), None)
+    info: FieldInfo
+    if field.default_factory is not msgspec.NODEFAULT:
+        info = Field(default_factory=field.default_factory, description=about)
+    elif field.default is not msgspec.NODEFAULT:
+        info = Field(default=field.default, description=about)
+    else:
+        info = Field(description=about)
+    return _lenient(kind, metas), info
+
+
+def _unwrapped(kind: Any) -> tuple[Any, list[msgspec.Meta]]:
+    """Return a type without its annotations, and these."""
+    if get_origin(kind) is not Annotated:
+        return kind, []
+    inner, *marks = get_args(kind)
+    bare, metas = _unwrapped(inner)
+    return bare, [*metas, *(mark for mark in marks if isinstance(mark, msgspec.Meta))]
+
+
+_LIMITS: Final = ("ge", "gt", "le", "lt", "min_length", "max_length")
+
+
+def _lenient(kind: Any, metas: list[msgspec.Meta]) -> Any:
+    """Return a type that takes what older YAML and JSON write for it, within its limits.
+
+    Raises:
+        TypeError: options are not of this type.
+    """
+    limits = {
+        name: value
+        for meta in metas
+        for name in _LIMITS
+        if (value := getattr(meta, name)) is not None
+    }
+    if kind is bool:
+        return Flag
+    if kind is int:
+        return Annotated[int, Field(**limits), AS_WHOLE]
+    if kind is float:
+        return Annotated[float, Field(**limits)]
+    if kind is str:
+        return Text
+    if get_origin(kind) is Literal:
+        return kind
+    if get_origin(kind) is list:
+        item = _lenient(*_unwrapped(get_args(kind)[0]))
+        return Annotated[list[item], Field(**limits)]  # type: ignore[valid-type]
+    raise TypeError(f"an option of a search method cannot be a {kind}")
+
+
+SECTIONS: Final = {name: _section(options) for name, options in METHODS.items()}
+"""Method → its section."""
 
 
 def _tag(value: Any) -> str:
-    if isinstance(value, Searching):
-        return f"<{getattr(value, 'name', '')}>"
-    name = value.get("name") if isinstance(value, dict) else None
-    return "<async_halving>" if name == "asha" else f"<{name}>"
+    name = value.get("name") if isinstance(value, dict) else getattr(value, "name", None)
+    return f"<{canonical(name) if isinstance(name, str) else name}>"
 
 
-Searcher = Annotated[
-    Annotated[Single, Tag("<single>")]
-    | Annotated[Random, Tag("<random>")]
-    | Annotated[Grid, Tag("<grid>")]
-    | Annotated[AsyncHalving, Tag("<async_halving>")]
-    | Annotated[AdaptiveAsha, Tag("<adaptive_asha>")]
-    | Annotated[Hyperband, Tag("<hyperband>")],
-    Discriminator(
-        _tag, custom_error_type="searcher_name", custom_error_message="must name a search method"
-    ),
-]
+if TYPE_CHECKING:
+    Searcher = Searching
+else:
+    Searcher = Annotated[
+        Union[  # noqa: UP007 - made of the table
+            tuple(Annotated[kind, Tag(f"<{name}>")] for name, kind in SECTIONS.items())
+        ],
+        Discriminator(
+            _tag,
+            custom_error_type="searcher_name",
+            custom_error_message="must name a search method",
+        ),
+    ]

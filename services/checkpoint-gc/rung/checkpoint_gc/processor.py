@@ -17,6 +17,11 @@ of a live trial are kept anyway, so one whose validation is still to come is not
 A checkpoint's cost is the validation of its own run at its step; where that run reported none,
 that of the newest other run at that step. A value that is not finite gives no rank.
 
+A search whose trials start from each other's checkpoints (`SearchOptions.SHARES`, by the method
+that the configuration names) *holds* each of them from the moment at which it is stored, and so
+before anything can be decided of it, until the searcher releases it (`checkpoint.hold_ended`). A
+checkpoint that is stored after its run has ended is not held: the searcher does not take it.
+
 What one fact may change: the checkpoints of its trial, and those that it pushed out of the best of
 the experiment, which now follow right behind them in the ranking. Only these are judged anew, so
 a fact costs in proportion to the checkpoints of a trial, not of the experiment.
@@ -24,7 +29,7 @@ a fact costs in proportion to the checkpoints of a trial, not of the experiment.
 Invariants
 ----------
 
-* Between two facts every checkpoint in the state is named by some rule.
+* Between two facts every checkpoint in the state is named by some rule, or held.
 * A retired checkpoint never comes back; pinning it then is too late and changes nothing.
 * Nothing is retired before the policy is known.
 
@@ -34,6 +39,7 @@ these), and files that were never part of a complete checkpoint.
 
 import math
 from bisect import bisect_left, insort
+from collections import ChainMap
 from typing import Any, assert_never
 
 import msgspec
@@ -47,9 +53,11 @@ from rung.events.checkpoint import (
     CheckpointPinned,
     CheckpointRetired,
     CheckpointStored,
+    HoldEnded,
 )
 from rung.events.experiment import ExperimentSubmitted
 from rung.events.trial import RunEnded, TrialEnded, TrialExited, TrialValidated
+from rung.methods.table import options_named
 
 Handles = (
     ExperimentSubmitted
@@ -60,6 +68,7 @@ Handles = (
     | CheckpointStored
     | CheckpointDamaged
     | CheckpointPinned
+    | HoldEnded
     | CheckpointDeleted
     | CheckpointRetired
 )
@@ -97,6 +106,10 @@ class State(Struct, kw_only=True):
     """All that have a rank, the best first."""
     pinned: dict[str, str] = field(default_factory=dict[str, str])
     """Checkpoint id → who wants it."""
+    shares: bool = False
+    """Whether the search holds what its trials store."""
+    held: dict[str, str] = field(default_factory=dict[str, str])
+    """Checkpoint id → trial id, of those that the search has not released."""
     retired: dict[str, str] = field(default_factory=dict[str, str])
     """Checkpoint id → trial id, of those whose files are still to be deleted."""
     arrivals: int = 0
@@ -109,7 +122,7 @@ class CheckpointGC:
     facts = topic.EXPERIMENTS
     decisions = topic.RETIREMENTS
     handles = Handles
-    version = 1
+    version = 2
     state_type = State
 
     def initial(self, key: str) -> State:
@@ -120,11 +133,12 @@ class CheckpointGC:
         """Return False: a checkpoint may be pinned, and files deleted, after all else."""
         return False
 
-    def evolve(self, state: State, event: Handles) -> None:
+    def evolve(self, state: State, event: Handles) -> None:  # noqa: C901 - one case per event
         """Fold a fact or a decision into the experiment."""
         match event:
             case ExperimentSubmitted():
                 state.policy = policy_of(event.config)
+                state.shares = shares_checkpoints(event.config)
             case TrialValidated():
                 _validate(state, event)
             case TrialExited() | RunEnded():
@@ -138,6 +152,8 @@ class CheckpointGC:
                 _damage(state, event)
             case CheckpointPinned():
                 state.pinned.setdefault(event.checkpoint_id, event.by)
+            case HoldEnded():
+                state.held.pop(event.checkpoint_id, None)
             case CheckpointDeleted():
                 state.retired.pop(event.checkpoint_id, None)
             case CheckpointRetired():
@@ -150,7 +166,7 @@ class CheckpointGC:
         match fact:
             case TrialValidated() | TrialEnded() | CheckpointStored():
                 trial_id = fact.trial_id
-            case CheckpointDamaged():
+            case CheckpointDamaged() | HoldEnded():
                 trial_id = state.trial_of.get(fact.checkpoint_id, "")
             case _:
                 return []
@@ -174,6 +190,12 @@ def policy_of(config: dict[str, Any]) -> Policy:
         trial_best=storage.save_trial_best,
         trial_latest=storage.save_trial_latest,
     )
+
+
+def shares_checkpoints(config: dict[str, Any]) -> bool:
+    """Return whether trials of the configured search start from the checkpoints of others."""
+    method = options_named(config["searcher"].get("name"))
+    return method is not None and method.SHARES
 
 
 class _Storage(Struct):
@@ -221,6 +243,8 @@ def _store(state: State, event: CheckpointStored) -> None:
         arrival=state.arrivals,
         late=event.run <= trial.runs_over,
     )
+    if state.shares and event.run > trial.runs_over:
+        state.held[event.checkpoint_id] = event.trial_id
     state.arrivals += 1
     state.trial_of[event.checkpoint_id] = event.trial_id
     _rank(state, trial, event.checkpoint_id)
@@ -280,6 +304,6 @@ def _judge(state: State, policy: Policy, trial_id: str) -> list[Payload]:
             state.trials[each].checkpoints,
             live=not state.trials[each].ended,
             best_of_experiment=best,
-            pinned=state.pinned,
+            pinned=ChainMap(state.pinned, state.held),
         )
     ]

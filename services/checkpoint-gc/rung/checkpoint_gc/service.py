@@ -13,7 +13,7 @@ from rung.checkpoint_gc.deletion import Deletion
 from rung.checkpoint_gc.processor import CheckpointGC
 from rung.checkpoint_gc.settings import Sealing, Settings
 from rung.events import Payload, topic
-from rung.events.checkpoint import CheckpointRetired
+from rung.events.checkpoint import CheckpointReleased, CheckpointRetired, HoldEnded
 from rung.events.trial import TrialClosed, TrialEnded
 from rung.ledger import Ledger
 from rung.ledger.archive import TOPICS as ARCHIVED
@@ -118,9 +118,19 @@ def sealer(settings: Sealing, key: SealKey) -> Component:
     return Shared((*SEALED, topic.SEALS), run)
 
 
-def ended(event: TrialClosed) -> Sequence[Payload]:
-    """Turn the searcher's decision to close a trial into the fact that it ended."""
-    return [TrialEnded(experiment_id=event.experiment_id, trial_id=event.trial_id)]
+def ended(event: TrialClosed | CheckpointReleased) -> Sequence[Payload]:
+    """Turn the searcher's decisions about trials and checkpoints into facts."""
+    if isinstance(event, TrialClosed):
+        return [TrialEnded(experiment_id=event.experiment_id, trial_id=event.trial_id)]
+    return [
+        HoldEnded(
+            experiment_id=event.experiment_id,
+            trial_id=event.trial_id,
+            checkpoint_id=event.checkpoint_id,
+        )
+    ]
 
 
-RELAY: Final = Relay("checkpoint-gc-intake", topic.SEARCHES, _SOURCE, TrialClosed, ended)
+RELAY: Final = Relay(
+    "checkpoint-gc-intake", topic.SEARCHES, _SOURCE, TrialClosed | CheckpointReleased, ended
+)

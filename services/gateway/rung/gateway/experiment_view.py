@@ -176,6 +176,8 @@ def _evolve_search(state: Experiment, data: _OfSearch) -> None:
             pass  # the run goes on until its end is heard
         case TrialPromoted():
             trial.length = data.length
+            if data.hparams is not None:
+                trial.hparams = data.hparams
         case TrialStopped():
             trial.stopped = data.reason
         case TrialClosed():

@@ -1,8 +1,9 @@
 """How far an experiment is, in training done against training expected.
 
-A bracket whose trials have lengths is expected to train every trial to its first rung and, of n
-trials, n * l[0] / l[k] of them (at least one) on to rung k: that is what successive halving does,
-whatever its divisor. One without lengths is counted in trials. An asynchronous search may train
+A bracket whose trials have lengths trains as many of them to each as its plan expects. Where the
+plan leaves that open, every trial is expected to train to its first rung and, of n trials,
+n * l[0] / l[k] of them (at least one) on to rung k: that is what successive halving does, whatever
+its divisor. A bracket without lengths is counted in trials. An asynchronous search may train
 more than that; the time left therefore covers at least the runs that are asked for already.
 """
 
@@ -107,9 +108,10 @@ def _bracket_fraction(plan: BracketPlan, trials: list[Trial], expected: float) -
 
 def _expected(plan: BracketPlan) -> float:
     units, before = 0.0, 0
-    for length in plan.lengths:
-        survivors = max(plan.trials * plan.lengths[0] // max(length, 1), 1)
-        units += survivors * (length - before)
+    for rung, length in enumerate(plan.lengths):
+        halved = max(plan.trials * plan.lengths[0] // max(length, 1), 1)
+        trained = plan.trained[rung] if plan.trained else halved
+        units += trained * (length - before)
         before = length
     return units
 

@@ -4,56 +4,17 @@ The gateway has validated the configuration and filled in the defaults; what is 
 view of it. Fields that the searcher has no use for are ignored.
 """
 
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from rung.events.errors import InvalidConfig
-from rung.searcher.space import Leaf, flatten
-
-Mode = Literal["aggressive", "standard", "conservative"]
+from rung.methods.space import Leaf, flatten
+from rung.methods.table import AnyOptions, read_options
 
 POOL_DEFAULT: Final = "default"
 PRIORITY_DEFAULT: Final = 42
-CONCURRENT_DEFAULT: Final = 16
-
-
-class Search(Struct):
-    """The `searcher` section; what a method has no use for is absent from it."""
-
-    name: str
-    metric: str
-    smaller_is_better: bool = True
-    time_metric: str = "batches"
-    max_time: int | None = None
-    max_trials: int | None = None
-    max_concurrent_trials: int | None = None
-    divisor: float | None = None
-    num_rungs: int | None = None
-    max_rungs: int | None = None
-    mode: Mode | None = None
-    bracket_rungs: list[int] | None = None
-    stop_once: bool | None = None
-    source_checkpoint_uuid: str | None = None
-
-    @property
-    def concurrent(self) -> int:
-        """How many trials may train at once; 0: as many as there are."""
-        limit = self.max_concurrent_trials
-        return CONCURRENT_DEFAULT if limit is None else limit
-
-    def need(self, field: Literal["max_time", "max_trials", "num_rungs"]) -> int:
-        """Return a number that the method cannot do without.
-
-        Raises:
-            InvalidConfig: the configuration lacks it.
-        """
-        value: int | None = getattr(self, field)
-        if value is None or value < 1:
-            fix = f"{self.name} needs it: a whole number from 1 on"
-            raise InvalidConfig([(f"searcher.{field}", fix)])
-        return value
 
 
 class Resources(Struct):
@@ -70,7 +31,7 @@ class _Reproducibility(Struct):
 
 
 class _Config(Struct):
-    searcher: Search
+    searcher: dict[str, Any]
     reproducibility: _Reproducibility
     hyperparameters: dict[str, Any]
     resources: Resources = msgspec.field(default_factory=Resources)
@@ -80,7 +41,9 @@ class _Config(Struct):
 class Settings(Struct):
     """All of a configuration that the searcher decides by."""
 
-    search: Search
+    method: str
+    """As the configuration names it."""
+    search: AnyOptions
     space: list[Leaf]
     seed: int
     max_restarts: int
@@ -103,7 +66,8 @@ def read_settings(config: dict[str, Any]) -> Settings:
         raise InvalidConfig([(path.strip("`").removeprefix("$.") or "config", text)]) from error
     resources = read.resources
     return Settings(
-        search=read.searcher,
+        method=str(read.searcher.get("name")),
+        search=read_options(read.searcher),
         space=flatten(read.hyperparameters),
         seed=read.reproducibility.experiment_seed,
         max_restarts=5 if read.max_restarts is None else read.max_restarts,

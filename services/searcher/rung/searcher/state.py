@@ -1,28 +1,98 @@
-"""What the searcher knows of one experiment."""
+"""What the searcher knows of one experiment and of its trials."""
 
 from typing import Any, Final, Literal
 
 from msgspec import Struct, field
 
-from rung.events.errors import InvalidConfig
 from rung.events.experiment import BracketPlan, Submission
-from rung.events.trial import TrialState
-from rung.searcher.methods.adaptive_asha import AdaptiveAsha, plan_adaptive_asha
-from rung.searcher.methods.asha import PromotionAsha, StoppingAsha, plan_asha
-from rung.searcher.methods.full_length import Flat
-from rung.searcher.methods.grid import Grid, plan_grid
-from rung.searcher.methods.hyperband import Hyperband, plan_hyperband
-from rung.searcher.methods.random_search import RandomSearch, plan_random
-from rung.searcher.methods.single import Single, plan_single
+from rung.events.trial import TrialState, Withdrawal
+from rung.methods.method import WORST
+from rung.methods.table import AnyMethod
 from rung.searcher.search_settings import Settings
-from rung.searcher.trial import Trial
 
 Phase = Literal["new", "active", "paused", "canceling", "killing", "ended"]
 
-AnyMethod = Single | Grid | RandomSearch | StoppingAsha | PromotionAsha | AdaptiveAsha | Hyperband
-"""The methods, for a snapshot to tell apart; each is a `rung.searcher.methods.method.Method`."""
-
 UNLIMITED: Final = 2**31
+
+CHECKPOINTS_KEPT: Final = 4
+"""How many checkpoints of a trial are remembered."""
+RESTORED: Final = 2
+"""How many of these a run may start from."""
+
+
+class Saved(Struct):
+    """A checkpoint that a trial may go on from."""
+
+    steps: int
+    checkpoint_id: str
+
+
+class Trial(Struct):
+    """One trial, its current run and its results.
+
+    Attributes:
+        rung: for which it trains, or at which it rests, in a method whose trials rest.
+        length: how far its current run goes.
+        run: number of the current run, 0 before the first.
+        running: the current run was requested and has not ended.
+        withdrawn: how the current run was withdrawn, if it was.
+        restarts: how many of its runs failed.
+        fault: the kind of fault that its last failed run ended with, empty if that is not known.
+        fault_steps: the last step that this run reported.
+        repeats: how many runs failed one after the other with this fault at this step.
+        time: of the newest report, -1 before the first.
+        cost: of the newest report.
+        results: per rung of its bracket, the cost of the first report at or past its length.
+        overrun: reports after the first at or past the length of its run.
+        due_steps: the steps of the first report at or past the length of its run.
+        checkpoints: its own, newest first.
+        source: checkpoints of another trial, whose weights it has until it stores its own.
+        stopped: why the search stopped it, if it did.
+        closed: it will never train again; its details are forgotten.
+    """
+
+    index: int
+    bracket: int
+    hparams: dict[str, Any]
+    seed: int
+    rung: int = 0
+    length: int | None = None
+    run: int = 0
+    running: bool = False
+    withdrawn: Withdrawal | None = None
+    restarts: int = 0
+    fault: str = ""
+    fault_steps: int | None = None
+    repeats: int = 0
+    time: float = -1.0
+    cost: float = WORST
+    results: list[float] = field(default_factory=list[float])
+    overrun: int = 0
+    due_steps: int | None = None
+    checkpoints: list[Saved] = field(default_factory=list[Saved])
+    source: list[str] = field(default_factory=list[str])
+    stopped: str | None = None
+    closed: bool = False
+
+    @property
+    def reached(self) -> bool:
+        """Whether it has validated at or past the length of its run."""
+        return self.length is not None and self.time >= self.length
+
+    @property
+    def delivered(self) -> bool:
+        """Whether it has validated its run's length and a checkpoint of that is complete.
+
+        However the run then ended, there is nothing left to train, and training on from that
+        checkpoint would go past the length.
+        """
+        saved = self.checkpoints[0].steps if self.checkpoints else -1
+        return self.due_steps is not None and saved >= self.due_steps
+
+    @property
+    def restore(self) -> list[str]:
+        """The checkpoints that its next run starts from, best choice first."""
+        return [saved.checkpoint_id for saved in self.checkpoints[:RESTORED]] or self.source
 
 
 class Fate(Struct):
@@ -32,6 +102,14 @@ class Fate(Struct):
     reason: str
 
 
+class Held(Struct):
+    """A checkpoint that the search has not released."""
+
+    trial: int
+    """The index of the trial that stored it."""
+    damaged: bool = False
+
+
 class Experiment(Struct):
     """A submitted experiment that has not ended.
 
@@ -39,7 +117,7 @@ class Experiment(Struct):
         settings: what its configuration says.
         config: the configuration without its `hyperparameters`, as runs get it.
         code_digest: of its code archive.
-        method: decides which trials go on.
+        method: decides which trials there are and which go on.
         plan: the brackets as announced.
         trials: by index.
         training: how many of them train or are about to: those that count as concurrent.
@@ -48,6 +126,8 @@ class Experiment(Struct):
         due: trials that want a run, and why.
         closing: trials whose runs are over, to be closed.
         submission: for whom it was submitted, and when; handed on with each run.
+        held: checkpoints that are not released, by id, oldest first; empty unless the method's
+            trials start from the checkpoints of others.
     """
 
     settings: Settings
@@ -62,6 +142,7 @@ class Experiment(Struct):
     due: dict[int, str] = field(default_factory=dict[int, str])
     closing: dict[int, Fate] = field(default_factory=dict[int, Fate])
     submission: Submission | None = None
+    held: dict[str, Held] = field(default_factory=dict[str, Held])
 
     @property
     def free(self) -> int:
@@ -72,7 +153,12 @@ class Experiment(Struct):
     @property
     def compares(self) -> bool:
         """Whether the method compares trials, so that no run may go past its length."""
-        return not isinstance(self.method, Flat)
+        return self.settings.search.COMPARES
+
+    @property
+    def shares(self) -> bool:
+        """Whether trials may start from the checkpoints of others."""
+        return self.settings.search.SHARES
 
     def lengths(self, trial: Trial) -> list[int]:
         """Return the lengths of the rungs of a trial's bracket."""
@@ -97,28 +183,3 @@ class State(Struct):
     experiment_id: str
     phase: Phase = "new"
     experiment: Experiment | None = None
-
-
-def plan_method(settings: Settings) -> AnyMethod:
-    """Return the method that an experiment asks for.
-
-    Raises:
-        InvalidConfig: there is no such method, or it lacks a number that it needs.
-    """
-    search = settings.search
-    match search.name:
-        case "single":
-            return plan_single(search)
-        case "grid":
-            return plan_grid(search, settings.space)
-        case "random":
-            return plan_random(search)
-        case "async_halving" | "asha":
-            return plan_asha(search)
-        case "adaptive_asha":
-            return plan_adaptive_asha(search)
-        case "hyperband":
-            return plan_hyperband(search)
-        case _:
-            known = "single, grid, random, async_halving, adaptive_asha, hyperband"
-            raise InvalidConfig([("searcher.name", f"{search.name!r} is none of {known}")])

@@ -3,14 +3,15 @@
 Not a method by itself: those three say how many trials there are and what is drawn anew.
 """
 
+from collections.abc import Collection
+
 from msgspec import Struct
 
 from rung.events.experiment import BracketPlan
-from rung.searcher.methods.actions import Leaving, Move, Open, Stop
-from rung.searcher.trial import Trial
+from rung.methods.method import Chance, Create, Leaving, Move, Stop, Trial
 
 
-class Flat(Struct):
+class FullLength(Struct):
     """A number of trials, each trained to the same length.
 
     Attributes:
@@ -32,15 +33,15 @@ class Flat(Struct):
         lengths = [] if self.length is None else [self.length]
         return [BracketPlan(bracket=0, lengths=lengths, trials=self.trials)]
 
-    def opened(self, trial: Trial) -> None:  # noqa: ARG002 - all trials are alike
+    def created(self, trial: Trial) -> None:  # noqa: ARG002 - all trials are alike
         """Count a trial."""
         self.started += 1
 
-    def promoted(self, trial: Trial) -> None:
-        """Never happens: there is nothing to be promoted to."""
+    def continued(self, trial: Trial) -> None:
+        """Never happens: trials do not rest."""
 
     def stopped(self, trial: Trial) -> None:
-        """Never happens: nothing is given up."""
+        """Never happens: nothing is stopped."""
 
     def reported(self, trial: Trial, first: int) -> None:
         """Change nothing: nothing is compared."""
@@ -57,7 +58,15 @@ class Flat(Struct):
         """Return nothing: every trial is trained in full."""
         return []
 
-    def moves(self, free: int) -> list[Move]:
+    def moves(self, chance: Chance, free: int) -> list[Move]:
         """Return new trials."""
         wanted = self.trials + self.replaced - self.started
-        return [Open(0, self.length)] * max(min(free, wanted), 0)
+        return [self.create(chance, ahead) for ahead in range(max(min(free, wanted), 0))]
+
+    def create(self, chance: Chance, ahead: int) -> Create:
+        """Return a new trial, drawn independently."""
+        return Create(chance.sample(ahead), self.length)
+
+    def holds(self) -> Collection[str]:
+        """Return nothing: trials start from scratch."""
+        return ()

@@ -19,18 +19,31 @@ Hyperparameters that a script refuses are not replaced.
 """
 
 import math
+from collections.abc import Collection, Sequence
 from fractions import Fraction
 from itertools import islice
-from typing import Final
+from typing import Annotated, ClassVar, Final
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
-from rung.config.rungs import rung_lengths, rungs_within
 from rung.events.experiment import BracketPlan
-from rung.searcher.methods.actions import Leaving, Move, Open, Promote, Stop
-from rung.searcher.methods.rungs import Rung
-from rung.searcher.search_settings import Search
-from rung.searcher.trial import WORST, Trial
+from rung.methods.method import (
+    TRIALS_MAX,
+    WORST,
+    Chance,
+    Continue,
+    Create,
+    Divisor,
+    Examples,
+    Leaving,
+    ManyTrials,
+    Method,
+    Move,
+    Stop,
+    Trial,
+)
+from rung.methods.rungs import RUNGS_MAX, Rung, rung_lengths, rungs_within
+from rung.methods.space import Leaf
 
 _RUNGS_MAX: Final = 1_000
 """Far more than a search that the experiment file may ask for has."""
@@ -54,7 +67,7 @@ class Bracket(Struct):
     rungs: list[Rung]
     started: int = 0
     gone: list[int] = field(default_factory=list[int])
-    ready: dict[int, Promote] = field(default_factory=dict[int, Promote])
+    ready: dict[int, Continue] = field(default_factory=dict[int, Continue])
     judged: dict[int, Stop] = field(default_factory=dict[int, Stop])
 
     def enter(self, rung: int, cost: float, index: int) -> None:
@@ -73,7 +86,7 @@ class Bracket(Struct):
             if index in gone:
                 carried += [(cost, index)] if place < keep else []
             elif place < keep:
-                self.ready[index] = Promote(index, rung + 1, self.lengths[rung + 1], reason)
+                self.ready[index] = Continue(index, rung + 1, self.lengths[rung + 1], reason)
             else:
                 self.judged[index] = Stop(index, rung, reason)
         for cost, index in carried:
@@ -92,11 +105,11 @@ class Hyperband(Struct, tag="hyperband"):
             for i, member in enumerate(self.members)
         ]
 
-    def opened(self, trial: Trial) -> None:
+    def created(self, trial: Trial) -> None:
         """Count a trial."""
         self.members[trial.bracket].started += 1
 
-    def promoted(self, trial: Trial) -> None:
+    def continued(self, trial: Trial) -> None:
         """Forget a promotion that was carried out."""
         self.members[trial.bracket].ready.pop(trial.index, None)
 
@@ -124,22 +137,66 @@ class Hyperband(Struct, tag="hyperband"):
         """Return the trials that a complete rung leaves behind."""
         return [stop for member in self.members for stop in member.judged.values()]
 
-    def moves(self, free: int) -> list[Move]:
+    def moves(self, chance: Chance, free: int) -> list[Move]:
         """Return promotions, then new trials, both in the order of the brackets."""
         moves: list[Move] = []
         for member in self.members:
             moves += islice(member.ready.values(), max(free - len(moves), 0))
         for i, member in enumerate(self.members):
             wanted = max(min(member.sizes[0] - member.started, free - len(moves)), 0)
-            moves += [Open(i, member.lengths[0])] * wanted
+            drawn = chance.after(moves)
+            length = member.lengths[0]
+            moves += [Create(drawn.sample(ahead), length, i) for ahead in range(wanted)]
         return moves
 
+    def holds(self) -> Collection[str]:
+        """Return nothing: trials start from scratch."""
+        return ()
 
-def plan_hyperband(search: Search) -> Hyperband:
-    """Return the method as configured."""
-    max_time, eta = search.need("max_time"), search.divisor or 3.0
-    most = rungs_within(max_time, eta, _RUNGS_MAX)
-    return Hyperband([_plan_bracket(most, rungs, eta, max_time) for rungs in range(most, 0, -1)])
+
+class Options(ManyTrials, tag="hyperband", kw_only=True):
+    """Hyperband as published: Li et al., JMLR 2018, algorithm 1, with R = max_time."""
+
+    NEEDS_TIME = True
+    ORDER_FREE = True
+    STATES = (Hyperband,)
+    EXAMPLES: ClassVar[Examples] = {
+        "hyperband": {"max_time": 9, "divisor": 3, "max_concurrent_trials": 5}
+    }
+
+    divisor: Annotated[
+        Divisor,
+        Meta(
+            description="The paper's eta: one trial in this many goes on from each rung to the"
+            " next."
+        ),
+    ] = 3.0
+
+    def plan(self, space: Sequence[Leaf]) -> Method:  # noqa: ARG002 - any space can be drawn from
+        """Return all brackets."""
+        eta, time = self.divisor, self.time()
+        most = rungs_within(time, eta, _RUNGS_MAX)
+        return Hyperband([_plan_bracket(most, rungs, eta, time) for rungs in range(most, 0, -1)])
+
+    def trials(self, points: int) -> int:  # noqa: ARG002 - drawn, not enumerated
+        """Return the trials of all brackets."""
+        return trials_of(self.max_time or 1, self.divisor, limit=TRIALS_MAX) or 0
+
+    def problem(self) -> str | None:
+        """Return what makes the search absurdly large, if it is."""
+        if not self.max_time:
+            return None
+        if rungs_within(self.max_time, self.divisor, RUNGS_MAX + 1) > RUNGS_MAX:
+            return (
+                f"max_time and divisor together make more than {RUNGS_MAX} rungs; raise divisor"
+                " (the paper has 3 or 4)"
+            )
+        if trials_of(self.max_time, self.divisor, limit=TRIALS_MAX) is None:
+            return (
+                f"max_time and divisor together start more than {TRIALS_MAX:,} trials; count in a"
+                " larger time_metric (epochs instead of batches) or raise divisor"
+            )
+        return None
 
 
 def _plan_bracket(most: int, rungs: int, eta: float, max_time: int) -> Bracket:
@@ -148,3 +205,20 @@ def _plan_bracket(most: int, rungs: int, eta: float, max_time: int) -> Bracket:
         sizes.append(max(int(sizes[-1] / Fraction(eta)), 1))
     lengths = rung_lengths(rungs, eta, max_time)
     return Bracket(lengths=lengths, sizes=sizes, rungs=[Rung() for _ in sizes])
+
+
+def trials_of(max_time: int, divisor: float, *, limit: int) -> int | None:
+    """Return about how many trials all brackets start, None if it is above the limit."""
+    brackets = 1
+    reach = divisor
+    while reach <= max_time:
+        brackets += 1
+        reach *= divisor
+        if brackets > limit or reach / divisor > limit:
+            return None
+    total = 0
+    for rounds in range(brackets):
+        total += math.ceil(brackets * divisor**rounds / (rounds + 1))
+        if total > limit:
+            return None
+    return total

@@ -1,7 +1,7 @@
 """Chance as a function of names, so that it is the same on every machine and in any order.
 
 There is no generator that is advanced: each draw is BLAKE2b (RFC 7693; 16 bytes, personalised
-with this module's name and version) over the JSON list `[seed, purpose, trial index, *path]`.
+with `rung.searcher.v1`) over the JSON list `[seed, purpose, trial index, *path]`.
 The digest is read as one integer below 2**128. A draw depends on its names alone, so trial 17
 has its hyperparameters whatever finished first, and a parameter that joins a search space
 changes no draw of the others.

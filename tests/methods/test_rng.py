@@ -2,7 +2,7 @@
 
 import math
 
-from rung.searcher.rng import integer_below, power, trial_seed, uniform
+from rung.methods.rng import integer_below, power, trial_seed, uniform
 
 
 def test_known_draws() -> None:

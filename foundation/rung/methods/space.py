@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from rung.events.errors import InvalidConfig
-from rung.searcher.rng import integer_below, power, uniform
+from rung.methods.rng import integer_below, power, uniform
 
 
 class Const(Struct, tag_field="type", tag="const"):

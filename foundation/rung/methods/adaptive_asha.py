@@ -17,17 +17,21 @@ rung less than there are; here they are exact. Brackets that would take the sear
 max_trials are left out.
 """
 
+from collections.abc import Collection, Sequence
 from fractions import Fraction
-from typing import assert_never
+from typing import Annotated, ClassVar, Final, Literal, assert_never
 
-from msgspec import Struct
+from msgspec import Meta, Struct, field
 
-from rung.config.rungs import DIVISOR, adaptive_rungs
 from rung.events.experiment import BracketPlan
-from rung.searcher.methods.actions import Leaving, Move, Stop
-from rung.searcher.methods.asha import Asha, plan_bracket
-from rung.searcher.search_settings import Mode, Search
-from rung.searcher.trial import Trial
+from rung.methods.asha import Asha, AshaOptions
+from rung.methods.method import Chance, Examples, Leaving, Method, Move, Stop, Trial
+from rung.methods.rungs import RUNGS_MAX, rungs_within
+from rung.methods.space import Leaf
+
+Mode = Literal["aggressive", "standard", "conservative"]
+
+RUNGS: Final = 5
 
 
 class AdaptiveAsha(Struct, tag="adaptive_asha"):
@@ -39,13 +43,13 @@ class AdaptiveAsha(Struct, tag="adaptive_asha"):
         """Return all brackets."""
         return [plan for member in self.members for plan in member.brackets()]
 
-    def opened(self, trial: Trial) -> None:
+    def created(self, trial: Trial) -> None:
         """Tell the trial's bracket."""
-        self.members[trial.bracket].opened(trial)
+        self.members[trial.bracket].created(trial)
 
-    def promoted(self, trial: Trial) -> None:
+    def continued(self, trial: Trial) -> None:
         """Tell the trial's bracket."""
-        self.members[trial.bracket].promoted(trial)
+        self.members[trial.bracket].continued(trial)
 
     def stopped(self, trial: Trial) -> None:
         """Tell the trial's bracket."""
@@ -67,31 +71,77 @@ class AdaptiveAsha(Struct, tag="adaptive_asha"):
         """Return what the brackets give up."""
         return [stop for member in self.members for stop in member.stops()]
 
-    def moves(self, free: int) -> list[Move]:
+    def moves(self, chance: Chance, free: int) -> list[Move]:
         """Return what the brackets want, the first bracket's wishes first."""
         moves: list[Move] = []
         for member in self.members:
-            moves += member.moves(free - len(moves))
+            moves += member.moves(chance.after(moves), free - len(moves))
         return moves
 
-
-def plan_adaptive_asha(search: Search) -> AdaptiveAsha:
-    """Return the method as configured."""
-    max_trials, divisor = search.need("max_trials"), search.divisor or DIVISOR
-    rungs = bracket_rungs(search)
-    trials = bracket_trials(rungs, divisor, max_trials)
-    concurrent = bracket_concurrency(len(trials), search.concurrent)
-    chosen = enumerate(zip(rungs, trials, concurrent, strict=False))
-    return AdaptiveAsha([plan_bracket(search, i, k, n, slots) for i, (k, n, slots) in chosen])
+    def holds(self) -> Collection[str]:
+        """Return nothing: trials start from scratch."""
+        return ()
 
 
-def bracket_rungs(search: Search) -> list[int]:
-    """Return how many rungs each bracket has, most first."""
-    if search.bracket_rungs:
-        return sorted(search.bracket_rungs, reverse=True)
-    max_time, max_trials = search.need("max_time"), search.need("max_trials")
-    most = adaptive_rungs(max_time, max_trials, search.divisor or DIVISOR, search.max_rungs)
-    return list(range(most, _fewest(search.mode or "standard", most) - 1, -1))
+_BracketRungs = Annotated[int, Meta(ge=1, le=RUNGS_MAX)]
+
+
+class Options(AshaOptions, tag="adaptive_asha", kw_only=True):
+    """ASHA with several brackets, which start at rungs of different lengths."""
+
+    MAX_LENGTH = "any"
+    STATES = (AdaptiveAsha,)
+    EXAMPLES: ClassVar[Examples] = {
+        "adaptive_asha": {
+            "mode": "standard",
+            "divisor": 3,
+            "max_rungs": 3,
+            "bracket_rungs": [],
+            "max_trials": 12,
+            "max_time": 9,
+            "max_concurrent_trials": 4,
+        }
+    }
+
+    mode: Annotated[
+        Mode,
+        Meta(
+            description="How eagerly trials are stopped: aggressive uses one bracket, standard"
+            " about half of the possible ones, conservative all."
+        ),
+    ] = "standard"
+    max_rungs: Annotated[
+        int,
+        Meta(ge=1, le=RUNGS_MAX, description="How many rungs the largest bracket has at most."),
+    ] = RUNGS
+    bracket_rungs: Annotated[
+        list[_BracketRungs],
+        Meta(
+            max_length=RUNGS_MAX, description="Rungs of each bracket, in place of mode's choice."
+        ),
+    ] = field(default_factory=list[int])
+
+    def plan(self, space: Sequence[Leaf]) -> Method:  # noqa: ARG002 - any space can be drawn from
+        """Return the brackets."""
+        rungs = self.all_rungs()
+        trials = bracket_trials(rungs, self.divisor, self.max_trials)
+        concurrent = bracket_concurrency(len(trials), self.concurrent)
+        chosen = enumerate(zip(rungs, trials, concurrent, strict=False))
+        return AdaptiveAsha([self.bracket(i, k, n, slots) for i, (k, n, slots) in chosen])
+
+    def all_rungs(self) -> list[int]:
+        """Return how many rungs each bracket has, most first."""
+        if self.bracket_rungs:
+            return sorted(self.bracket_rungs, reverse=True)
+        most = self.most_rungs()
+        return list(range(most, _fewest(self.mode, most) - 1, -1))
+
+    def most_rungs(self) -> int:
+        """Return how many rungs the largest bracket has."""
+        if self.bracket_rungs:
+            return max(self.bracket_rungs)
+        within = rungs_within(self.time(), self.divisor, self.max_rungs)
+        return rungs_within(self.max_trials, self.divisor, within)
 
 
 def _fewest(mode: Mode, most: int) -> int:

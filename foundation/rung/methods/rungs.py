@@ -1,8 +1,17 @@
-"""Rungs: who got to a length at which trials are compared, and with which result."""
+"""Rungs: the lengths at which a search compares its trials, and the results there.
+
+Lengths are exact: a floating-point logarithm finds log_3 243 a little below 5 and one rung less
+than there are.
+"""
 
 from bisect import bisect_left, insort
+from fractions import Fraction
+from typing import Final
 
 from msgspec import Struct, field
+
+RUNGS_MAX: Final = 100
+"""Rungs of a bracket; their lengths are exact, and so cost the more the more there are."""
 
 Entry = tuple[float, int]
 """Cost and index of a trial: entries sort by cost, and ties by the trial's index."""
@@ -29,3 +38,17 @@ class Rung(Struct):
     def evidence(self, place: int, length: int, keep: int) -> str:
         """Return a sentence on a trial's place among those that reached this length so far."""
         return f"place {place + 1} of {len(self.entries)} at length {length}; {keep} train on"
+
+
+def rung_lengths(rungs: int, divisor: float, max_time: int) -> list[int]:
+    """Return max_time / divisor**k for k = rungs-1 … 0, rounded down, at least 1."""
+    step = Fraction(divisor)
+    return [max(max_time // step**k, 1) for k in reversed(range(rungs))]
+
+
+def rungs_within(units: int, divisor: float, most: int) -> int:
+    """Return floor(log_divisor units) + 1, exactly, and at most `most`."""
+    rungs, power = 1, Fraction(divisor)
+    while rungs < most and power <= units:
+        rungs, power = rungs + 1, power * Fraction(divisor)
+    return rungs

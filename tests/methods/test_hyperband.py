@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rung.events.trial import TrialPromoted, TrialStopped
-from rung.searcher.methods.hyperband import plan_hyperband
+from rung.methods.hyperband import Hyperband
 from rung.searcher.search_settings import read_settings
 from searcher.scenario import Scenario, config, kinds
 
@@ -13,7 +13,9 @@ from searcher.scenario import Scenario, config, kinds
 def table(max_time: int, eta: float) -> list[list[tuple[int, int]]]:
     """Return n_i and r_i of every bracket."""
     settings = read_settings(config("hyperband", max_time=max_time, divisor=eta))
-    members = plan_hyperband(settings.search).members
+    method = settings.search.plan(settings.space)
+    assert isinstance(method, Hyperband)
+    members = method.members
     return [list(zip(member.sizes, member.lengths, strict=True)) for member in members]
 
 

@@ -24,18 +24,32 @@ nowhere and is replaced, up to `trials` times in a bracket; after that it counts
 """
 
 from bisect import bisect_left, insort
-from typing import Final
+from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
+from typing import Annotated, ClassVar, Final
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
-from rung.config.rungs import DIVISOR, rung_lengths
 from rung.events.experiment import BracketPlan
-from rung.searcher.methods.actions import Leaving, Move, Open, Promote, Stop
-from rung.searcher.methods.rungs import Entry, Rung
-from rung.searcher.search_settings import Search
-from rung.searcher.trial import WORST, Trial
+from rung.methods.method import (
+    WORST,
+    Chance,
+    Continue,
+    Create,
+    Divisor,
+    Examples,
+    Leaving,
+    ManyTrials,
+    MaxTrials,
+    Method,
+    Move,
+    Stop,
+    Trial,
+)
+from rung.methods.rungs import RUNGS_MAX, Entry, Rung, rung_lengths
+from rung.methods.space import Leaf
 
-_ALL: Final = 2**31
+DIVISOR: Final = 4.0
 
 
 class _Asha(Struct):
@@ -67,7 +81,7 @@ class _Asha(Struct):
         """Return this bracket."""
         return [BracketPlan(bracket=self.bracket, lengths=self.lengths, trials=self.trials)]
 
-    def opened(self, trial: Trial) -> None:  # noqa: ARG002 - all new trials are alike
+    def created(self, trial: Trial) -> None:  # noqa: ARG002 - all new trials are alike
         """Count a trial."""
         self.started += 1
         self.training += 1
@@ -77,6 +91,14 @@ class _Asha(Struct):
 
     def _wanted(self, free: int) -> int:
         return max(min(free, self.trials + self.replaced - self.started), 0)
+
+    def _creates(self, chance: Chance, length: int, free: int) -> list[Move]:
+        wanted = range(self._wanted(free))
+        return [Create(chance.sample(ahead), length, self.bracket) for ahead in wanted]
+
+    def holds(self) -> Collection[str]:
+        """Return nothing: trials start from scratch."""
+        return ()
 
     def _leave(self, trial: Trial, why: Leaving, due: int) -> None:
         """Fold that a trial left on its way to the rung `due`."""
@@ -98,7 +120,7 @@ class StoppingAsha(_Asha, tag="asha_stopping"):
     judged: dict[int, Stop] = field(default_factory=dict[int, Stop])
     """To be stopped."""
 
-    def promoted(self, trial: Trial) -> None:
+    def continued(self, trial: Trial) -> None:
         """Never happens: trials go on unless they are stopped."""
 
     def stopped(self, trial: Trial) -> None:
@@ -130,9 +152,9 @@ class StoppingAsha(_Asha, tag="asha_stopping"):
         """Return the trials that were judged."""
         return list(self.judged.values())
 
-    def moves(self, free: int) -> list[Move]:
+    def moves(self, chance: Chance, free: int) -> list[Move]:
         """Return new trials."""
-        return [Open(self.bracket, self.lengths[-1])] * self._wanted(self._free(free))
+        return self._creates(chance, self.lengths[-1], self._free(free))
 
 
 class PromotionAsha(_Asha, tag="asha_promotion"):
@@ -152,7 +174,7 @@ class PromotionAsha(_Asha, tag="asha_promotion"):
     def _top(self) -> int:
         return self.lengths.index(self.lengths[-1])
 
-    def promoted(self, trial: Trial) -> None:
+    def continued(self, trial: Trial) -> None:
         """Take the trial up from the rung below."""
         self.training += 1
         self._wake(trial, trial.rung - 1)
@@ -184,7 +206,9 @@ class PromotionAsha(_Asha, tag="asha_promotion"):
 
     def stops(self) -> list[Stop]:
         """Return the resting trials, once no promotion can come any more."""
-        if self.training or self.moves(_ALL):
+        if self.training or self._wanted(1) or next(self._promotions(), None):
+            return []
+        if self._last_promotion():
             return []
         return [
             Stop(
@@ -194,19 +218,21 @@ class PromotionAsha(_Asha, tag="asha_promotion"):
             for cost, index in self.resting[k]
         ]
 
-    def moves(self, free: int) -> list[Move]:
+    def moves(self, chance: Chance, free: int) -> list[Move]:
         """Return promotions from the top down, then new trials; at the end a last promotion."""
         free = self._free(free)
         if free <= 0:
             return []
-        moves: list[Move] = []
+        moves: list[Move] = list(islice(self._promotions(), free))
+        moves += self._creates(chance, self.lengths[0], free - len(moves))
+        return moves or self._last_promotion()
+
+    def _promotions(self) -> Iterator[Continue]:
         for k in reversed(range(self._top)):
             for entry in self.resting[k]:
-                if len(moves) == free or self.rungs[k].place(entry) >= self._keep(k):
+                if self.rungs[k].place(entry) >= self._keep(k):
                     break
-                moves.append(self._promote(k, entry))
-        moves += [Open(self.bracket, self.lengths[0])] * self._wanted(free - len(moves))
-        return moves or self._last_promotion()
+                yield self._promote(k, entry)
 
     def _last_promotion(self) -> list[Move]:
         highest = max((k for k, rung in enumerate(self.rungs) if rung.entries), default=0)
@@ -217,31 +243,93 @@ class PromotionAsha(_Asha, tag="asha_promotion"):
     def _keep(self, rung: int) -> int:
         return int(len(self.rungs[rung].entries) // self.divisor)
 
-    def _promote(self, rung: int, entry: Entry) -> Promote:
+    def _promote(self, rung: int, entry: Entry) -> Continue:
         place, keep = self.rungs[rung].place(entry), max(self._keep(rung), 1)
         reason = self.rungs[rung].evidence(place, self.lengths[rung], keep)
-        return Promote(entry[1], rung + 1, self.lengths[rung + 1], reason)
+        return Continue(entry[1], rung + 1, self.lengths[rung + 1], reason)
 
 
 Asha = StoppingAsha | PromotionAsha
 
 
-def plan_asha(search: Search) -> Asha:
-    """Return the method as configured: a single bracket."""
-    trials = search.need("max_trials")
-    return plan_bracket(search, 0, search.need("num_rungs"), trials, search.concurrent)
+class AshaOptions(ManyTrials, kw_only=True):
+    """What both methods of ASHA are asked."""
+
+    NEEDS_TIME = True
+
+    max_trials: Annotated[MaxTrials, Meta(description="How many trials to start.")]
+    divisor: Annotated[
+        Divisor,
+        Meta(description="One trial in this many goes on from each rung to the next."),
+    ] = DIVISOR
+    stop_once: Annotated[
+        bool,
+        Meta(
+            description="True: a trial trains until it falls behind at a rung and is stopped for"
+            " good. False: it pauses at every rung and goes on when it is among the best"
+            " (promotion)."
+        ),
+    ] = True
+
+    def bracket(self, bracket: int, rungs: int, trials: int, concurrent: int) -> Asha:
+        """Return one bracket."""
+        lengths = rung_lengths(rungs, self.divisor, self.time())
+        kind = StoppingAsha if self.stop_once else PromotionAsha
+        return kind(
+            bracket=bracket,
+            lengths=lengths,
+            divisor=self.divisor,
+            trials=trials,
+            concurrent=concurrent,
+            rungs=[Rung() for _ in lengths],
+        )
+
+    def trials(self, points: int) -> int:  # noqa: ARG002 - drawn, not enumerated
+        """Return `max_trials`."""
+        return self.max_trials
+
+    def rungs(self) -> list[int]:
+        """Return the rungs of the largest bracket, which has those of all."""
+        if not self.stop_once:
+            return []
+        return sorted(set(rung_lengths(self.most_rungs(), self.divisor, self.time())))
+
+    def most_rungs(self) -> int:
+        """Return how many rungs the largest bracket has."""
+        raise NotImplementedError
 
 
-def plan_bracket(search: Search, bracket: int, rungs: int, trials: int, concurrent: int) -> Asha:
-    """Return one bracket; it stops trials unless the configuration says `stop_once: false`."""
-    divisor = search.divisor or DIVISOR
-    lengths = rung_lengths(rungs, divisor, search.need("max_time"))
-    kind = PromotionAsha if search.stop_once is False else StoppingAsha
-    return kind(
-        bracket=bracket,
-        lengths=lengths,
-        divisor=divisor,
-        trials=trials,
-        concurrent=concurrent,
-        rungs=[Rung() for _ in lengths],
-    )
+class Options(AshaOptions, tag="async_halving", kw_only=True):
+    """Asynchronous successive halving (ASHA) with one bracket."""
+
+    ALIASES = ("asha",)
+    MAX_LENGTH = "units"
+    STATES = (StoppingAsha, PromotionAsha)
+    EXAMPLES: ClassVar[Examples] = {
+        "asha": {
+            "stop_once": True,
+            "num_rungs": 3,
+            "divisor": 3,
+            "max_trials": 9,
+            "max_time": 9,
+            "max_concurrent_trials": 4,
+        },
+        "asha-promotion": {
+            "stop_once": False,
+            "num_rungs": 3,
+            "divisor": 3,
+            "max_trials": 9,
+            "max_time": 9,
+            "max_concurrent_trials": 4,
+        },
+    }
+
+    num_rungs: Annotated[int, Meta(ge=1, le=RUNGS_MAX, description="How many rungs there are.")]
+
+    def plan(self, space: Sequence[Leaf]) -> Method:  # noqa: ARG002 - any space can be drawn from
+        """Return the one bracket."""
+        return self.bracket(0, self.num_rungs, self.max_trials, self.concurrent)
+
+    def most_rungs(self) -> int:
+        """Return how many rungs the bracket has."""
+        return self.num_rungs

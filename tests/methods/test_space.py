@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rung.events.errors import InvalidConfig
-from rung.searcher.space import flatten, grid_point, grid_size, sample
+from rung.methods.space import flatten, grid_point, grid_size, sample
 
 NESTED: dict[str, Any] = {
     "optimizer": {

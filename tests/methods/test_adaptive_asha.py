@@ -4,21 +4,21 @@ from typing import Any
 
 import pytest
 
-from rung.config.rungs import rungs_passed
-from rung.searcher.methods.adaptive_asha import (
+from rung.methods.adaptive_asha import (
+    Options,
     bracket_concurrency,
-    bracket_rungs,
     bracket_trials,
-    plan_adaptive_asha,
 )
-from rung.searcher.methods.asha import plan_asha
+from rung.methods.table import rungs_passed
 from rung.searcher.search_settings import read_settings
 from searcher.scenario import Scenario, config
 
 
 def rungs(**search: Any) -> list[int]:
     """Return the brackets that a configuration asks for."""
-    return bracket_rungs(read_settings(config("adaptive_asha", **search)).search)
+    options = read_settings(config("adaptive_asha", **search)).search
+    assert isinstance(options, Options)
+    return options.all_rungs()
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,9 @@ def test_explicit_brackets_are_sorted() -> None:
 def test_runs_know_all_rungs(search: dict[str, Any]) -> None:
     """What a run reads in its configuration are the rungs of the search's plan."""
     configured = config(**({"name": "adaptive_asha"} | search))
-    settings = read_settings(configured).search
-    plan = plan_asha if settings.name == "async_halving" else plan_adaptive_asha
-    planned = {length for bracket in plan(settings).brackets() for length in bracket.lengths}
+    settings = read_settings(configured)
+    brackets = settings.search.plan(settings.space).brackets()
+    planned = {length for bracket in brackets for length in bracket.lengths}
     assert rungs_passed(configured["searcher"]) == sorted(planned)
 
 

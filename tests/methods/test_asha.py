@@ -6,7 +6,7 @@ import pytest
 
 from rung.events import Payload
 from rung.events.trial import RunWithdrawn, TrialPromoted, TrialStopped
-from rung.searcher.methods.asha import PromotionAsha
+from rung.methods.asha import PromotionAsha
 from searcher.scenario import Scenario, config, kinds
 
 

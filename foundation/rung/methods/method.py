@@ -1,0 +1,252 @@
+"""The protocol of a search method: options, which come from the experiment file, and a machine.
+
+`Options.plan` makes the machine of a search. The searcher folds into it what becomes of trials,
+and asks it for actions whenever something happened. A machine is a tagged msgspec Struct: it is
+part of the searcher's snapshot. It decides by what it was told alone: no clock, no I/O, and chance
+from `rng`, by the names of what is drawn.
+"""
+
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Final, Literal, Protocol
+
+from msgspec import Meta, Struct
+
+from rung.events.experiment import BracketPlan
+from rung.methods.space import Leaf, sample
+
+WORST: Final = sys.float_info.max
+"""The cost of a trial that failed or reported no finite number: no other is higher.
+
+A number rather than infinity, which JSON cannot express.
+"""
+TRIALS_MAX: Final = 1_000_000
+CONCURRENT_DEFAULT: Final = 16
+
+MaxTrials = Annotated[int, Meta(ge=1, le=TRIALS_MAX)]
+Concurrent = Annotated[
+    int,
+    Meta(
+        ge=0,
+        description="How many trials may train at once, up to 10,000; 0: as many as there are"
+        " slots.",
+    ),
+]
+Divisor = Annotated[float, Meta(gt=1, le=1_000_000)]
+
+Leaving = Literal["errored", "ended", "invalid_hp", "stopped"]
+"""Why a trial's runs are over before it was trained to its length: it failed too often; it ended
+by itself; its script refused the hyperparameters; the method stopped it."""
+
+
+Examples = Mapping[str, Mapping[str, Any]]
+"""Name → the fields of a section `searcher`."""
+
+
+class Start(Struct, frozen=True):
+    """Another trial's weights to start from."""
+
+    donor: int
+    """The index of that trial."""
+    checkpoints: list[str]
+    """Its checkpoints, best choice first; each is one that the search holds (`Method.holds`)."""
+
+
+class Create(Struct, frozen=True):
+    """A new trial, to be trained to a length (None: until it ends by itself)."""
+
+    hparams: dict[str, Any]
+    length: int | None
+    bracket: int = 0
+    start: Start | None = None
+
+
+class Continue(Struct, frozen=True):
+    """A resting trial, to be trained on to a length; `reason` is the evidence.
+
+    Attributes:
+        rung: for which it trains.
+        hparams: new hyperparameters, None: those that it has.
+        start: whose weights it goes on from, None: its own.
+    """
+
+    index: int
+    rung: int
+    length: int
+    reason: str
+    hparams: dict[str, Any] | None = None
+    start: Start | None = None
+
+
+class Stop(Struct, frozen=True):
+    """A trial to be stopped, at a rung if it has one; `reason` is the evidence."""
+
+    index: int
+    rung: int | None
+    reason: str
+
+
+Move = Create | Continue
+
+
+class Trial(Protocol):
+    """What a method may read of a trial."""
+
+    @property
+    def index(self) -> int:
+        """Its number in the search, from 0."""
+
+    @property
+    def bracket(self) -> int:
+        """The bracket that it was created in."""
+
+    @property
+    def rung(self) -> int:
+        """For which it trains, or at which it rests."""
+
+    @property
+    def hparams(self) -> dict[str, Any]:
+        """Its hyperparameters."""
+
+    @property
+    def cost(self) -> float:
+        """The newest report's metric, the lower the better; `WORST`: no finite number."""
+
+    @property
+    def results(self) -> list[float]:
+        """Per rung of its bracket, the cost of the first report at or past the length."""
+
+    @property
+    def restore(self) -> list[str]:
+        """Checkpoints with its newest weights, best choice first."""
+
+
+class Chance(Struct, frozen=True):
+    """Where a search's hyperparameters come from."""
+
+    space: Sequence[Leaf]
+    seed: int
+    created: int
+    """How many trials there are: the index of the next one."""
+
+    def sample(self, ahead: int) -> dict[str, Any]:
+        """Return independent hyperparameters for the trial `ahead` of the next one (0: that)."""
+        return sample(self.space, self.seed, self.created + ahead)
+
+    def after(self, moves: Sequence[Move]) -> "Chance":
+        """Return the same behind the trials that these moves create."""
+        more = sum(isinstance(move, Create) for move in moves)
+        return Chance(self.space, self.seed, self.created + more)
+
+
+class Method(Protocol):
+    """A search: the searcher folds events into it and asks it for actions."""
+
+    def brackets(self) -> list[BracketPlan]:
+        """Return what the search will be."""
+
+    def created(self, trial: Trial) -> None:
+        """Fold that a trial was created, to be trained."""
+
+    def continued(self, trial: Trial) -> None:
+        """Fold that a resting trial trains on, for `trial.rung`."""
+
+    def stopped(self, trial: Trial) -> None:
+        """Fold that a trial was stopped."""
+
+    def reported(self, trial: Trial, first: int) -> None:
+        """Fold a report, which reached the rungs from `first` to the end of `trial.results`."""
+
+    def trained(self, trial: Trial) -> None:
+        """Fold that a run is over and reached its length; short of the last rung, it rests."""
+
+    def left(self, trial: Trial, why: Leaving) -> None:
+        """Fold that a trial's runs are over before it reached its length."""
+
+    def stops(self) -> list[Stop]:
+        """Return the trials to be stopped now."""
+
+    def moves(self, chance: Chance, free: int) -> list[Move]:
+        """Return what to train next, at most `free` moves, the most wanted first."""
+
+    def holds(self) -> Collection[str]:
+        """Return the checkpoints that a trial may yet start from, beside those of open trials.
+
+        Asked only where `Options.SHARES`: there no checkpoint is deleted until the search
+        releases it, and what it does not hold any more it releases for good.
+        """
+
+
+class SearchOptions(Struct, kw_only=True, tag_field="name"):
+    """The options of every method; a method's own are the fields of its subclass `Options`.
+
+    A field's type and its limits are those of the experiment file, and its description is the
+    reference shown to users. The tag is the method's name.
+    """
+
+    ALIASES: ClassVar[tuple[str, ...]] = ()
+    """Other names of the method."""
+    NEEDS_TIME: ClassVar[bool] = False
+    """Whether it cannot do without `time_metric` and `max_time`."""
+    MAX_LENGTH: ClassVar[Literal["none", "units", "any"]] = "none"
+    """Whether the file may give both as the older `max_length`: as a map of units, or also as a
+    bare number."""
+    SPACE: ClassVar[Literal["any", "constants", "counted"]] = "any"
+    """What it searches: any space, constants alone, or ranges that say their `count`."""
+    COMPARES: ClassVar[bool] = True
+    """Whether it compares trials, so that no run may go past its length."""
+    SHARES: ClassVar[bool] = False
+    """Whether trials may start from the checkpoints of others."""
+    ORDER_FREE: ClassVar[bool] = False
+    """Whether what it decides is the same in whichever order reports arrive."""
+    STATES: ClassVar[tuple[type[Struct], ...]]
+    """The classes of the machines that `plan` returns."""
+    EXAMPLES: ClassVar[Examples]
+    """Small searches, by name: the section's fields. Each is simulated under faults."""
+
+    metric: str
+    smaller_is_better: bool = True
+    time_metric: str = "batches"
+    max_time: Annotated[int, Meta(ge=1)] | None = None
+    source_checkpoint_uuid: str | None = None
+
+    @property
+    def concurrent(self) -> int:
+        """How many trials may train at once; 0: as many as there are."""
+        return CONCURRENT_DEFAULT
+
+    def time(self) -> int:
+        """Return `max_time`, where it cannot be absent (`NEEDS_TIME`)."""
+        assert self.max_time is not None, self
+        return self.max_time
+
+    def plan(self, space: Sequence[Leaf]) -> Method:
+        """Return the search.
+
+        Raises:
+            InvalidConfig: it cannot search this space.
+        """
+        raise NotImplementedError
+
+    def trials(self, points: int) -> int:
+        """Return how many trials the search starts, where a grid over the space has `points`."""
+        raise NotImplementedError
+
+    def rungs(self) -> list[int]:
+        """Return the lengths at which runs validate on their way, shortest first."""
+        return []
+
+    def problem(self) -> str | None:
+        """Return what is wrong between the options; `max_time` may be absent here."""
+        return None
+
+
+class ManyTrials(SearchOptions, kw_only=True):
+    """The options of methods that train several trials."""
+
+    max_concurrent_trials: Concurrent = CONCURRENT_DEFAULT
+
+    @property
+    def concurrent(self) -> int:
+        """How many trials may train at once; 0: as many as there are."""
+        return self.max_concurrent_trials

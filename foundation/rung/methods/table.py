@@ -1,0 +1,102 @@
+"""The table of search methods: a new one is a module of this package and its line here."""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, Union
+
+import msgspec
+
+from rung.events.errors import InvalidConfig
+from rung.methods.method import Method, SearchOptions
+
+MODULES: Final = (
+    "single",
+    "random_search",
+    "grid",
+    "asha",
+    "adaptive_asha",
+    "hyperband",
+)
+"""Modules of `rung.methods`; each holds `Options`, with all that there is to know of a method."""
+
+METHODS: Final[Mapping[str, type[SearchOptions]]] = {
+    str(options.__struct_config__.tag): options
+    for options in (import_module(f"rung.methods.{name}").Options for name in MODULES)
+}
+"""Name → the method's options, in the order of the table."""
+
+NAMES: Final = tuple(
+    name for method, options in METHODS.items() for name in (method, *options.ALIASES)
+)
+"""Every name by which an experiment file may ask for a method."""
+
+_CANONICAL: Final = {
+    name: method for method, options in METHODS.items() for name in (method, *options.ALIASES)
+}
+
+if TYPE_CHECKING:
+    AnyOptions = SearchOptions
+    AnyMethod = Method
+else:
+    AnyOptions = Union[tuple(METHODS.values())]  # noqa: UP007 - made of the table
+    """Options of any method, told apart by their tag."""
+    AnyMethod = Union[  # noqa: UP007 - made of the table
+        tuple(state for options in METHODS.values() for state in options.STATES)
+    ]
+    """The machine of any method, told apart by its tag."""
+
+
+def options_named(name: Any) -> type[SearchOptions] | None:
+    """Return the options of the method of this name, None if there is none."""
+    return METHODS[_CANONICAL[name]] if isinstance(name, str) and name in _CANONICAL else None
+
+
+def canonical(name: str) -> str:
+    """Return the method's name where it is one of its aliases, else the name itself."""
+    return _CANONICAL.get(name, name)
+
+
+def read_options(searcher: Mapping[str, Any], *, timed: bool = True) -> SearchOptions:
+    """Return the options in the section `searcher` of an expanded configuration.
+
+    What is null is not given; fields that the method has no use for are ignored.
+
+    Args:
+        searcher: the section.
+        timed: whether `max_time` must be there where the method needs it.
+
+    Raises:
+        InvalidConfig: there is no such method, or a field that it needs is missing or of another
+            type.
+    """
+    name = searcher.get("name")
+    kind = options_named(name)
+    if kind is None:
+        known = ", ".join(METHODS)
+        raise InvalidConfig([("searcher.name", f"{name!r} is none of {known}")])
+    given = {field: value for field, value in searcher.items() if value is not None}
+    needed = [field.encode_name for field in msgspec.structs.fields(kind) if field.required]
+    for field in (*needed, "max_time") if timed and kind.NEEDS_TIME else needed:
+        if field not in given:
+            raise InvalidConfig([(f"searcher.{field}", f"{name} needs it")])
+    try:
+        return msgspec.convert(given | {"name": canonical(str(name))}, kind)
+    except msgspec.ValidationError as error:
+        text, _, path = str(error).partition(" - at ")
+        path = path.strip("`").removeprefix("$").removeprefix(".")
+        raise InvalidConfig([(f"searcher.{path}" if path else "searcher", text)]) from error
+
+
+def rungs_passed(searcher: Mapping[str, Any]) -> list[int]:
+    """Return the lengths at which a run validates on its way, or ends, shortest first.
+
+    Only where a search stops trials on their way are there any: in other searches each run ends
+    at its rung.
+
+    Args:
+        searcher: the section of that name; it may lack what the method cannot do without.
+    """
+    try:
+        return read_options({"metric": "", **searcher}).rungs() if searcher.get("max_time") else []
+    except InvalidConfig:
+        return []

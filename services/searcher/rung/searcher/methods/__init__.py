@@ -1,1 +1,0 @@
-"""Search methods, one module each."""
