@@ -11,6 +11,7 @@ from rung.events.checkpoint import (
     CheckpointPinned,
     CheckpointRetired,
     CheckpointStored,
+    HoldEnded,
 )
 from rung.events.experiment import ExperimentSubmitted
 from rung.events.trial import (
@@ -94,6 +95,11 @@ def damaged(name: str, trial: int = 0, run: int = 2) -> CheckpointDamaged:
         checkpoint_id=name,
         reason="model.pt is missing",
     )
+
+
+def released(name: str, trial: int = 0) -> HoldEnded:
+    """The search no longer starts from a checkpoint."""
+    return HoldEnded(experiment_id=EXPERIMENT, trial_id=trial_id(trial), checkpoint_id=name)
 
 
 def pinned(name: str) -> CheckpointPinned:

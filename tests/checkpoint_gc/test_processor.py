@@ -12,6 +12,7 @@ from checkpoint_gc.scenario import (
     ended,
     exited,
     pinned,
+    released,
     run_lost,
     stored,
     submitted,
@@ -21,6 +22,7 @@ from rung.checkpoint_gc import CheckpointGC
 from rung.checkpoint_gc.processor import State
 from rung.events import Payload
 from rung.events.examples import EXAMPLES
+from rung.methods.random_search import Options
 from rung.runtime import Processor
 
 _NONE = submitted(0, 0, 0)
@@ -264,6 +266,47 @@ def test_decisions(given: list[Payload], when: Payload, then: list[str]) -> None
 @pytest.mark.parametrize(("given", "when", "then"), _TABLE.values(), ids=_TABLE.keys())
 def test_decisions_after_a_restart(given: list[Payload], when: Payload, then: list[str]) -> None:
     """A collector that goes on from a snapshot decides the same."""
+    experiment = Experiment()
+    for fact in given:
+        experiment.tell(fact)
+        experiment.restart()
+
+    assert experiment.then(when) == then
+
+
+_HELD: dict[str, tuple[list[Payload], Payload, list[str]]] = {
+    "what the search holds stays": ([_NONE, stored("a", 1), stored("b", 2)], stored("c", 3), []),
+    "until it is released": (
+        [_NONE, stored("a", 1), stored("b", 2), stored("c", 3)],
+        released("a"),
+        ["a"],
+    ),
+    "what is released stays while a rule names it": (
+        [_NONE, stored("a", 1), stored("b", 2)],
+        released("a"),
+        [],
+    ),
+    "the end of its trial releases nothing": ([_NONE, stored("a", 1)], ended(), []),
+    "a damaged one is held, too: the search says when it is over": (
+        [_NONE, stored("a", 1)],
+        damaged("a"),
+        [],
+    ),
+    "what came after the end of its run was never held": (
+        [_NONE, exited(), ended()],
+        stored("a", 1),
+        ["a"],
+    ),
+    "releasing what is gone changes nothing": ([_NONE, stored("a", 1)], released("x"), []),
+}
+
+
+@pytest.mark.parametrize(("given", "when", "then"), _HELD.values(), ids=_HELD.keys())
+def test_holds(
+    given: list[Payload], when: Payload, then: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where trials start from each other's checkpoints, these are held until they are released."""
+    monkeypatch.setattr(Options, "SHARES", True)
     experiment = Experiment()
     for fact in given:
         experiment.tell(fact)

@@ -16,15 +16,21 @@ from training.story import CONFIG, finish
 from .conftest import Start
 
 
-def test_another_trials_checkpoint_gives_only_its_model(start: Start, tmp_path: Path) -> None:
-    """A warm start takes weights along, and neither counters nor generators."""
-    agent, context = start(tmp_path / "first", config=CONFIG, length=6)
+def _donated(start: Start, folder: Path) -> tuple[PlainTrial, str]:
+    """Train a trial for 6 batches; return it and its checkpoint."""
+    agent, context = start(folder, config=CONFIG, length=6)
     donor = PlainTrial(context)
     rt.Trainer(donor, context).fit()
     finish(agent, context)
     [stored] = agent.of(Stored)
     agent.close()
     agent.path.unlink()
+    return donor, stored.checkpoint_id
+
+
+def test_another_experiments_checkpoint_gives_only_its_model(start: Start, tmp_path: Path) -> None:
+    """A warm start takes weights along, and neither counters nor generators."""
+    donor, checkpoint_id = _donated(start, tmp_path / "first")
 
     class Untouched(PlainTrial):
         def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
@@ -36,11 +42,26 @@ def test_another_trials_checkpoint_gives_only_its_model(start: Start, tmp_path: 
         tmp_path / "first",
         config=CONFIG,
         length=2,
-        trial_id="exp00000.4",
-        restore=[stored.checkpoint_id],
+        experiment_id="exp00001",
+        trial_id="exp00001.4",
+        restore=[checkpoint_id],
     )
     rt.Trainer(Untouched(context), context).fit()
     assert finish(second, context) == ["r6", "t2", "v2", "s2"]
+
+
+def test_a_trial_goes_on_where_the_donor_of_its_weights_was(start: Start, tmp_path: Path) -> None:
+    """Within a search, weights come with the length for which they were trained."""
+    _, checkpoint_id = _donated(start, tmp_path / "first")
+    second, context = start(
+        tmp_path / "first",
+        config=CONFIG,
+        length=8,
+        trial_id="exp00000.4",
+        restore=[checkpoint_id],
+    )
+    rt.Trainer(PlainTrial(context), context).fit()
+    assert finish(second, context) == ["r6", "t8", "v8", "s8"]
 
 
 def test_a_state_that_cannot_be_kept_is_named(start: Start) -> None:

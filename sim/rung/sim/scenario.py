@@ -1,5 +1,6 @@
 """Simulated searches from submission to their end, with what must hold checked on the way."""
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -18,7 +19,13 @@ from rung.events.experiment import (
     ResumeRequested,
     Submission,
 )
-from rung.events.trial import TrialClosed, TrialRequested, TrialValidated
+from rung.events.trial import (
+    RunRequested,
+    TrialClosed,
+    TrialPromoted,
+    TrialRequested,
+    TrialValidated,
+)
 from rung.ledger import Record
 from rung.runtime import PartitionFold
 from rung.runtime.relay import Relay
@@ -54,7 +61,11 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
     state: str
     trials: dict[str, dict[str, Any]]
-    """Trial → hyperparameters, the state in which it was closed, and its validations by step."""
+    """Trial → hyperparameters, the state in which it was closed, and its validations by step.
+
+    Where it was given other hyperparameters or weights on its way: `parents`, the trials whose
+    weights it took, and the validations since then by step and how often that was.
+    """
     retained: list[str]
     """Trial and step of every checkpoint that was not retired."""
     preempted: int
@@ -157,11 +168,21 @@ def _check_audit(world: World, decider: Decider) -> None:
 def _outcome(world: World, checkpoints: dict[str, int], searches: int = 1) -> Outcome:
     trials: dict[str, dict[str, Any]] = {}
     ended: dict[str, str] = {}
+    changes: dict[tuple[str, int], int] = {}
+    changed: Counter[str] = Counter()
     for record in world.topics["searches"]:
         match decode(record.value).data:
             case TrialRequested() as data:
                 assert data.trial_id not in trials, f"{data.trial_id} was requested twice"
                 trials[data.trial_id] = {"hparams": data.hparams, "validations": {}}
+                if data.parent is not None:
+                    trials[data.trial_id]["parents"] = [data.parent]
+            case TrialPromoted() as data if data.hparams is not None or data.parent is not None:
+                changed[data.trial_id] += 1
+                if data.parent is not None:
+                    trials[data.trial_id].setdefault("parents", []).append(data.parent)
+            case RunRequested() as data if changed[data.spec.trial_id]:
+                changes[data.spec.trial_id, data.spec.run] = changed[data.spec.trial_id]
             case TrialClosed() as data:
                 assert "state" not in trials[data.trial_id], f"{data.trial_id} was closed twice"
                 trials[data.trial_id]["state"] = data.state
@@ -170,11 +191,7 @@ def _outcome(world: World, checkpoints: dict[str, int], searches: int = 1) -> Ou
                 ended[data.experiment_id] = data.state
     assert len(ended) == searches, f"{len(ended)} of {searches} searches ended"
     assert all("state" in trial for trial in trials.values()), "a trial was left open"
-    for record in world.topics["experiments"]:
-        match decode(record.value).data:
-            case TrialValidated(trial_id=trial_id, steps_completed=step, metrics=metrics):
-                steps = trials[trial_id]["validations"]
-                assert steps.setdefault(step, metrics) == metrics, f"{trial_id} at {step} differs"
+    _take_validations(world, trials, changes)
     return Outcome(
         state=" ".join(dict.fromkeys(ended.values())),
         trials=trials,
@@ -187,3 +204,16 @@ def _outcome(world: World, checkpoints: dict[str, int], searches: int = 1) -> Ou
 def _is_preemption(record: Record) -> bool:
     data = decode(record.value).data
     return isinstance(data, AllocationSignaled) and data.how == "preempt"
+
+
+def _take_validations(
+    world: World, trials: dict[str, dict[str, Any]], changes: dict[tuple[str, int], int]
+) -> None:
+    """Note each trial's validations; `changes` counts, by run, how often the trial was changed."""
+    for record in world.topics["experiments"]:
+        data = decode(record.value).data
+        if isinstance(data, TrialValidated):
+            change = changes.get((data.trial_id, data.run))
+            step = data.steps_completed if change is None else (data.steps_completed, change)
+            known = trials[data.trial_id]["validations"].setdefault(step, data.metrics)
+            assert known == data.metrics, f"{data.trial_id} at {step} differs"

@@ -215,7 +215,9 @@ class Loop:
     def _restore(self, checkpoint_id: str) -> rng.Generators | None:
         """Take a checkpoint in; return the generators' states, to be set last.
 
-        A checkpoint of another trial gives only its model, optimizers and schedulers.
+        A checkpoint of another experiment gives only its model, optimizers and schedulers. One of
+        another trial of this experiment, whose weights the search has this trial go on with, gives
+        all that it holds of the training, but not that trial's event files.
         """
         with self._core.checkpoint.restore_files(checkpoint_id) as files:
             captured = read(files, len(self._context.models))
@@ -223,12 +225,14 @@ class Loop:
                 hook.on_checkpoint_load_start(captured.training)
             state.apply(self._parts, captured)
             info = self._core.info
-            if info.managed and captured.trainer["trial_id"] != info.trial.trial_id:
+            trained_by: str = captured.trainer["trial_id"]
+            if info.managed and trained_by.rpartition(".")[0] != info.trial.experiment_id:
                 return self._beginning
             state.apply_moment(self._parts, captured)
             if self._context.distributed.is_chief:
                 exactness.tell_differences(captured.trainer.get("machine"))
-                self._context.board.bring_back(files)
+                if not info.managed or trained_by == info.trial.trial_id:
+                    self._context.board.bring_back(files)
         self._parts.progress = state.progress_of(captured)
         if self._progress.stop_requested:
             self._context.set_stop_requested(stop_requested=True)

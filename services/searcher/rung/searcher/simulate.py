@@ -1,8 +1,9 @@
 """A search in memory on an idealised cluster: what it would decide, and what it would cost.
 
-The searcher's own machine is driven by runs that never fail, train one unit of the time metric in
-one unit of time, report at every rung of their bracket and at the end of their length, and leave
-at the report after they were withdrawn. Pure: the same metric in, the same search out.
+The searcher's own processor is driven by runs that never fail, train one unit of the time metric
+in one unit of time, report at every rung of their bracket and at the end of their length, and
+leave at the report after they were withdrawn. Where trials start from the checkpoints of others,
+each run stores one as it leaves. Pure: the same metric in, the same search out.
 """
 
 from collections import deque
@@ -13,6 +14,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from rung.events import Payload
+from rung.events.checkpoint import CheckpointStored
 from rung.events.experiment import ExperimentEnded, ExperimentSubmitted, SearchPlanned
 from rung.events.trial import (
     ExitOutcome,
@@ -95,6 +97,7 @@ class _Cluster:
         self._withdrawn: dict[str, int] = {}
         self._brackets: list[list[int]] = []
         self._bracket_of: dict[int, int] = {}
+        self._stored: dict[str, float] = {}
         self.result = Simulated()
 
     def deliver(self, fact: Payload) -> None:
@@ -112,8 +115,10 @@ class _Cluster:
                 self._brackets = [plan.lengths for plan in decision.brackets]
             case TrialRequested():
                 self._bracket_of[decision.index] = decision.bracket
-            case RunRequested():
-                self._waiting.append(decision.spec)
+            case RunRequested(spec=spec):
+                if spec.restore and spec.restore[0] in self._stored:
+                    self.result.trained[spec.trial_index] = self._stored[spec.restore[0]]
+                self._waiting.append(spec)
             case RunWithdrawn():
                 self._withdrawn[decision.trial_id] = decision.run
             case ExperimentEnded():
@@ -159,7 +164,25 @@ class _Cluster:
             )
         )
 
+    def _store(self, spec: RunSpec) -> None:
+        name = f"{spec.trial_id}.{spec.run}"
+        self._stored[name] = self.result.trained[spec.trial_index]
+        self.deliver(
+            CheckpointStored(
+                experiment_id=spec.experiment_id,
+                trial_id=spec.trial_id,
+                run=spec.run,
+                checkpoint_id=name,
+                steps_completed=int(self._stored[name]),
+                size_bytes=0,
+                files=0,
+                digest="",
+            )
+        )
+
     def _exit(self, spec: RunSpec, outcome: ExitOutcome) -> None:
+        if self._state.experiment is not None and self._state.experiment.shares:
+            self._store(spec)
         self.deliver(
             TrialExited(
                 experiment_id=spec.experiment_id,
