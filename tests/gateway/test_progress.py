@@ -1,9 +1,12 @@
 """Progress: between 0 and 1, growing, and 1 only at the end; time left when it can be told."""
 
+import msgspec
 import pytest
 
 from gateway.scenario import EXPERIMENT, History, play, submitted
+from rung.events.envelope import decision, fact
 from rung.events.experiment import BracketPlan
+from rung.events.trial import TrialPromoted, TrialRequested
 from rung.gateway.experiment import Experiment, Trial, Validation
 from rung.gateway.experiment_view import ExperimentView
 from rung.gateway.progress import progress_of, rung_of
@@ -26,6 +29,7 @@ def _experiment(plan: list[BracketPlan], trials: list[tuple[int, float, bool]]) 
 
 FLAT = [BracketPlan(bracket=0, lengths=[10], trials=4)]
 LADDER = [BracketPlan(bracket=0, lengths=[1, 3, 9], trials=9)]
+POPULATION = [BracketPlan(bracket=0, lengths=[2, 4], trials=2, trained=[2, 2])]
 ENDLESS = [BracketPlan(bracket=0, lengths=[], trials=4)]
 
 
@@ -45,6 +49,8 @@ ENDLESS = [BracketPlan(bracket=0, lengths=[], trials=4)]
         (LADDER, [(0, 1, False)] * 9, 9 / 21, 81),
         (LADDER, [*[(0, 1, False)] * 6, *[(0, 3, False)] * 3], 15 / 21, 81),
         (ENDLESS, [(0, 7, True), (0, 3, False)], 0.25, None),
+        # All go all the way, and the plan tells.
+        (POPULATION, [(0, 4, False), (0, 2, False)], 6 / 8, 8),
         (
             [*LADDER, BracketPlan(bracket=1, lengths=[9], trials=3)],
             [(1, 9, True)] * 3,
@@ -160,3 +166,25 @@ def test_nothing_planned_yet() -> None:
     fold.fold([it.record for it in history.facts])
 
     assert progress_of(fold.keys[EXPERIMENT].state, 0) == (0.0, 0.0, None, None)
+
+
+def test_changed_hyperparameters_are_the_trials() -> None:
+    """A trial that goes on with others is shown with those."""
+    view = ExperimentView()
+    state = view.initial(EXPERIMENT)
+    cause = fact(submitted(), source="/rung/test", origin="t", sequence=0, time="")
+    trial_id = f"{EXPERIMENT}.0"
+    requested = TrialRequested(
+        experiment_id=EXPERIMENT, trial_id=trial_id, index=0, bracket=0, hparams={"lr": 1}, seed=0
+    )
+    same = TrialPromoted(
+        experiment_id=EXPERIMENT, trial_id=trial_id, rung=1, length=2, reason="best"
+    )
+    other = msgspec.structs.replace(same, hparams={"lr": 2}, parent=f"{EXPERIMENT}.1")
+    shown = []
+    for index, data in enumerate((requested, same, other)):
+        event = decision(data, source="/rung/searcher", cause=cause, position=0, index=index)
+        view.evolve(state, event)
+        shown.append(state.trials[0].hparams)
+
+    assert shown == [{"lr": 1}, {"lr": 1}, {"lr": 2}]

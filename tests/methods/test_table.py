@@ -1,5 +1,8 @@
 """The table of methods, and what runs read of their method's options."""
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import msgspec
@@ -38,6 +41,13 @@ def test_what_cannot_be_searched_is_refused(name: str, fields: dict[str, Any], p
     with pytest.raises(InvalidConfig) as caught:
         read_options(config(name, **fields)["searcher"])
     assert caught.value.problems[0][0] == path
+
+
+def test_options_cost_a_trial_no_pydantic() -> None:
+    """A run reads its rungs without the models of the experiment file."""
+    script = "import sys, rung.methods.table; sys.exit('pydantic' in sys.modules)"
+    path = os.pathsep.join(sys.path)
+    subprocess.run([sys.executable, "-c", script], env={"PYTHONPATH": path}, check=True)
 
 
 def test_an_alias_is_the_method() -> None:
