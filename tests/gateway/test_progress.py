@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from gateway.scenario import EXPERIMENT, History, play, submitted
-from rung.events.envelope import decision, fact
+from rung.events import Payload, decision, fact
 from rung.events.experiment import BracketPlan
 from rung.events.trial import TrialPromoted, TrialRequested
 from rung.gateway.experiment import Experiment, Trial, Validation
@@ -181,8 +181,9 @@ def test_changed_hyperparameters_are_the_trials() -> None:
         experiment_id=EXPERIMENT, trial_id=trial_id, rung=1, length=2, reason="best"
     )
     other = msgspec.structs.replace(same, hparams={"lr": 2}, parent=f"{EXPERIMENT}.1")
+    decisions: list[Payload] = [requested, same, other]
     shown = []
-    for index, data in enumerate((requested, same, other)):
+    for index, data in enumerate(decisions):
         event = decision(data, source="/rung/searcher", cause=cause, position=0, index=index)
         view.evolve(state, event)
         shown.append(state.trials[0].hparams)

@@ -77,7 +77,7 @@ scheduler, which report it as lost); slots (a run is requested whether or not th
 """
 
 import math
-from typing import Final, Literal, NamedTuple, assert_never
+from typing import Final, Literal, NamedTuple, TypeGuard, assert_never, get_args
 
 from rung.events import Payload
 from rung.events import topic as topics
@@ -152,6 +152,9 @@ Decision = (
 )
 """The decisions that it makes."""
 
+_FACTS: Final = frozenset(get_args(Fact))
+_DECISIONS: Final = frozenset(get_args(Decision))
+
 REPEATS_MAX: Final = 3
 """How often a fault may repeat itself at one step before the trial is given up."""
 
@@ -180,9 +183,9 @@ class Searcher:
             _submit(state, event)
         elif state.experiment is None:
             pass
-        elif isinstance(event, Fact):
+        elif _is_fact(event):
             _learn(state, state.experiment, event)
-        else:
+        elif _is_decision(event):
             _carry_out(state, state.experiment, event)
 
     def decide(self, state: State, fact: Handles) -> list[Payload]:
@@ -194,6 +197,14 @@ class Searcher:
     def ended(self, state: State) -> bool:
         """Return whether the experiment is over."""
         return state.phase == "ended"
+
+
+def _is_fact(event: Payload) -> TypeGuard[Fact]:
+    return type(event) in _FACTS
+
+
+def _is_decision(event: Payload) -> TypeGuard[Decision]:
+    return type(event) in _DECISIONS
 
 
 def cost_of(value: MetricValue | None, *, smaller_is_better: bool) -> float:
