@@ -188,7 +188,7 @@ class Searcher:
         elif _is_decision(event):
             _carry_out(state, state.experiment, event)
 
-    def decide(self, state: State, fact: Handles) -> list[Payload]:
+    def decide(self, state: State, fact: ExperimentSubmitted | Fact) -> list[Payload]:
         """Return what follows from a fact."""
         if state.experiment is None:
             return []
@@ -545,7 +545,9 @@ def close(trial: Trial) -> None:
 # What follows from a fact
 
 
-def _decide(state: State, experiment: Experiment, fact: Fact | ExperimentSubmitted) -> list[Payload]:
+def _decide(
+    state: State, experiment: Experiment, fact: Fact | ExperimentSubmitted
+) -> list[Payload]:
     """Return what follows; facts that are not named change nothing that is waited for."""
     if isinstance(fact, TrialValidated):  # by far the most: asked first
         follow_up = _FollowUp(state.experiment_id, experiment, state.phase)
