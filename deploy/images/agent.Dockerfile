@@ -30,7 +30,7 @@ COPY constraints.txt ./
 RUN python3 -m venv /opt/build \
  && /opt/build/bin/pip install --constraint constraints.txt hatchling
 COPY pyproject.toml README.md LICENSE ./
-COPY ledger ledger
+COPY foundation foundation
 COPY worker worker
 COPY cli cli
 COPY sim sim

@@ -17,7 +17,7 @@ WORKDIR /src
 COPY constraints.txt ./
 RUN pip install --constraint constraints.txt hatchling
 COPY pyproject.toml README.md LICENSE ./
-COPY ledger ledger
+COPY foundation foundation
 COPY worker worker
 COPY cli cli
 COPY sim sim

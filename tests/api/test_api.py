@@ -15,9 +15,15 @@ RECORDS = [
 ]
 
 
-@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
+REQUESTS = (api.PoolPolicy,)
+"""What clients send: a misspelt field is refused."""
+
+
+@pytest.mark.parametrize(
+    "record", [it for it in RECORDS if it not in REQUESTS], ids=lambda record: record.__name__
+)
 def test_a_field_of_a_newer_gateway_is_ignored(record: type[Struct]) -> None:
-    """No record refuses what it does not know, so that an older client reads a newer gateway."""
+    """No answer refuses what it does not know, so that an older client reads a newer gateway."""
     assert not record.__struct_config__.forbid_unknown_fields
 
 

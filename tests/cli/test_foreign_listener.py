@@ -128,7 +128,9 @@ def _commands() -> list[str]:
                 return
             taken = [p for p in command.params if isinstance(p, click.Argument)]
             needed = [p for p in taken if p.required or name == "gc logs"]
-            found.append(" ".join([name, *("k3v9x2ab.0" for _ in needed)]))
+            options = [p for p in command.params if isinstance(p, click.Option) and p.required]
+            typed = [f"{option.opts[0]}=priority" for option in options]
+            found.append(" ".join([name, *("k3v9x2ab.0" for _ in needed), *typed]))
 
     walk(group, click.Context(group), "")
     return [*found, "logs k3v9x2ab -f", "down"]

@@ -16,9 +16,16 @@ import yaml
 from cli.conftest import Rung
 from e2e.installation import Installation
 from e2e.user import CURVE, wait_for
+from rung.checkpoint_gc.service import components as checkpoint_gc
 from rung.cli.data_folder import read_server
+from rung.cli.deciders import RELAYS
 from rung.cli.ledger import FORWARDERS
 from rung.ledger import Draft, SqliteLedger
+from rung.runtime.relay import Relay
+from rung.runtime.sink import Sink
+from rung.scheduler.service import components as scheduler
+from rung.searcher.service import components as searcher
+from rung.storage import FolderStore
 
 CONFIG: dict[str, Any] = {
     "name": "[red]curve",
@@ -283,15 +290,12 @@ def test_ctrl_c_detaches(installation: Installation, rung: Rung, tmp_path: Path)
 
 
 def test_forwarders_are_all_there() -> None:
-    """Every forwarder of the services is kept from acting on what is imported."""
-    root = Path(__file__).parents[2] / "services"
-    found = {
-        part.split('"')[1]
-        for path in root.glob("*/rung/*/service.py")
-        for part in path.read_text().split("forward(")[1:]
-        if 'name="' in part
-    }
-    assert found == {name for name, _ in FORWARDERS}
+    """Every relay and sink of the services is kept from acting on what is imported."""
+    store = FolderStore(Path("/nowhere"))
+    table = (*searcher(), *scheduler(), *checkpoint_gc(store))
+    found = {(it.name, it.topic) for it in table if isinstance(it, Relay | Sink)}
+    assert found == set(FORWARDERS)
+    assert {it.name for it in RELAYS} == {it.name for it in table if isinstance(it, Relay)}
 
 
 def test_a_search_is_previewed(rung: Rung, tmp_path: Path) -> None:

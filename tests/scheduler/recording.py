@@ -120,6 +120,11 @@ def read(path: Path) -> list[Payload]:
     return [event.data for event in events if event.causeposition is None]
 
 
+def recorded(path: Path) -> bytes:
+    """Return a recorded history as today's release writes it, with fields that came since."""
+    return b"".join(encode(decode(line)) + b"\n" for line in path.read_bytes().splitlines())
+
+
 def refold(facts: Iterable[Payload]) -> bytes:
     """Decide facts again; return them with all decisions."""
     pool = Pool()

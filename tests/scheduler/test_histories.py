@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rung.events.allocation import AllocationSignaled
-from scheduler.recording import FOLDER, POOLS, lines, read, record, refold
+from scheduler.recording import FOLDER, POOLS, lines, read, record, recorded, refold
 
 PATHS = sorted(FOLDER.glob("*.jsonl"))
 
@@ -16,7 +16,7 @@ def test_recorded_decisions_are_decided_again(path: Path) -> None:
 
     These were recorded before pools had policies, and requests an owner and a weight.
     """
-    assert refold(read(path)) == path.read_bytes()
+    assert refold(read(path)) == recorded(path)
 
 
 @pytest.mark.parametrize("name", sorted(POOLS))
@@ -24,5 +24,5 @@ def test_a_pool_can_be_recorded_again(name: str) -> None:
     """The same draws, on the same agents, have the same history; trials yield in it."""
     history = record(name)
 
-    assert b"".join(lines(history)) == (FOLDER / f"{name}.jsonl").read_bytes()
+    assert b"".join(lines(history)) == recorded(FOLDER / f"{name}.jsonl")
     assert any(isinstance(each, AllocationSignaled) for _, made in history for each in made)

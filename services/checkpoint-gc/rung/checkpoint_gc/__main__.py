@@ -8,8 +8,6 @@ from rung.checkpoint_gc.service import NAME, table
 from rung.checkpoint_gc.settings import Sealing, Settings
 from rung.ledger.archive import ArchiveSettings
 from rung.runtime.bootstrap import Place, checked, launch_components, placed
-from rung.runtime.service import Component
-from rung.storage import ObjectStore
 
 
 @click.command(context_settings={"auto_envvar_prefix": "RUNG_CHECKPOINT_GC", "show_default": True})
@@ -39,22 +37,17 @@ def main(
     Several replicas of it share the partitions of a ledger on Kafka.
     """
     settings = checked(Settings, retry_max=retry_max, snapshot_every=snapshot_every)
-    archive = options["archive"]
-    archiving = place.ledger.startswith("kafka://") if archive is None else archive
+    cluster = place.ledger.startswith("kafka://")
+    archiving = cluster if options["archive"] is None else options["archive"]
     kept = checked(ArchiveSettings, every_s=archive_every) if archiving else None
     sealing = checked(
         Sealing,
         key=options["seal_key"] or None,
         every_s=options["seal_every"],
         anchor=options["anchor"],
-        cluster=place.ledger.startswith("kafka://"),
+        cluster=cluster,
     )
-
-    def build(store: ObjectStore | None) -> tuple[Component, ...]:
-        assert store is not None, "--objects is required here"
-        return table(store, settings, kept, sealing)
-
-    launch_components(place, build, service=NAME)
+    launch_components(place, lambda store: table(store, settings, kept, sealing), service=NAME)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def components(store: ObjectStore, settings: Settings | None = None) -> tuple[Co
 
 
 def table(
-    store: ObjectStore,
+    store: ObjectStore | None,
     settings: Settings,
     archive: ArchiveSettings | None,
     sealing: Sealing,
@@ -68,7 +68,7 @@ def table(
     """Return all that a replica of checkpoint-gc runs.
 
     Args:
-        store: where checkpoints lie.
+        store: where checkpoints lie; there must be one.
         settings: of the collector.
         archive: how to archive the ledger in the store as well; not at all if None.
         sealing: how to seal it.
@@ -76,6 +76,7 @@ def table(
     Raises:
         LedgerError: the key cannot be read.
     """
+    assert store is not None, "--objects is required here"
     key = None if sealing.key is None else SealKey.parse(sealing.key)
     found = list(components(store, settings))
     if archive is not None:
