@@ -18,7 +18,7 @@ ROOTS = sorted(
     str(path.parent.relative_to(_ROOT))
     for pattern in ("*/rung", "services/*/rung")
     for path in _ROOT.glob(pattern)
-    if not path.parent.name.startswith(".")
+    if not path.parent.name.startswith(".") and any(path.rglob("*.py"))
 )
 SERVICES = sorted(path for path in (_ROOT / "services").glob("*") if path.is_dir())
 PACKAGES = sorted(
