@@ -286,6 +286,30 @@ async def test_one_quarantined_key_stops_no_snapshots() -> None:
     assert (await audit(ledger, Tally(breaks=False))).same
 
 
+async def test_a_decision_that_cannot_be_read_loses_nothing_of_its_key() -> None:
+    """Its key waits for a release that can read it; snapshots keep it as it was."""
+    ledger = MemoryLedger(partitions=1)
+    await _append(ledger, pause(1, "a"), pause(2, "a"))
+    async with _running(host(ledger, Tally(), snapshot_every=1)):
+        await _until(ledger, "searches", 4)
+        await _snapshot_past(ledger, 2)
+    (last,) = await ledger.read("searches", 0, 3, 1)
+    newer = last.value.replace(b".v1", b".v9").replace(b'"causeindex":1', b'"causeindex":2')
+    await ledger.append([Draft("searches", "a", newer)])
+    await _append(ledger, *(pause(number, "b") for number in range(1, 20)))
+    for _ in range(2):
+        async with _running(host(ledger, Tally(), snapshot_every=1)):
+            while await ledger.end("searches", 0) < 43:  # noqa: ASYNC110 - it cannot be decoded
+                await asyncio.sleep(0.01)
+            await _snapshot_past(ledger, 20)
+    fold = await recover(ledger, Tally(), 0)
+
+    assert list(fold.quarantined) == ["a"]
+    assert "newer Rung" in fold.quarantined["a"]
+    assert fold.parked["a"].known is not None
+    assert fold.parked["a"].known.state == Count(pauses=2, decisions=4)
+
+
 async def _ask(ledger: MemoryLedger, kind: type[MessageRetryRequested | MessageDropped]) -> None:
     """Ask something of the newest dead letter, as an operator does."""
     letters = [e.data for e in await _events(ledger, "deadletter")]

@@ -105,6 +105,8 @@ class Parked(Struct, Generic[S]):
     decisions: int = 0
     """Position behind the decisions that are folded."""
     known: KeyFold[S] | None = None
+    reason: str = ""
+    """Why it was quarantined."""
 
 
 class Image(Struct, Generic[S]):
@@ -169,9 +171,7 @@ class PartitionFold(Generic[S]):
         self._keys = image.keys
         self._ahead = image.ahead
         self._dropped = dropped
-        self._quarantined: dict[str, str] = dict.fromkeys(
-            image.parked, "not tried since the start"
-        )
+        self._quarantined = {key: parked.reason for key, parked in image.parked.items()}
         self.parked = image.parked
         """Quarantined keys, where to go on with them."""
         self._last: dict[str, Cause] = {}

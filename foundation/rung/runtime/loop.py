@@ -144,6 +144,7 @@ class _Hosted:
             _log.warning("snapshot ignored: it lacks decisions", **self._place)
             rejected = await self._recover(Image())
         self._snapshotted = self._fold.facts
+        await self._park(rejected)
         await self._reject(rejected)
         _log.info("partition folded", facts=self._fold.facts, **self._place)
 
@@ -212,8 +213,10 @@ class _Hosted:
 
     async def _park(self, rejected: list[Rejected]) -> None:
         """Have the keys of rejected facts go on from where the newest snapshot has them."""
-        for key in dict.fromkeys(record.key for record, _ in rejected):
-            self._fold.park(key, await self._snapshots.parked(key))
+        for record, reason in rejected:
+            parked = await self._snapshots.parked(record.key)
+            parked.reason = reason
+            self._fold.park(record.key, parked)
         self._rejected |= {record.key: record for record, _ in rejected}
 
     async def _reject(self, rejected: list[Rejected]) -> None:
