@@ -315,6 +315,17 @@ async def test_large_heads_are_refused(server: Server) -> None:
     assert b"last" not in await _rest((reader, writer))
 
 
+async def test_an_expectation_that_is_no_text(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is refused as any other that cannot be met, and is no fault of the server's."""
+    pair = await _connect(server, b"GET /quick HTTP/1.1\r\nHost: x\r\nExpect: a\xf5b\r\n\r\n")
+    answer = await _rest(pair)
+    assert answer.startswith(b"HTTP/1.1 417 ")
+    assert b"must be `100-continue`" in answer
+    assert caplog.records == []
+
+
 async def test_a_malformed_request_leaves_no_text_in_the_log(server: Server) -> None:
     """A header with a NUL is counted; its value, which may be a token, is not logged."""
     with structlog.testing.capture_logs() as lines:

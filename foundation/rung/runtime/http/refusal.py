@@ -4,7 +4,7 @@ from http import HTTPStatus
 from typing import Final
 
 import msgspec
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from rung.api import ProblemDocument
@@ -23,10 +23,15 @@ class AnsweringProtocol(web.RequestHandler):
         message: str | None = None,  # noqa: ARG002 - it repeats what was sent
     ) -> web.StreamResponse:
         """Return the answer to a request that has no other."""
-        self.log_exception("a request failed", exc_info=exc)
+        # aiohttp repeats the header in its own refusal, which fails where that is no text.
+        unexpected = isinstance(exc, UnicodeEncodeError) and hdrs.EXPECT in request.headers
+        if not unexpected:
+            self.log_exception("a request failed", exc_info=exc)
         if request.writer.output_size > 0:
             raise ConnectionError("the answer has begun")
-        if isinstance(exc, LineTooLong):
+        if unexpected:
+            status, detail = 417, "the header Expect must be `100-continue`, or absent"
+        elif isinstance(exc, LineTooLong):
             detail = f"a line or a header has more than {self.max_line_size:,} bytes"
         elif isinstance(exc, HttpProcessingError):
             detail = "this is no request of HTTP/1.1"
