@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable
 
+import pytest
+
 from rung.events import Event, LedgerUnavailable, Payload, decode, encode, fact
 from rung.events.deadletter import (
     MessageDropped,
@@ -11,7 +13,7 @@ from rung.events.deadletter import (
     MessageRetryRequested,
     MessageTaken,
 )
-from rung.events.experiment import ExperimentEnded, ExperimentPaused
+from rung.events.experiment import ExperimentEnded, ExperimentPaused, KillRequested
 from rung.events.trial import TrialEnded
 from rung.ledger import Draft, Record
 from rung.ledger.memory import MemoryLedger
@@ -335,15 +337,18 @@ async def test_an_operator_has_a_key_tried_again() -> None:
     async with _running(host(ledger, tally)):
         await _until(ledger, "deadletter", 1)
         await _ask(ledger, MessageRetryRequested)
+        vain = await _until(ledger, "deadletter", 3)
         await _append(ledger, pause(1, "b"))
         await _until(ledger, "searches", 4)
         tally.breaks = False
         await _ask(ledger, MessageRetryRequested)
         await _until(ledger, "searches", 6)
-        taken = await _until(ledger, "deadletter", 4)
+        taken = await _until(ledger, "deadletter", 5)
         await _append(ledger, pause(4, "a"))
         decided = await _until(ledger, "searches", 8)
 
+    assert vain[0].data == vain[2].data
+    assert vain[0].origin != vain[2].origin
     assert isinstance(taken[-1].data, MessageTaken)
     assert [e.causeposition for e in decided if e.key == "a"] == [0, 0, 2, 2, 4, 4]
     assert (await audit(ledger, tally)).same
@@ -367,3 +372,77 @@ async def test_an_operator_drops_a_message() -> None:
         await _append(ledger, pause(4, "a"))
         decided = await _until(ledger, "searches", 6)
     assert [e.causeposition for e in decided] == [0, 0, 2, 2, 3, 3]
+
+
+async def test_a_dropped_message_is_all_that_its_key_has() -> None:
+    """What is no event has a key that no experiment has; other letters are answered behind it."""
+    ledger = MemoryLedger(partitions=1)
+    await ledger.append([Draft("experiments", "stray", b"{")])
+    await _append(ledger, pause(1, "a"))
+    async with _running(host(ledger, Tally())):
+        await _until(ledger, "deadletter", 1)
+        await _ask(ledger, MessageDropped)
+        events = await _until(ledger, "deadletter", 3)
+        await _append(ledger, pause(1, "stray"))
+        await _until(ledger, "searches", 4)
+
+    assert isinstance(events[-1].data, MessageTaken)
+    assert (await audit(ledger, Tally())).same
+
+
+async def test_the_next_message_that_cannot_be_folded_is_named() -> None:
+    """A key that goes on without a message may stand still at another one."""
+    ledger = MemoryLedger(partitions=1)
+    await _append(ledger, pause(1, "a"), kill(2, "a"), kill(3, "a"), pause(4, "a"))
+    async with _running(host(ledger, Tally())):
+        await _until(ledger, "deadletter", 1)
+        await _ask(ledger, MessageDropped)
+        events = await _until(ledger, "deadletter", 4)
+        first = {type(e.data): e.data.position for e in events[1:]}  # type: ignore[union-attr]
+        await _ask(ledger, MessageDropped)
+        await _until(ledger, "searches", 4)
+
+    assert first == {MessageDropped: 1, MessageRejected: 2, MessageTaken: 1}
+    assert (await audit(ledger, Tally())).same
+
+
+@pytest.mark.parametrize("snapshot_every", [1, 1_000])
+async def test_a_release_that_folds_a_message_says_so(snapshot_every: int) -> None:
+    """Nobody has to ask: the letter is settled, whether its key was parked or is folded anew."""
+    ledger = MemoryLedger(partitions=1)
+    await _append(ledger, pause(1, "a"), kill(2, "a"), pause(3, "b"))
+    async with _running(host(ledger, Tally(), snapshot_every=snapshot_every)):
+        await _until(ledger, "deadletter", 1)
+        await _until(ledger, "searches", 4)
+        if snapshot_every == 1:
+            await _snapshot_past(ledger, 3)
+    async with _running(host(ledger, Tally(breaks=False))):
+        events = await _until(ledger, "deadletter", 2)
+
+    assert isinstance(events[-1].data, MessageTaken)
+    assert events[-1].data.position == 1
+
+
+async def test_what_is_asked_of_a_relay_that_does_not_run_is_done_when_it_does() -> None:
+    """A request is answered once, after a restart as well."""
+    ledger = MemoryLedger(partitions=1)
+    broken = Relay("intake", "experiments", "/rung/relay", KillRequested, _break)
+    await _append(ledger, kill(1, "a"))
+    async with _running(relay(ledger, broken)):
+        await _until(ledger, "deadletter", 1)
+    await _ask(ledger, MessageRetryRequested)
+    async with _running(relay(ledger, broken)):
+        again = await _until(ledger, "deadletter", 3)
+    await _ask(ledger, MessageRetryRequested)
+    mended = broken._replace(translate=lambda _: [])
+    for _ in range(2):
+        async with _running(relay(ledger, mended)):
+            events = await _until(ledger, "deadletter", 5)
+
+    assert isinstance(again[-1].data, MessageRejected)
+    assert isinstance(events[-1].data, MessageTaken)
+    assert len(events) == 5
+
+
+def _break(event: KillRequested) -> list[Payload]:
+    raise ValueError(event.experiment_id)

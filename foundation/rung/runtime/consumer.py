@@ -13,7 +13,7 @@ import structlog
 from rung.events import Event, LedgerError, UndecodableEvent, encode
 from rung.events.codec import decode_handled
 from rung.ledger import Draft, Ledger, Record
-from rung.runtime.deadletter import DeadLetters, dead_letter, say_rejected, taken
+from rung.runtime.deadletter import DeadLetters, Letter, dead_letter, say_rejected
 from rung.runtime.fold import Rejected
 from rung.runtime.health.loops import CURRENT
 from rung.runtime.shield import finish
@@ -124,29 +124,29 @@ class Consumer:
             try:
                 async for letters in self._letters.requests():
                     for letter in letters:
-                        await self._answer_one(letter.position, drop=letter.drop)
+                        await self._answer_one(letter)
             except LedgerError as error:
                 _log.warning("not tried again yet", name=self._name, reason=str(error))
                 await asyncio.sleep(_AGAIN_S)
 
-    async def _answer_one(self, position: int, *, drop: bool) -> None:
-        for record in await self._ledger.read(*self._place, position, 1):
-            drafts = [] if drop else await self._drafts_again(record)
-            if drafts is not None:
-                note = taken(self._ledger.id, self._name, record)
-                await self._ledger.append([*drafts, note])
+    async def _answer_one(self, letter: Letter) -> None:
+        for record in await self._ledger.read(*self._place, letter.position, 1):
+            try:
+                drafts = [] if letter.drop else await self._drafts_again(record)
+            except LedgerError:
+                raise
+            except Exception as error:  # noqa: BLE001 - as in `_drafts`
+                reason = str(error) if isinstance(error, UndecodableEvent) else f"{error!r}"
+                rejected = Rejected(record, reason)
+                say_rejected(self._name, [rejected])
+                again = dead_letter(self._ledger.id, self._name, rejected, asked=letter.asked)
+                await self._letters.answer([again], {})
+            else:
+                await self._letters.answer(drafts, {letter.position: record.key})
 
-    async def _drafts_again(self, record: Record) -> list[Draft] | None:
-        """Return what is to be appended of a dead letter, None where it still cannot be taken."""
-        try:
-            event = self._decode(record)
-            return [] if event is None else _drafts(await self._take_again(record, event))
-        except LedgerError:
-            raise
-        except Exception as error:  # noqa: BLE001 - as before
-            reason = str(error) if isinstance(error, UndecodableEvent) else f"{error!r}"
-            say_rejected(self._name, [Rejected(record, reason)])
-            return None
+    async def _drafts_again(self, record: Record) -> list[Draft]:
+        event = self._decode(record)
+        return [] if event is None else _drafts(await self._take_again(record, event))
 
 
 def _drafts(events: Sequence[Event]) -> list[Draft]:

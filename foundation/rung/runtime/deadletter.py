@@ -1,11 +1,17 @@
-"""Dead letters: messages that a component could not take, and what operators ask of them."""
+"""Dead letters: messages that a component could not take, and what operators ask of them.
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Final, NamedTuple
+Every request is answered on the same topic: by `MessageTaken`, or where the message was tried
+again in vain by another `MessageRejected`. That one has an origin of its own, by which readers
+tell it from the first, which is repeated however often the message is met. A request that has no
+answer yet is found again at the next start.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Final, NamedTuple, assert_never
 
 import structlog
 
-from rung.events import UndecodableEvent, decode, encode, fact, partition_of
+from rung.events import Event, UndecodableEvent, decode, encode, fact, partition_of
 from rung.events.codec import decode_handled
 from rung.events.deadletter import (
     MessageDropped,
@@ -23,8 +29,12 @@ from rung.runtime.metrics import catalog
 _TOLD_BYTES: Final = 128 << 10
 """Of a record's value in its dead letter, which must not be too large for the ledger itself."""
 _REASON_MAX: Final = 2_000
+_AGAIN: Final = "/again"
+"""Ends the origin of a dead letter about a message that was tried again."""
 _READ_MAX: Final = 2_000
-_REQUESTS: Final = frozenset({MessageRetryRequested.TYPE, MessageDropped.TYPE})
+_TYPES: Final = frozenset(
+    {MessageRejected.TYPE, MessageRetryRequested.TYPE, MessageDropped.TYPE, MessageTaken.TYPE}
+)
 
 _log = structlog.get_logger()
 
@@ -36,10 +46,12 @@ class Letter(NamedTuple):
     key: str
     drop: bool
     """Whether to go on without it; else it is tried again."""
+    asked: int
+    """Where the request lies on the topic of dead letters."""
 
 
 class DeadLetters:
-    """What operators ask of the messages that one reader rejected in one partition."""
+    """The messages that one reader rejected in one partition, and what operators ask of them."""
 
     def __init__(self, ledger: Ledger, reader: str, topic: str, partition: int) -> None:
         """Take whose they are; nothing is read yet."""
@@ -48,11 +60,15 @@ class DeadLetters:
         self._place = topic, partition
         self._partition = partition_of(topic, ledger.partitions(DEADLETTER))
         self._position = 0
+        self._pending: dict[int, Letter] = {}
+        """Position → what is asked of that message, where it is not answered yet."""
+        self.rejected: dict[int, str] = {}
+        """Positions of messages that were not taken so far, with their keys."""
         self.dropped: set[int] = set()
         """Positions of messages that are passed over."""
 
     async def open(self) -> None:
-        """Read what was asked until now.
+        """Read what is on record until now.
 
         Raises:
             LedgerError: the ledger does not answer.
@@ -65,51 +81,93 @@ class DeadLetters:
             self._take(records)
 
     async def requests(self) -> AsyncIterator[list[Letter]]:
-        """Yield what is asked from now on, as it is asked; never an empty list.
+        """Yield what is asked: what was not answered so far, then what comes; never an empty list.
 
         Raises:
             LedgerError: the ledger does not answer.
         """
+        if self._pending:
+            yield list(self._pending.values())
         async for records in self._ledger.follow(DEADLETTER, self._partition, self._position):
             letters = self._take(records)
             if letters:
                 yield letters
 
+    async def answer(self, drafts: Sequence[Draft], settled: Mapping[int, str]) -> None:
+        """Append facts, and the notes that messages were taken after all, or passed over.
+
+        Args:
+            drafts: of the facts.
+            settled: positions of the messages, with their keys.
+
+        Raises:
+            LedgerError: the ledger failed; nothing is answered, or nobody knows.
+        """
+        notes = [self._taken(position, key) for position, key in settled.items()]
+        if drafts or notes:
+            await self._ledger.append([*drafts, *notes])
+        for position in settled:
+            self._settle(position)
+
     def _take(self, records: Sequence[Record]) -> list[Letter]:
-        letters = []
+        """Take note of what is on record; return the requests in it that have no answer."""
+        start = self._position
         for record in records:
             self._position = record.position + 1
             try:
-                event = decode_handled(record.value, _REQUESTS)
+                event = decode_handled(record.value, _TYPES)
             except UndecodableEvent:
-                continue  # written by a newer release, or damaged: no request to this one
-            data = event.data if event is not None else None
-            if not isinstance(data, MessageRetryRequested | MessageDropped):
-                continue
-            if (data.reader, data.topic, data.partition) != (self._reader, *self._place):
-                continue
-            letters.append(Letter(data.position, data.key, isinstance(data, MessageDropped)))
-            if isinstance(data, MessageDropped):
-                self.dropped.add(data.position)
-        return letters
+                continue  # written by a newer release, or damaged: nothing to this one
+            if event is not None:
+                self._note(record.position, event)
+        return [letter for letter in self._pending.values() if letter.asked >= start]
+
+    def _note(self, asked: int, event: Event) -> None:
+        data = event.data
+        assert isinstance(
+            data, MessageRejected | MessageRetryRequested | MessageDropped | MessageTaken
+        )
+        position = data.position
+        if (data.reader, data.topic, data.partition) != (self._reader, *self._place):
+            return
+        match data:
+            case MessageRejected():
+                self.rejected[position] = data.key
+                pending = self._pending.get(position)
+                if pending is not None and _answers(event, pending):
+                    del self._pending[position]
+            case MessageTaken():
+                self._settle(position)
+            case MessageDropped():
+                self.dropped.add(position)
+                self._pending[position] = Letter(position, data.key, drop=True, asked=asked)
+            case MessageRetryRequested():
+                self._pending[position] = Letter(position, data.key, drop=False, asked=asked)
+            case _:
+                assert_never(data)
+
+    def _settle(self, position: int) -> None:
+        self._pending.pop(position, None)
+        self.rejected.pop(position, None)
+
+    def _taken(self, position: int, key: str) -> Draft:
+        topic, partition = self._place
+        event = fact(
+            MessageTaken(
+                topic=topic, partition=partition, position=position, key=key, reader=self._reader
+            ),
+            source=f"/rung/{self._reader}",
+            origin=f"{self._ledger.id}/{self._reader}/{topic}/{partition}/{position}/taken",
+            sequence=0,
+            time=now(),
+        )
+        return Draft(event.topic, event.key, encode(event))
 
 
-def taken(ledger_id: str, reader: str, record: Record) -> Draft:
-    """Return the note that a rejected message was taken after all, or passed over."""
-    event = fact(
-        MessageTaken(
-            topic=record.topic,
-            partition=record.partition,
-            position=record.position,
-            key=record.key,
-            reader=reader,
-        ),
-        source=f"/rung/{reader}",
-        origin=f"{ledger_id}/{reader}/{record.topic}/{record.partition}/{record.position}/taken",
-        sequence=0,
-        time=now(),
-    )
-    return Draft(event.topic, event.key, encode(event))
+def _answers(event: Event, letter: Letter) -> bool:
+    """Return whether a rejection came of trying a message again as it was asked."""
+    again = event.origin is not None and event.origin.endswith(_AGAIN)
+    return again and event.sequence == letter.asked
 
 
 def say_rejected(reader: str, rejected: Sequence[Rejected]) -> None:
@@ -131,9 +189,21 @@ def say_rejected(reader: str, rejected: Sequence[Rejected]) -> None:
             )
 
 
-def dead_letter(ledger_id: str, reader: str, rejected: Rejected) -> Draft:
-    """Return the dead letter about a record; the same however often it is met."""
+def dead_letter(
+    ledger_id: str, reader: str, rejected: Rejected, *, asked: int | None = None
+) -> Draft:
+    """Return the dead letter about a record; the same however often it is met.
+
+    Args:
+        ledger_id: where the record lies.
+        reader: who could not take it.
+        rejected: the record, and why.
+        asked: `Letter.asked`, where it was tried again because an operator asked for it.
+    """
     record, reason = rejected
+    origin = f"{ledger_id}/{reader}/{record.topic}/{record.partition}"
+    if asked is not None:
+        origin = f"{origin}/{record.position}{_AGAIN}"
     catalog.DEAD_LETTERS.of(reader).inc()
     event = fact(
         MessageRejected(
@@ -146,8 +216,8 @@ def dead_letter(ledger_id: str, reader: str, rejected: Rejected) -> Draft:
             value=record.value[:_TOLD_BYTES].decode(errors="replace"),
         ),
         source=f"/rung/{reader}",
-        origin=f"{ledger_id}/{reader}/{record.topic}/{record.partition}",
-        sequence=record.position,
+        origin=origin,
+        sequence=record.position if asked is None else asked,
         time=now(),
     )
     return Draft(event.topic, event.key, encode(event))

@@ -25,8 +25,8 @@ import structlog
 from rung.events import Event, Fenced, LedgerError, LedgerUnavailable, encode
 from rung.ledger import Draft, Ledger, Record
 from rung.runtime.assignment import Share, Whole
-from rung.runtime.deadletter import DeadLetters, dead_letter, say_rejected, taken
-from rung.runtime.fold import Folded, Image, PartitionFold, Rejected
+from rung.runtime.deadletter import DeadLetters, Letter, dead_letter, say_rejected
+from rung.runtime.fold import Folded, Image, KeyFold, PartitionFold, Rejected
 from rung.runtime.health.loops import CURRENT
 from rung.runtime.metrics import catalog
 from rung.runtime.metrics.observer import Observer
@@ -95,14 +95,15 @@ class _Hosted:
         self._observer = observer
         self._snapshots: Snapshots[Any] = Snapshots(ledger, processor, partition)
         self._letters = DeadLetters(ledger, processor.name, processor.facts, partition)
+        self._letters_on_decisions = DeadLetters(
+            ledger, processor.name, processor.decisions, partition
+        )
         self._fold: PartitionFold[Any] = PartitionFold(processor)
         self._snapshotted = 0
         """Up to which fact a snapshot was saved, or tried to."""
         self._saving: asyncio.Task[None] | None = None
         self._on_record = asyncio.Lock()
         """Held while the fold knows more than is on record."""
-        self._rejected: dict[str, Record] = {}
-        """Quarantined key → the record that could not be folded, of those met since the start."""
         self._broken = False
         """It knows more than is on record, and will be dropped."""
         self._place: Final = {"process": processor.name, "partition": partition}
@@ -138,6 +139,7 @@ class _Hosted:
     async def _start(self) -> None:
         """Recover what is on record, and report what of it cannot be read."""
         await self._letters.open()
+        await self._letters_on_decisions.open()
         image = await self._snapshots.load()
         rejected = await self._recover(image)
         if self._fold.contradicted:
@@ -179,6 +181,7 @@ class _Hosted:
                 await self._append(new)
             await self._park(rejected)
         await self._reject(rejected)
+        await self._settle()
         if self._observer is not None:
             self._observer.see(records, new)
 
@@ -217,7 +220,6 @@ class _Hosted:
             parked = await self._snapshots.parked(record.key)
             parked.reason = reason
             self._fold.park(record.key, parked)
-        self._rejected |= {record.key: record for record, _ in rejected}
 
     async def _reject(self, rejected: list[Rejected]) -> None:
         if not rejected:
@@ -234,18 +236,57 @@ class _Hosted:
         while True:
             try:
                 for key in keys:
-                    if key in self._fold.parked:
-                        await self._try(key)
+                    await self._try(key)
+                keys = []
+                await self._settle()
                 async for letters in self._letters.requests():
-                    keys = list(dict.fromkeys(letter.key for letter in letters))
-                    break
+                    await self._answer(letters)
             except LedgerError as error:
                 _log.warning("not tried again yet", reason=str(error), **self._place)
                 await asyncio.sleep(_AGAIN_S)
 
-    async def _try(self, key: str) -> None:
-        """Fold a quarantined key up to where the others are; go on with it if that succeeds."""
-        parked = self._fold.parked[key]
+    async def _answer(self, letters: Sequence[Letter]) -> None:
+        """Do what an operator asks of dead letters, and tell what came of it."""
+        for key in dict.fromkeys(letter.key for letter in letters):
+            rejected = await self._try(key)
+            if rejected is not None:
+                asked = [letter for letter in letters if letter.key == key]
+                await self._answer_rejected(rejected, asked)
+        await self._settle()
+
+    async def _answer_rejected(self, rejected: Rejected, asked: Sequence[Letter]) -> None:
+        """Tell which message still keeps a key from being folded, and which no longer do."""
+        name, (record, _) = self._processor.name, rejected
+        again = dead_letter(self._ledger.id, name, rejected, asked=asked[-1].asked)
+        passed = {
+            letter.position: letter.key
+            for letter in asked
+            if record.topic == self._processor.facts and letter.position < record.position
+        }
+        await self._letters.answer([again], passed)
+
+    async def _settle(self) -> None:
+        """Note that messages were taken after all whose keys are folded beyond them."""
+        for letters in (self._letters, self._letters_on_decisions):
+            if not letters.rejected:
+                continue
+            async with self._on_record:
+                end = self._fold.facts if letters is self._letters else self._fold.decisions
+                taken = {
+                    position: key
+                    for position, key in letters.rejected.items()
+                    if position < end and key not in self._fold.quarantined
+                }
+            await letters.answer([], taken)
+
+    async def _try(self, key: str) -> Rejected | None:
+        """Fold a quarantined key up to where the others are, and go on with it.
+
+        Return what keeps it from being folded, if something does.
+        """
+        parked = self._fold.parked.get(key)
+        if parked is None:
+            return None
         known = {} if parked.known is None else {key: self._snapshots.copy(parked.known)}
         fold = PartitionFold(
             self._processor,
@@ -254,32 +295,32 @@ class _Hosted:
             only=key,
         )
         new: list[Event] = []
-        await self._catch_up(fold, new)
+        rejected = await self._catch_up(fold, new)
         async with self._on_record:
-            await self._catch_up(fold, new)
-            reason = fold.quarantined.get(key)
-            if reason is not None:
+            rejected += await self._catch_up(fold, new)
+            if rejected:
+                reason = rejected[0].reason
                 _log.warning("key not folded yet", key=key, reason=reason, **self._place)
-                return
+                return rejected[0]
             if new:
                 await self._append(new)
-            found = fold.known(key)
-            assert found is not None, key
-            self._fold.adopt(key, found)
-            rejected = self._rejected.pop(key, None)
-        if rejected is not None:
-            await self._ledger.append([taken(self._ledger.id, self._processor.name, rejected)])
+            found = fold.known(key)  # nothing, where all that the key has was dropped
+            self._fold.adopt(key, found or KeyFold(self._processor.initial(key)))
         _log.info("key folded again", key=key, decisions=len(new), **self._place)
+        return None
 
-    async def _catch_up(self, fold: PartitionFold[Any], new: list[Event]) -> None:
-        """Fold one key up to where the partition is."""
-        await scan_decisions(
+    async def _catch_up(self, fold: PartitionFold[Any], new: list[Event]) -> list[Rejected]:
+        """Fold one key up to where the partition is; return what could not be folded."""
+        rejected = await scan_decisions(
             self._ledger, self._processor, fold, self._partition, until=self._fold.decisions
         )
         async for _, folded in refold(
             self._ledger, self._processor, fold, self._partition, until=self._fold.facts
         ):
             new += folded.new
+            if folded.rejected is not None:
+                rejected.append(folded.rejected)
+        return rejected
 
     def _begin_saving(self) -> None:
         """Have a snapshot saved, unless the one before is still being saved."""

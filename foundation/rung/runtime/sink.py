@@ -25,6 +25,7 @@ from rung.ledger import Draft, Ledger, Record
 from rung.runtime import tracing
 from rung.runtime.assignment import Share, Whole
 from rung.runtime.consumer import Consumer
+from rung.runtime.deadletter import Letter
 from rung.runtime.health.loops import CURRENT
 from rung.runtime.processor import types_of
 from rung.runtime.relay import number_of, numbered
@@ -114,10 +115,10 @@ class _Acting(Consumer):
     async def _close_batch(self) -> None:
         await self._seen.save()
 
-    async def _answer_one(self, position: int, *, drop: bool) -> None:
-        await super()._answer_one(position, drop=drop)
-        if drop and position in self._seen.postponed:
-            self._seen.settle(position)
+    async def _answer_one(self, letter: Letter) -> None:
+        await super()._answer_one(letter)
+        if letter.drop and letter.position in self._seen.postponed:
+            self._seen.settle(letter.position)
             await self._seen.save()
 
     async def _beside(self) -> None:
