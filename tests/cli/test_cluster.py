@@ -183,7 +183,7 @@ def test_what_is_wrong_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
         "searcher: cannot go on with k3v9x2ab: ValueError: no",
         "searcher-intake: stands still, 2 records behind on placements",
         "pool compute: 16 allocations wait, and it has no agent",
-        "dead letters: 1 in all, the newest at 2026-01-01T01:30:00.000Z by searcher",
+        "dead letters: 1 open, the newest at 2026-01-01T01:30:00.000Z by searcher",
         (
             "seals: the ledger is not sealed (9 records, the oldest of 2026-01-01T01:58:59.000Z):"
             " give all replicas of checkpoint-gc the same secret in RUNG_SEAL_KEY"

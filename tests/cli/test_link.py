@@ -45,6 +45,9 @@ def test_status(server: Scripted, rung: Rung) -> None:
         "reader": "metrics",
         "reason": "not an event",
         "value": "{",
+        "id": "metrics/logs/3/7",
+        "state": "open",
+        "reader_kind": None,
     }
     letters = {"items": [letter], "next_cursor": "x", "count": 2}
     server.on("/deadletters", json_answer(letters))
@@ -54,7 +57,7 @@ def test_status(server: Scripted, rung: Rung) -> None:
     assert "k3v9x2ab.0.1" in result.out
     assert re.search(r"^isolation +namespaces$", result.out, re.MULTILINE)
     assert "Problem: series.damaged-1 was set aside\\x1b]0;x\n" in result.out
-    assert "logs/3 7" in result.out
+    assert "metrics/logs/3/7" in result.out
     assert "and 1 older" in result.out
     assert rung("status", "--json").json == {
         "url": server.url,

@@ -18,7 +18,7 @@ from e2e.installation import Installation
 from e2e.user import CURVE, wait_for
 from rung.checkpoint_gc.service import components as checkpoint_gc
 from rung.cli.data_folder import read_server
-from rung.cli.deciders import RELAYS
+from rung.cli.deciders import READERS, RELAYS
 from rung.cli.ledger import FORWARDERS
 from rung.ledger import Draft, SqliteLedger
 from rung.runtime.relay import Relay
@@ -215,6 +215,56 @@ def test_what_cannot_be_read_is_a_dead_letter(
     assert rung("audit").code == 0
 
 
+def test_a_poisoned_message_is_dropped(
+    experiment: str, installation: Installation, rung: Rung, tmp_path: Path
+) -> None:
+    """Its experiment stands still until an operator drops it; then it goes on, and audits hold."""
+    endless = CONFIG["searcher"] | {"max_time": 1_000_000}
+    file = tmp_path / "poisoned.yaml"
+    file.write_text(yaml.safe_dump(CONFIG | {"name": "poisoned", "searcher": endless}))
+    running = rung("submit", str(file), str(CURVE), "--json").json["experiment_id"]
+
+    async def poison() -> None:
+        ledger = await SqliteLedger.open(installation.folder / "ledger", create=False)
+        await ledger.append([Draft("experiments", running, b"{no event")])
+        await ledger.close()
+
+    def letters(*options: str) -> dict[str, dict[str, Any]]:
+        """Return what is listed of the experiment, by reader."""
+        items = rung("deadletter", "list", "--json", *options).json["items"]
+        return {item["reader"]: item for item in items if item["key"] == running}
+
+    asyncio.run(poison())
+    deciders = {"searcher", "checkpoint-gc"}
+    wait_for(lambda: letters().keys() >= {*deciders, "gateway"}, "all readers rejected it")
+    found = letters()
+    shown = rung("deadletter", "show", found["searcher"]["id"]).out
+    assert "{no event" in shown
+    assert f"{running} is quarantined: searcher decides nothing more about it" in shown
+    assert rung("audit").code == 1
+
+    assert rung("deadletter", "retry", found["searcher"]["id"]).code == 0
+    wait_for(
+        lambda: letters().get("searcher", found["searcher"])["at"] != found["searcher"]["at"],
+        "it was tried again in vain",
+    )
+    refused = rung("deadletter", "drop", found["gateway"]["id"], "--yes")
+    assert refused.code == 6
+    assert "gateway takes no requests" in refused.err
+
+    assert rung("cancel", running).code == 0
+    for reader in deciders:
+        assert rung("deadletter", "drop", found[reader]["id"], "--yes").code == 0
+    assert rung("wait", running).code == 5
+    assert letters().keys() == {"gateway"}
+    assert {letters("--all")[reader]["state"] for reader in deciders} == {"dropped"}
+    again = rung("deadletter", "retry", found["searcher"]["id"])
+    assert again.code == 6
+    assert "dropped already" in again.err
+    assert rung("audit").code == 0
+    assert experiment != running
+
+
 def test_control_and_status(experiment: str, rung: Rung, tmp_path: Path) -> None:
     """A running search is paused, resumed, and canceled; the status counts it with the others."""
     endless = CONFIG["searcher"] | {"max_time": 1_000_000}
@@ -296,6 +346,8 @@ def test_forwarders_are_all_there() -> None:
     found = {(it.name, it.topic) for it in table if isinstance(it, Relay | Sink)}
     assert found == set(FORWARDERS)
     assert {it.name for it in RELAYS} == {it.name for it in table if isinstance(it, Relay)}
+    found = {place for place, kind in READERS.items() if kind != "processor"}
+    assert found == set(FORWARDERS)
 
 
 def test_a_search_is_previewed(rung: Rung, tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ import pytest
 
 from gateway.client import TOKEN, Client
 from gateway.scenario import History, drafts
+from rung.cli.deciders import READERS
 from rung.events import Payload, decode
 from rung.gateway import serve
-from rung.gateway.context import Audit, PolicyOf
+from rung.gateway.context import Audit, PolicyOf, Readers
 from rung.gateway.series import Series
 from rung.gateway.settings import Settings
 from rung.ledger import Ledger, MemoryLedger
@@ -59,6 +60,7 @@ class World:
         self.series: Series | None = None
         self.audit: Audit | None = None
         self.policy_of: PolicyOf | None = policy_of
+        self.readers: Readers | None = READERS
         self.settings = Settings()
         self.writer = FactWriter(ledger, source="/rung/test", origin="agent/test/0")
 
@@ -77,6 +79,7 @@ class World:
                 series=self.series,
                 audit=self.audit,
                 policy_of=self.policy_of,
+                readers=self.readers,
                 settings=self.settings,
                 started=started.set,
             )

@@ -153,10 +153,10 @@ async def status(*, url: str, objects: str | None, as_json: bool) -> int:
     """Show how a cluster is: what is wrong first, then everything.
 
     Brokers, topics and the lag of what reads them; the replicas of each service and their
-    partitions; agents, slots and open experiments as they follow from the ledger; dead letters,
-    which are wrong for an hour; how old snapshots are; whether all is sealed that is older than a
-    minute, and whether an import was left unfinished. What is due is looked at twice, a second
-    apart. The exit code is 1 if something is wrong, 3 if no broker answers.
+    partitions; agents, slots and open experiments as they follow from the ledger; open dead
+    letters, which are wrong for an hour; how old snapshots are; whether all is sealed that is
+    older than a minute, and whether an import was left unfinished. What is due is looked at twice,
+    a second apart. The exit code is 1 if something is wrong, 3 if no broker answers.
     """
     kafka = _kafka()
     from rung.cli.cluster_print import print_status  # noqa: PLC0415 - an extra, see `_kafka`

@@ -26,7 +26,7 @@ def print_status(status: ClusterStatus) -> None:
         [
             ("ledger", f"{status.ledger} ({status.ledger_id})"),
             ("open experiments", ", ".join(open_) or "none"),
-            ("dead letters", status.dead_letters),
+            ("open dead letters", status.dead_letters),
             ("sealed", _sealed(status.seals)),
             ("imports", _imports(len(status.unfinished_imports))),
         ]
@@ -86,7 +86,7 @@ def print_status(status: ClusterStatus) -> None:
         right=["events"],
     )
     if status.newest_letters:
-        _heading("newest dead letters")
+        _heading("newest open dead letters")
         print_table(
             ["time", "reader", "topic", "key", "reason"],
             [

@@ -20,8 +20,9 @@ from rung.cli.record_status import (
     look_at_imports,
     look_at_seals,
 )
-from rung.events import TOPICS, LedgerError, decode, topic
-from rung.events.deadletter import MessageRejected
+from rung.events import TOPICS, LedgerError, topic
+from rung.gateway.deadletter_view import Letters, LetterView
+from rung.gateway.view_fold import ViewFold
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, parse_address
 from rung.ledger.kafka.cluster import Cluster, connect
 from rung.ledger.kafka.errors import FAILURES
@@ -29,11 +30,13 @@ from rung.ledger.kafka.identity import names
 from rung.storage import ObjectError, ObjectStore
 
 _LETTERS: Final = 5
+_READ_MAX: Final = 200
+"""Dead letters at once, which may be large."""
 _PATIENCE_S: Final = 6.0
 _MOMENT_S: Final = 1.0
 """What is due now and on record a moment later was only on its way."""
 _RECENT: Final = timedelta(hours=1)
-"""So long a dead letter is news, as for the alert `RungDeadLetter`; it stays for ever."""
+"""So long an open dead letter is news, as for the alert `RungDeadLetter`."""
 
 
 class Broker(Struct, kw_only=True):
@@ -91,6 +94,7 @@ class ClusterStatus(Struct, kw_only=True):
     unfinished_imports: list[UnfinishedImport] = field(default_factory=list[UnfinishedImport])
     """Until they are complete no service starts."""
     dead_letters: int = 0
+    """Those that are open."""
     newest_letters: list[Letter] = field(default_factory=list[Letter])
 
 
@@ -244,21 +248,24 @@ async def _look_again(ledger: KafkaLedger, status: ClusterStatus, known: Knowled
 async def _look_at_letters(ledger: KafkaLedger, status: ClusterStatus) -> None:
     letters: list[Letter] = []
     for partition in range(ledger.partitions(topic.DEADLETTER)):
-        end = await ledger.end(topic.DEADLETTER, partition)
-        status.dead_letters += end
-        start = max(end - _LETTERS, 0)
-        for record in await ledger.read(topic.DEADLETTER, partition, start, _LETTERS):
-            event = decode(record.value)
-            if isinstance(data := event.data, MessageRejected):
-                letters.append(
-                    Letter(
-                        time=event.time,
-                        reader=data.reader,
-                        topic=data.topic,
-                        key=data.key,
-                        reason=data.reason,
-                    )
+        fold: ViewFold[Letters] = ViewFold(LetterView())
+        position = await ledger.start(topic.DEADLETTER, partition)
+        while records := await ledger.read(topic.DEADLETTER, partition, position, _READ_MAX):
+            fold.fold(records)
+            position = records[-1].position + 1
+        for keyed in fold.keys.values():
+            status.dead_letters += keyed.state.open
+            letters += [
+                Letter(
+                    time=item.at,
+                    reader=item.reader,
+                    topic=item.topic,
+                    key=item.key,
+                    reason=item.reason,
                 )
+                for item in keyed.state.letters.values()
+                if item.state == "open"
+            ]
     status.newest_letters = sorted(letters, key=lambda it: it.time, reverse=True)[:_LETTERS]
 
 
@@ -300,7 +307,7 @@ def _judge(status: ClusterStatus, now: datetime) -> None:
     ]
     wrong += [f"pool {pool.name}: {problem}" for pool in status.pools for problem in pool.problems]
     if status.newest_letters and _is_recent(newest := status.newest_letters[0], now):
-        count = f"{status.dead_letters:,} in all, the newest at {newest.time} by {newest.reader}"
+        count = f"{status.dead_letters:,} open, the newest at {newest.time} by {newest.reader}"
         wrong.append(f"dead letters: {count}")
     if status.seals is not None and (problem := status.seals.problem(now)):
         wrong.append(problem)

@@ -1,12 +1,15 @@
 """The processors and relays of this version, and the audit of all decisions and of the seals."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
 from rung import api
 from rung.checkpoint_gc.processor import CheckpointGC
+from rung.checkpoint_gc.service import DELETER
 from rung.checkpoint_gc.service import RELAY as CHECKPOINT_GC
+from rung.events import topic
 from rung.ledger import Ledger
 from rung.ledger.seals.verify import Known, verify
 from rung.runtime import Difference, Processor, Verdict, audit
@@ -18,6 +21,12 @@ from rung.searcher.service import RELAY as SEARCHER
 
 DECIDERS: Final[tuple[Processor[Any], ...]] = (Searcher(), Scheduler(), CheckpointGC())
 RELAYS: Final = (SCHEDULER, CHECKPOINT_GC, SEARCHER)
+READERS: Final[Mapping[tuple[str, str], api.ReaderKind]] = {
+    **{(it.name, it.facts): "processor" for it in DECIDERS},
+    **{(it.name, it.topic): "relay" for it in RELAYS},
+    (DELETER, topic.RETIREMENTS): "sink",
+}
+"""Readers that do what operators ask of dead letters: name and topic → what it is."""
 
 
 async def audit_all(

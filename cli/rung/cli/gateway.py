@@ -1,4 +1,4 @@
-"""`rung service gateway`: the gateway with series, audits and policies of other services."""
+"""`rung service gateway`: the gateway with what it asks of other services."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from rung.cli.deciders import audit_all
+from rung.cli.deciders import READERS, audit_all
 from rung.gateway.command import CONTEXT, Parts, options, run
 from rung.ledger import Ledger
 from rung.scheduler.policies import policy_of
@@ -37,7 +37,7 @@ async def _parts(ledger: Ledger, series: str | None) -> AsyncIterator[Parts]:
         return await audit_all(ledger, experiment_id)
 
     if series is None:
-        yield Parts(audit=audit, policy_of=policy_of)
+        yield Parts(audit=audit, policy_of=policy_of, readers=READERS)
         return
     from rung.metrics import open_series  # noqa: PLC0415 - needs the extra of its engine
 
@@ -46,6 +46,6 @@ async def _parts(ledger: Ledger, series: str | None) -> AsyncIterator[Parts]:
     except ValueError as error:
         raise click.UsageError(f"--series: {error}") from error
     try:
-        yield Parts(store, audit, policy_of)
+        yield Parts(store, audit, policy_of, READERS)
     finally:
         await store.close()

@@ -23,6 +23,9 @@ COMMANDS: Final = {
     "kill": Entry("rung.cli.control:kill", "End an experiment at once."),
     "trial": Entry("rung.cli.trial:trial", "Move a trial to another agent."),
     "pool": Entry("rung.cli.pool:pool", "Choose by which policy a pool's slots are given."),
+    "deadletter": Entry(
+        "rung.cli.deadletter:deadletter", "See to messages that a service could not take in."
+    ),
     "best": Entry("rung.cli.experiments:best", "Show the best trial and its checkpoint."),
     "checkpoints": Entry("rung.cli.checkpoints:checkpoints", "List checkpoints."),
     "download": Entry("rung.cli.checkpoints:download", "Fetch a checkpoint's files."),

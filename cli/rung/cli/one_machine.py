@@ -17,7 +17,7 @@ from rung.agent.config import EXIT_REFUSED
 from rung.agent.spool_file import SET_ASIDE as SPOOL_SET_ASIDE
 from rung.checkpoint_gc.service import components as checkpoint_gc
 from rung.cli.data_folder import DataFolder, DataFolderError
-from rung.cli.deciders import audit_all
+from rung.cli.deciders import READERS, audit_all
 from rung.cli.up_options import UpOptions
 from rung.events import UndecodableEvent, decode, partition_of, topic
 from rung.events.allocation import AgentJoined
@@ -146,6 +146,7 @@ async def run(  # noqa: PLR0913 - what it is started with
                         series=series,
                         audit=partial(audit_all, ledger, keys=key.trusted),
                         policy_of=policy_of,
+                        readers=READERS,
                         problems=warnings,
                         started=started,
                     ),

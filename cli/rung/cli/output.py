@@ -17,6 +17,7 @@ _STATE_COLORS: Final = {
     "running": "green",
     "stored": "green",
     "completed": "cyan",
+    "open": "red",
     "errored": "red",
     "damaged": "red",
     "lost": "red",

@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rung.events import RungError, UndecodableEvent, decode, topic
-from rung.events.deadletter import MessageRejected
+from rung.events.deadletter import (
+    MessageDropped,
+    MessageRejected,
+    MessageRetryRequested,
+    MessageTaken,
+)
 from rung.ledger.memory import MemoryLedger
 from rung.ledger.sqlite.ledger import SqliteLedger
 
@@ -22,6 +27,7 @@ _SQLITE: Final = b"SQLite format 3\0"
 _READ: Final = 2000
 _BESIDE: Final = frozenset({topic.HEARTBEATS, topic.DEADLETTER, topic.SEALS})
 """Topics that belong to no history."""
+_ABOUT = MessageRejected | MessageRetryRequested | MessageDropped | MessageTaken
 
 
 @contextlib.asynccontextmanager
@@ -124,12 +130,12 @@ async def history_of(
 
 
 def _is_about(record: "Record", experiment_id: str) -> bool:
-    """Return whether a record is the dead letter of something that concerns an experiment."""
+    """Return whether a record is about a dead letter of something that concerns an experiment."""
     try:
         data = decode(record.value).data
     except UndecodableEvent:
         return False
-    return isinstance(data, MessageRejected) and data.key.split(".")[0] == experiment_id
+    return isinstance(data, _ABOUT) and data.key.split(".")[0] == experiment_id
 
 
 async def resolve(ledger: "Ledger", name: str) -> str:

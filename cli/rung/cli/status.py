@@ -24,14 +24,16 @@ _LETTERS: Final = 5
 async def status(link: Link) -> None:
     """Show whether Rung runs, its experiments, slots, and what waits for them.
 
-    With --json: the API's status, with `agents`, `queue` and the newest dead letters (`letters`)
-    besides. Exit code 3: it does not run.
+    With --json: the API's status, with `agents`, `queue` and the newest open dead letters
+    (`letters`) besides. Exit code 3: it does not run.
     """
     async with link.client(patience_s=0.5, timeout_s=_ANSWER_S) as client:
         found = await client.status()
         agents = (await client.agents()).items
         queue = await client.queue()
-        letters = (await client.dead_letters(_LETTERS)).items if found.dead_letters else []
+        letters = []
+        if found.dead_letters:
+            letters = (await client.dead_letters(_LETTERS, state="open")).items
         where = client.url
     if link.json:
         import msgspec  # noqa: PLC0415 - only here
@@ -123,19 +125,16 @@ def _tell_letters(letters: "list[DeadLetter]", count: int) -> None:
         return
     click.echo()
     print_table(
-        ["dead letter", "of", "at", "not taken in by", "because"],
+        ["dead letter", "of", "at", "because"],
         [
             (
-                f"{item.topic}/{item.partition} {item.position}",
+                item.id or f"{item.reader}/{item.topic}/{item.partition}/{item.position}",
                 item.key,
                 local_time(item.at),
-                item.reader,
                 item.reason,
             )
             for item in letters
         ],
     )
     if count > len(letters):
-        click.echo(
-            f"and {count - len(letters)} older; `rung ledger show --topic deadletter` has all"
-        )
+        click.echo(f"and {count - len(letters)} older; `rung deadletter list` has all")

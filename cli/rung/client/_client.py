@@ -333,9 +333,45 @@ class AsyncClient:
         """Return the runs that wait for slots, the next one first."""
         return await self._all("/queue", api.Queue, lambda page: page.items)
 
-    async def dead_letters(self, limit: int = 100) -> api.DeadLetterList:
-        """Return the newest messages that a reader could not take in."""
-        return await self._get("/deadletters", api.DeadLetterList, {"limit": limit})
+    async def dead_letters(
+        self, limit: int = 100, *, state: api.DeadLetterState | None = None
+    ) -> api.DeadLetterList:
+        """Return the newest messages that a reader could not take in.
+
+        Args:
+            limit: how many at most.
+            state: only those in this state.
+        """
+        query: Query = {"limit": limit, "state": state}
+        return await self._get("/deadletters", api.DeadLetterList, query)
+
+    async def dead_letter(self, letter_id: str) -> api.DeadLetter:
+        """Return a dead letter by its id, READER/TOPIC/PARTITION/POSITION."""
+        return await self._get(_letter(letter_id), api.DeadLetter)
+
+    async def retry_dead_letter(
+        self, letter_id: str, *, key: str | None = None
+    ) -> api.DeadLetterAsked:
+        """Ask a reader to take a message again that it rejected.
+
+        Args:
+            letter_id: READER/TOPIC/PARTITION/POSITION.
+            key: names this request, so that a second one with it is the same; drawn if absent.
+        """
+        body = await self._transport.post(f"{_letter(letter_id)}/retry", key=key)
+        return _read(body, api.DeadLetterAsked)
+
+    async def drop_dead_letter(
+        self, letter_id: str, *, key: str | None = None
+    ) -> api.DeadLetterAsked:
+        """Ask a reader to pass over a message that it rejected, for ever.
+
+        Args:
+            letter_id: READER/TOPIC/PARTITION/POSITION.
+            key: names this request, so that a second one with it is the same; drawn if absent.
+        """
+        body = await self._transport.post(f"{_letter(letter_id)}/drop", key=key)
+        return _read(body, api.DeadLetterAsked)
 
     async def status(self) -> api.Status:
         """Return the installation in numbers."""
@@ -367,6 +403,10 @@ def _read(body: bytes, kind: type[A]) -> A:
 
 def _name(name: str) -> str:
     return quote(name, safe="")
+
+
+def _letter(letter_id: str) -> str:
+    return f"/deadletters/{quote(letter_id)}"
 
 
 def _owner(name: str) -> str:

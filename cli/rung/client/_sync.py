@@ -209,9 +209,23 @@ class Client:
         """Return the runs that wait for slots, the next one first."""
         return self._run(self._client.queue())
 
-    def dead_letters(self, limit: int = 100) -> api.DeadLetterList:
+    def dead_letters(
+        self, limit: int = 100, *, state: api.DeadLetterState | None = None
+    ) -> api.DeadLetterList:
         """Return the newest messages that a reader could not take in."""
-        return self._run(self._client.dead_letters(limit))
+        return self._run(self._client.dead_letters(limit, state=state))
+
+    def dead_letter(self, letter_id: str) -> api.DeadLetter:
+        """Return a dead letter by its id, READER/TOPIC/PARTITION/POSITION."""
+        return self._run(self._client.dead_letter(letter_id))
+
+    def retry_dead_letter(self, letter_id: str, *, key: str | None = None) -> api.DeadLetterAsked:
+        """Ask a reader to take a message again that it rejected."""
+        return self._run(self._client.retry_dead_letter(letter_id, key=key))
+
+    def drop_dead_letter(self, letter_id: str, *, key: str | None = None) -> api.DeadLetterAsked:
+        """Ask a reader to pass over a message that it rejected, for ever."""
+        return self._run(self._client.drop_dead_letter(letter_id, key=key))
 
     def status(self) -> api.Status:
         """Return the installation in numbers."""

@@ -32,6 +32,7 @@ from rung.api.installation import (
     Agent,
     AgentList,
     DeadLetter,
+    DeadLetterAsked,
     DeadLetterList,
     Health,
     PoolConfigured,
@@ -54,7 +55,15 @@ from rung.api.series import (
     MetricName,
     TrialCurve,
 )
-from rung.api.states import ENDED, CheckpointPhase, ExperimentPhase, Time, TrialPhase
+from rung.api.states import (
+    ENDED,
+    CheckpointPhase,
+    DeadLetterState,
+    ExperimentPhase,
+    ReaderKind,
+    Time,
+    TrialPhase,
+)
 
 __all__ = [
     "ENDED",
@@ -71,7 +80,9 @@ __all__ = [
     "CheckpointPhase",
     "CurvePoint",
     "DeadLetter",
+    "DeadLetterAsked",
     "DeadLetterList",
+    "DeadLetterState",
     "Decision",
     "Difference",
     "Experiment",
@@ -94,6 +105,7 @@ __all__ = [
     "ProblemItem",
     "Queue",
     "QueueItem",
+    "ReaderKind",
     "Requested",
     "SealProblem",
     "SealReport",

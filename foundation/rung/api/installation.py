@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from rung.api.states import Time
+from rung.api.states import DeadLetterState, ReaderKind, Time
 from rung.events.allocation import Slot
 
 
@@ -75,6 +75,7 @@ class Queue(Struct, kw_only=True):
 class DeadLetter(Struct, kw_only=True):
     """A message that a reader could not take in; it stopped nothing else."""
 
+    id: Annotated[str, Meta(description="READER/TOPIC/PARTITION/POSITION")] = ""
     at: Time
     topic: str
     partition: int
@@ -83,6 +84,17 @@ class DeadLetter(Struct, kw_only=True):
     reader: str
     reason: str
     value: str
+    state: Annotated[
+        DeadLetterState,
+        Meta(
+            description="retrying: its reader was asked to take it again, and has not answered;"
+            " taken: its reader took it after all, or went on without it"
+        ),
+    ] = "open"
+    reader_kind: Annotated[
+        ReaderKind | None,
+        Meta(description="what the reader is; null: it takes no requests about this message"),
+    ] = None
 
 
 class DeadLetterList(Struct, kw_only=True):
@@ -90,7 +102,14 @@ class DeadLetterList(Struct, kw_only=True):
 
     items: list[DeadLetter]
     next_cursor: str | None
-    count: int
+    count: Annotated[int, Meta(description="how many are open, of all that there are")]
+
+
+class DeadLetterAsked(Struct, kw_only=True):
+    """That a message be taken again, or given up, is on record; its effect follows."""
+
+    id: str
+    requested: Literal["retry", "drop"]
 
 
 class PoolPolicy(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -130,7 +149,7 @@ class Status(Struct, kw_only=True):
     ledger_id: str
     experiments: Annotated[dict[str, int], Meta(description="state → how many")]
     pools: list[PoolStatus]
-    dead_letters: int
+    dead_letters: Annotated[int, Meta(description="how many are open")]
     problems: Annotated[
         list[str], Meta(description="what the operator should look at, a sentence or two each")
     ] = []

@@ -20,3 +20,5 @@ TrialPhase = Literal[
     "canceled",
 ]
 CheckpointPhase = Literal["stored", "retired", "deleted", "damaged"]
+DeadLetterState = Literal["open", "retrying", "dropped", "taken"]
+ReaderKind = Literal["processor", "relay", "sink"]

@@ -1,6 +1,7 @@
 """Runs the gateway as a process of its own: `python -m rung.gateway --ledger FOLDER|kafka://… …`.
 
-Curves, lines, audits and policies are other services' business: `rung service gateway` adds them.
+Curves, lines, audits, policies and requests about dead letters are other services' business:
+`rung service gateway` adds them.
 """
 
 import contextlib

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from rung import api
 from rung.gateway.auth import METRICS, check_host, check_token
-from rung.gateway.context import CONTEXT, Audit, Context, PolicyOf, reply
+from rung.gateway.context import CONTEXT, Audit, Context, PolicyOf, Readers, reply
 from rung.gateway.metrics import Census
 from rung.gateway.middleware import observe, say_trace
 from rung.gateway.openapi import make_openapi
@@ -37,6 +37,7 @@ def make_app(  # noqa: PLR0913 - the parts that it is composed of
     series: Series | None = None,
     audit: Audit | None = None,
     policy_of: PolicyOf | None = None,
+    readers: Readers | None = None,
     settings: Settings | None = None,
     problems: Callable[[], Sequence[str]] | None = None,
 ) -> web.Application:
@@ -49,6 +50,7 @@ def make_app(  # noqa: PLR0913 - the parts that it is composed of
         series: curves and logs; without them those routes answer 503.
         audit: decides an experiment again; without it that route answers 503.
         policy_of: checks a scheduling policy; without it that route answers 503.
+        readers: which readers take requests about dead letters; without them nothing can be asked.
         settings: limits and time-outs; their defaults if not given.
         problems: returns what the operator should look at, for the status.
     """
@@ -71,6 +73,7 @@ def make_app(  # noqa: PLR0913 - the parts that it is composed of
         series=series,
         audit=audit,
         policy_of=policy_of,
+        readers=readers,
         problems=problems or list,
     )
     app[OPENAPI] = msgspec.json.encode(make_openapi())

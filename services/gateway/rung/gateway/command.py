@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from rung.gateway.context import Audit, PolicyOf
+from rung.gateway.context import Audit, PolicyOf, Readers
 from rung.gateway.series import Series
 from rung.gateway.service import serve
 from rung.gateway.settings import Settings
@@ -22,6 +22,7 @@ class Parts(NamedTuple):
     series: Series | None = None
     audit: Audit | None = None
     policy_of: PolicyOf | None = None
+    readers: Readers | None = None
 
 
 Compose = Callable[[Ledger], AbstractAsyncContextManager[Parts]]
@@ -89,6 +90,7 @@ def run(  # noqa: PLR0913 - the options of the command
                 series=parts.series,
                 audit=parts.audit,
                 policy_of=parts.policy_of,
+                readers=parts.readers,
                 settings=settings,
             )
 

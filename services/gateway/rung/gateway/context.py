@@ -25,6 +25,9 @@ Audit = Callable[[str], Awaitable[api.Audit]]
 PolicyOf = Callable[[str, Mapping[str, Any]], object]
 """Takes a scheduling policy's name and options; raises `InvalidConfig` where there is no such."""
 
+Readers = Mapping[tuple[str, str], api.ReaderKind]
+"""Those that do what operators ask of messages that they rejected: name and topic → what it is."""
+
 
 @dataclass(slots=True)
 class Turn:
@@ -46,6 +49,7 @@ class Context:
     series: Series | None
     audit: Audit | None
     policy_of: PolicyOf | None
+    readers: Readers | None
     problems: Callable[[], Sequence[str]]
     """Returns what the operator should see to."""
     closing: asyncio.Event = field(default_factory=asyncio.Event)

@@ -18,6 +18,10 @@ _PARAMETERS: Final = {
     "trial_id": "EXPERIMENT.INDEX, such as k3f9x2ma.17",
     "checkpoint_id": "id of a checkpoint, or an unambiguous beginning of it",
     "pool": "name of a resource pool",
+    "reader": "which component could not take a message",
+    "topic": "where the message lies",
+    "partition": "of the topic",
+    "position": "in the partition",
 }
 _ALWAYS: Final = (400, 405, 408, 421, 431, 500, 503)
 _MEANINGS: Final = {

@@ -8,7 +8,7 @@ import structlog
 from aiohttp import web
 
 from rung.gateway.app import make_app
-from rung.gateway.context import CONTEXT, Audit, PolicyOf
+from rung.gateway.context import CONTEXT, Audit, PolicyOf, Readers
 from rung.gateway.series import Series
 from rung.gateway.settings import Settings
 from rung.ledger import Ledger
@@ -30,6 +30,7 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
     series: Series | None = None,
     audit: Audit | None = None,
     policy_of: PolicyOf | None = None,
+    readers: Readers | None = None,
     settings: Settings | None = None,
     problems: Callable[[], Sequence[str]] | None = None,
     started: Callable[[], object] | None = None,
@@ -45,6 +46,7 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
         series: curves and logs.
         audit: decides an experiment again.
         policy_of: checks a scheduling policy's name and options.
+        readers: which readers take requests about dead letters.
         settings: limits and time-outs.
         problems: returns what the operator should look at, for the status.
         started: called once requests are answered.
@@ -59,6 +61,7 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
         series=series,
         audit=audit,
         policy_of=policy_of,
+        readers=readers,
         settings=settings,
         problems=problems,
     )

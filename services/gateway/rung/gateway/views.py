@@ -8,7 +8,7 @@ from typing import Any, Final
 import structlog
 
 from rung.events import RungError, partition_of, topic
-from rung.gateway.deadletter_view import Letter, LetterView
+from rung.gateway.deadletter_view import Letter, Letters, LetterView
 from rung.gateway.experiment import Checkpoint, Experiment, Submission
 from rung.gateway.experiment_view import ExperimentView
 from rung.gateway.follower import Follower
@@ -53,7 +53,7 @@ class Views:
 
         self._experiments: list[Follower[Experiment]] = follow(ExperimentView())
         self._pools: list[Follower[Pool]] = follow(PoolView())
-        self._letters: list[Follower[Any]] = follow(LetterView())
+        self._letters: list[Follower[Letters]] = follow(LetterView())
         self._followers: list[Follower[Any]] = [*self._experiments, *self._pools, *self._letters]
 
     async def start(self) -> None:
@@ -94,7 +94,14 @@ class Views:
             position: of the record.
             wait_s: how long to wait at most.
         """
-        followers = self._pools if name == topic.POOLS else self._experiments
+        followers: list[Follower[Any]]
+        match name:
+            case topic.POOLS:
+                followers = [*self._pools]
+            case topic.DEADLETTER:
+                followers = [*self._letters]
+            case _:
+                followers = [*self._experiments]
         partition = partition_of(key, self._ledger.partitions(name))
         positions = followers[partition].fold.positions
         with contextlib.suppress(TimeoutError):
@@ -174,18 +181,32 @@ class Views:
 
     def letters(self) -> list[Letter]:
         """Return the dead letters at hand, the newest first."""
-        found = [
-            letter
-            for follower in self._letters
-            for keyed in follower.fold.keys.values()
-            for letter in keyed.state.newest
-        ]
+        found = [letter for letters in self._by_topic() for letter in letters.letters.values()]
         return sorted(found, key=lambda it: (it.at, it.topic, it.number), reverse=True)
 
-    def letter_count(self) -> int:
-        """Return how many dead letters there are."""
-        folds = [follower.fold for follower in self._letters]
-        return sum(keyed.state.count for fold in folds for keyed in fold.keys.values())
+    def letter(self, letter_id: str) -> Letter | None:
+        """Return a dead letter by its id, if it is at hand."""
+        for letters in self._by_topic():
+            found = letters.letters.get(letter_id)
+            if found is not None:
+                return found
+        return None
+
+    def asked_of_letters(self, origin: str) -> str | None:
+        """Return what a client's request asked for, by its origin; None: nothing so far."""
+        for letters in self._by_topic():
+            if origin in letters.requests:
+                return letters.requests[origin]
+        return None
+
+    def open_letters(self) -> int:
+        """Return how many dead letters are open."""
+        return sum(letters.open for letters in self._by_topic())
+
+    def _by_topic(self) -> Iterator[Letters]:
+        for follower in self._letters:
+            for keyed in follower.fold.keys.values():
+                yield keyed.state
 
     def _fold_of(self, experiment_id: str) -> Any:
         partitions = self._ledger.partitions(topic.EXPERIMENTS)

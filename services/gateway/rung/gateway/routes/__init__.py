@@ -8,6 +8,7 @@ from rung.gateway.routes import (
     checkpoints,
     control,
     curves,
+    deadletters,
     documents,
     experiments,
     installation,
@@ -33,6 +34,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *streams.ROUTES,
     *audit.ROUTES,
     *installation.ROUTES,
+    *deadletters.ROUTES,
     *pools.ROUTES,
     *documents.ROUTES,
 )

@@ -1,9 +1,8 @@
-"""The installation: agents, what waits, dead letters, numbers."""
+"""The installation: agents, what waits, numbers."""
 
 from importlib.metadata import version
 from typing import Final
 
-import msgspec
 from aiohttp import web
 
 from rung import api
@@ -33,18 +32,6 @@ async def list_queue(request: web.Request) -> web.Response:
     return reply(api.Queue(items=shown, next_cursor=cursor))
 
 
-async def list_dead_letters(request: web.Request) -> web.Response:
-    """List messages that a reader could not take in, the newest first."""
-    query = read_query(request, PageQuery)
-    views = context_of(request).views
-    shown, cursor = page(
-        views.letters(), query, lambda it: (it.at, it.topic, it.number), descending=True
-    )
-    items = msgspec.convert(shown, list[api.DeadLetter], from_attributes=True)
-    count = views.letter_count()
-    return reply(api.DeadLetterList(items=items, next_cursor=cursor, count=count))
-
-
 async def show_status(request: web.Request) -> web.Response:
     """Show the installation in numbers."""
     read_query(request, NoQuery)
@@ -61,7 +48,7 @@ async def show_status(request: web.Request) -> web.Response:
             ledger_id=context.ledger.id,
             experiments=counts,
             pools=[pool_serializers.pool_status(pool) for pool in context.views.pools()],
-            dead_letters=context.views.letter_count(),
+            dead_letters=context.views.open_letters(),
             problems=[
                 *context.problems(),
                 *await VITALS.problems(),
@@ -78,13 +65,5 @@ async def show_status(request: web.Request) -> web.Response:
 ROUTES: Final = (
     Route("GET", "/agents", list_agents, "List agents and their slots", api.AgentList),
     Route("GET", "/queue", list_queue, "List what waits for slots", api.Queue, query=PageQuery),
-    Route(
-        "GET",
-        "/deadletters",
-        list_dead_letters,
-        "List rejected messages, the newest first",
-        api.DeadLetterList,
-        query=PageQuery,
-    ),
     Route("GET", "/status", show_status, "The installation in numbers", api.Status),
 )

@@ -1,0 +1,174 @@
+"""Dead letters: messages that a reader could not take in, and what is to become of them.
+
+The answer to a request says that it is on record; the reader does it, and tells on the ledger what
+came of it. A request that its reader would not see is refused: this server's own read models and
+the metrics service pass over what they cannot read.
+"""
+
+from typing import Annotated, Final, Literal
+
+from aiohttp import web
+from msgspec import Meta
+
+from rung import api
+from rung.events.deadletter import MessageDropped, MessageRetryRequested
+from rung.gateway.append import write
+from rung.gateway.context import Context, Readers, context_of, reply
+from rung.gateway.deadletter_view import Letter, Request, wish_of
+from rung.gateway.idempotency import REUSED, key_of, once
+from rung.gateway.problem import Problem, not_found, unavailable
+from rung.gateway.query import NoQuery, PageQuery, page, read_query
+from rung.gateway.route import Route
+
+_PATH: Final = "/deadletters/{reader}/{topic}/{partition}/{position}"
+
+
+class LetterQuery(PageQuery, forbid_unknown_fields=True):
+    """Which dead letters."""
+
+    state: Annotated[api.DeadLetterState, Meta(description="only those in this state")] | None = (
+        None
+    )
+
+
+async def list_dead_letters(request: web.Request) -> web.Response:
+    """List messages that a reader could not take in, the newest first."""
+    query = read_query(request, LetterQuery)
+    context = context_of(request)
+    found = [it for it in context.views.letters() if query.state in {None, it.state}]
+    shown, cursor = page(found, query, lambda it: (it.at, it.topic, it.number), descending=True)
+    items = [_told(context, letter) for letter in shown]
+    count = context.views.open_letters()
+    return reply(api.DeadLetterList(items=items, next_cursor=cursor, count=count))
+
+
+async def show_dead_letter(request: web.Request) -> web.Response:
+    """Show a message that a reader could not take in."""
+    read_query(request, NoQuery)
+    return reply(_told(context_of(request), _letter_of(request)))
+
+
+async def retry_dead_letter(request: web.Request) -> web.Response:
+    """Ask a reader to take a message again."""
+    return await _ask(request, MessageRetryRequested)
+
+
+async def drop_dead_letter(request: web.Request) -> web.Response:
+    """Ask a reader to pass over a message for ever."""
+    return await _ask(request, MessageDropped)
+
+
+async def _ask(request: web.Request, kind: type[Request]) -> web.Response:
+    read_query(request, NoQuery)
+    context, key = context_of(request), key_of(request)
+    letter = _letter_of(request)
+    fact = kind(
+        topic=letter.topic,
+        partition=letter.partition,
+        position=letter.position,
+        key=letter.key,
+        reader=letter.reader,
+    )
+    async with once(context, key):
+        before = None if key is None else context.views.asked_of_letters(key)
+        if before is None:
+            _check(context.readers, letter)
+            sequence = None if key is None else 1
+            await write(context, [context.writer.stamp(fact, origin=key, sequence=sequence)])
+        elif before != wish_of(fact):
+            detail = f"this Idempotency-Key was used to {before}"
+            raise Problem(422, REUSED, f"{detail}; draw a new key for another request")
+    asked: Literal["retry", "drop"] = "drop" if kind is MessageDropped else "retry"
+    return reply(api.DeadLetterAsked(id=letter.id, requested=asked), status=202)
+
+
+def _letter_of(request: web.Request) -> Letter:
+    """Return the dead letter that the path names.
+
+    Raises:
+        Problem: there is none.
+    """
+    place = request.match_info
+    name = f"{place['reader']}/{place['topic']}/{place['partition']}/{place['position']}"
+    found = context_of(request).views.letter(name)
+    if found is None:
+        hint = "`rung deadletter list --all` and GET /api/v1/deadletters list the newest"
+        raise not_found("dead letter", name, hint)
+    return found
+
+
+def _check(readers: Readers | None, letter: Letter) -> None:
+    """Refuse what would have no effect.
+
+    Raises:
+        Problem: why it would not.
+    """
+    if readers is None:
+        raise unavailable("this server asks nothing of readers; ask `rung service gateway`")
+    if (letter.reader, letter.topic) not in readers:
+        who = ", ".join(f"{name} (of {topic})" for name, topic in sorted(readers))
+        detail = (
+            f"{letter.reader} takes no requests about messages of {letter.topic}; those that take"
+            f" some are {who}"
+        )
+        raise Problem(409, "no-requests", detail)
+    if letter.settled:
+        how = "dropped" if letter.state == "dropped" else "taken after all, or passed over,"
+        raise Problem(409, "settled", f"dead letter {letter.id} was {how} already")
+
+
+def _told(context: Context, letter: Letter) -> api.DeadLetter:
+    readers = context.readers or {}
+    return api.DeadLetter(
+        id=letter.id,
+        at=letter.at,
+        topic=letter.topic,
+        partition=letter.partition,
+        position=letter.position,
+        key=letter.key,
+        reader=letter.reader,
+        reason=letter.reason,
+        value=letter.value,
+        state=letter.state,
+        reader_kind=readers.get((letter.reader, letter.topic)),
+    )
+
+
+ROUTES: Final = (
+    Route(
+        "GET",
+        "/deadletters",
+        list_dead_letters,
+        "List rejected messages, the newest first",
+        api.DeadLetterList,
+        query=LetterQuery,
+    ),
+    Route(
+        "GET",
+        _PATH,
+        show_dead_letter,
+        "Show a rejected message",
+        api.DeadLetter,
+        problems=(404,),
+    ),
+    Route(
+        "POST",
+        f"{_PATH}/retry",
+        retry_dead_letter,
+        "Have a reader take a message again that it rejected",
+        api.DeadLetterAsked,
+        status=202,
+        idempotent=True,
+        problems=(404, 409, 422),
+    ),
+    Route(
+        "POST",
+        f"{_PATH}/drop",
+        drop_dead_letter,
+        "Have a reader pass over a message that it rejected, for ever",
+        api.DeadLetterAsked,
+        status=202,
+        idempotent=True,
+        problems=(404, 409, 422),
+    ),
+)

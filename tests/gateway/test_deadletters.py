@@ -1,0 +1,189 @@
+"""Dead letters: what became of them, and what may be asked of their readers."""
+
+from typing import Any
+
+import pytest
+
+from gateway.client import Client
+from gateway.conftest import World, until
+from gateway.scenario import EXPERIMENT
+from rung.events import Event
+from rung.events.deadletter import (
+    MessageDropped,
+    MessageRejected,
+    MessageRetryRequested,
+    MessageTaken,
+)
+from rung.gateway import deadletter_view
+from rung.gateway.deadletter_view import Letters, LetterView
+
+_ID = "searcher/experiments/3/7"
+_PATH = f"/deadletters/{_ID}"
+
+
+def _message(kind: type[Any], reader: str = "searcher", position: int = 7, **more: Any) -> Any:
+    place: dict[str, Any] = {"topic": "experiments", "partition": 3, "position": position}
+    return kind(**place, key=EXPERIMENT, reader=reader, **more)
+
+
+def _rejected(reader: str = "searcher", position: int = 7, reason: str = "why") -> MessageRejected:
+    rejected: MessageRejected = _message(
+        MessageRejected, reader, position, reason=reason, value="{"
+    )
+    return rejected
+
+
+RETRY = _message(MessageRetryRequested)
+DROP = _message(MessageDropped)
+TAKEN = _message(MessageTaken)
+
+
+def _folded(*data: Any) -> Letters:
+    view = LetterView()
+    state = view.initial("experiments")
+    for each in data:
+        view.evolve(state, Event(id="i", source="s", subject="s", time="t", data=each))
+    return state
+
+
+@pytest.mark.parametrize(
+    ("then", "state", "count"),
+    [
+        ([], "open", 1),
+        ([RETRY], "retrying", 0),
+        ([RETRY, _rejected(reason="why now")], "open", 1),
+        ([RETRY, TAKEN], "taken", 0),
+        ([TAKEN], "taken", 0),
+        ([TAKEN, RETRY], "taken", 0),
+        ([TAKEN, _rejected()], "open", 1),
+        ([DROP], "dropped", 0),
+        ([RETRY, DROP, TAKEN], "dropped", 0),
+        ([DROP, RETRY, _rejected()], "dropped", 0),
+    ],
+)
+def test_what_becomes_of_a_letter(then: list[Any], state: str, count: int) -> None:
+    """It is open, being retried, or settled; only open ones are counted."""
+    letters = _folded(_rejected(), *then)
+
+    assert (letters.letters[_ID].state, letters.open) == (state, count)
+
+
+def test_a_letter_says_why_it_was_rejected_last() -> None:
+    """The reason of the newest try is the one that matters."""
+    letters = _folded(_rejected(), RETRY, _rejected(reason="why now"))
+
+    assert [it.reason for it in letters.letters.values()] == ["why now"]
+
+
+def test_a_flood_is_counted_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest are at hand, settled ones the least; what is open counts wherever it is."""
+    monkeypatch.setattr(deadletter_view, "KEPT", 2)
+    many = [_rejected(position=number) for number in range(5)]
+    letters = _folded(*many[:3], _message(MessageTaken, position=2), *many[3:])
+
+    assert [it.position for it in letters.letters.values()] == [3, 4]
+    assert (letters.forgotten, letters.open) == (2, 4)
+    view = LetterView()
+    forgotten = _message(MessageTaken, position=0)
+    view.evolve(letters, Event(id="i", source="s", subject="s", time="t", data=forgotten))
+    assert letters.open == 3
+
+
+async def _asked(world: World) -> list[Any]:
+    found = await world.all("deadletter")
+    return [each for each in found if isinstance(each, MessageRetryRequested | MessageDropped)]
+
+
+async def _written(world: World, client: Client, *data: Any) -> None:
+    before = len((await client.get("/deadletters"))["items"])
+    await world.write(*data)
+    await until(lambda: client.get("/deadletters"), lambda found: len(found["items"]) > before)
+
+
+async def test_a_letter_is_shown_retried_and_dropped(world: World, client: Client) -> None:
+    """Each request is on record when it is answered, and the letter says so."""
+    await _written(world, client, _rejected())
+    shown = await client.get(_PATH)
+    status = await client.get("/status")
+    retried = await client.call("POST", f"{_PATH}/retry")
+    open_now = await client.get("/deadletters?state=open")
+    retrying = await client.get(_PATH)
+    dropped = await client.call("POST", f"{_PATH}/drop")
+    listed = await client.get("/deadletters")
+
+    assert (shown["id"], shown["state"], shown["reader_kind"]) == (_ID, "open", "processor")
+    assert status["dead_letters"] == 1
+    assert (retried.status, retried.json) == (202, {"id": _ID, "requested": "retry"})
+    assert (open_now["items"], open_now["count"]) == ([], 0)
+    assert retrying["state"] == "retrying"
+    assert (dropped.status, dropped.json) == (202, {"id": _ID, "requested": "drop"})
+    assert [it["state"] for it in listed["items"]] == ["dropped"]
+    assert await _asked(world) == [RETRY, DROP]
+
+
+@pytest.mark.parametrize("settled", [TAKEN, DROP])
+async def test_what_is_settled_is_asked_no_more(
+    world: World, client: Client, settled: Any
+) -> None:
+    """Nothing would come of it."""
+    await world.write(_rejected(), settled)
+    await until(lambda: client.get("/deadletters?state=open"), lambda it: it["count"] == 0)
+    await until(lambda: client.get("/deadletters"), lambda it: len(it["items"]) == 1)
+    before = await _asked(world)
+    answers = [await client.call("POST", f"{_PATH}/{what}") for what in ("retry", "drop")]
+
+    assert [(it.status, it.kind) for it in answers] == [(409, "settled")] * 2
+    assert await _asked(world) == before
+
+
+async def test_what_is_not_known_is_not_found(client: Client) -> None:
+    """Neither shown nor asked for; the place is taken as it is written."""
+    for path in (_PATH, "/deadletters/searcher/experiments/x/-1", "/deadletters/a/b/03/7"):
+        answers = [
+            await client.call("GET", path),
+            await client.call("POST", f"{path}/retry"),
+            await client.call("POST", f"{path}/drop"),
+        ]
+        assert {(it.status, it.kind) for it in answers} == {(404, "not-found")}
+
+
+@pytest.mark.parametrize("reader", ["gateway", "metrics", "checkpoint-gc-deleter"])
+async def test_readers_that_take_no_requests_are_not_asked(
+    world: World, client: Client, reader: str
+) -> None:
+    """It says which take some; of other topics than its own no reader does."""
+    await _written(world, client, _rejected(reader))
+    path = f"/deadletters/{reader}/experiments/3/7"
+    answers = [await client.call("POST", f"{path}/{what}") for what in ("retry", "drop")]
+
+    assert [(it.status, it.kind) for it in answers] == [(409, "no-requests")] * 2
+    for name in ("searcher (of experiments)", "checkpoint-gc-deleter (of retirements)"):
+        assert name in answers[0].json["detail"]
+    assert (await client.get(path))["reader_kind"] is None
+    assert await _asked(world) == []
+
+
+async def test_a_gateway_alone_asks_nothing(world: World) -> None:
+    """Without the services' tables it cannot tell who would do it."""
+    world.readers = None
+    await world.write(_rejected())
+    async with world.gateway() as client:
+        answer = await client.call("POST", f"{_PATH}/retry")
+
+    assert (answer.status, answer.kind) == (503, "unavailable")
+
+
+async def test_same_key_asks_once(world: World, client: Client) -> None:
+    """Also where the letter is settled meanwhile; the key stands for one wish."""
+    await _written(world, client, _rejected(), _rejected(position=8))
+    headers = {"Idempotency-Key": "k"}
+    first = await client.call("POST", f"{_PATH}/drop", headers=headers)
+    async with world.gateway() as restarted:
+        again = await restarted.call("POST", f"{_PATH}/drop", headers=headers)
+        retry = await restarted.call("POST", f"{_PATH}/retry", headers=headers)
+        path = _PATH.replace("/7", "/8")
+        other = await restarted.call("POST", f"{path}/drop", headers=headers)
+
+    assert [first.status, again.status] == [202, 202]
+    assert {(it.status, it.kind) for it in (retry, other)} == {(422, "idempotency-key-reused")}
+    assert await _asked(world) == [DROP]
