@@ -26,6 +26,7 @@ from gateway.client import TOKEN
 from gateway.conftest import EXPERIMENT_FILE, World
 from gateway.process import GatewayProcess, gateway_process
 from gateway.scenario import EXPERIMENT
+from rung.events.deadletter import MessageRejected
 from rung.ledger import SqliteLedger
 from rung.storage import FolderStore
 
@@ -49,12 +50,27 @@ _KNOWN: Final = {
     "experiment_id": EXPERIMENT,
     "trial_id": TRIAL,
     "checkpoint_id": "c1",
+    "pool": "default",
+    "reader": "searcher",
+    "topic": "experiments",
+    "partition": "0",
+    "position": "7",
 }
+
+_REJECTED: Final = MessageRejected(
+    topic="experiments",
+    partition=0,
+    position=7,
+    key=EXPERIMENT,
+    reader="searcher",
+    reason="not an event",
+    value="{",
+)
 
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """Return a gateway on a ledger with an experiment, a trial and a checkpoint."""
+    """Return a gateway on a ledger with an experiment, a checkpoint and a dead letter."""
     folder = tmp_path_factory.mktemp("gateway")
     asyncio.run(_fill(folder))
     with gateway_process(folder) as found:
@@ -64,7 +80,9 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
 async def _fill(folder: Path) -> None:
     ledger = await SqliteLedger.open(folder / "ledger")
     try:
-        await store_files(World(ledger, FolderStore(folder / "objects")), folder, FILES)
+        world = World(ledger, FolderStore(folder / "objects"))
+        await store_files(world, folder, FILES)
+        await world.write(_REJECTED)
     finally:
         await ledger.close()
 
