@@ -1,6 +1,7 @@
 """`rung cluster`: what is refused, what is said of a cluster that is away, and what is wrong."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import click
 import pytest
@@ -16,12 +17,15 @@ from rung.cli.cluster_status import (
     Letter,
     TopicStatus,
     _judge,
+    look_at_letters,
 )
 from rung.cli.decider_status import Decider, PoolStatus
 from rung.cli.forwarder_status import Consumer
 from rung.cli.record_status import SealStatus, UnfinishedImport
-from rung.ledger import kafka
+from rung.events.deadletter import MessageDropped, MessageRejected, MessageRetryRequested
+from rung.ledger import MemoryLedger, kafka
 from rung.ledger.kafka import Created, Finding
+from rung.runtime import FactWriter
 
 NOW = datetime(2026, 1, 1, 2, tzinfo=UTC)
 
@@ -215,3 +219,21 @@ def test_an_old_dead_letter_is_no_problem(time: str) -> None:
     status.newest_letters[0].time = time
     _judge(status, NOW)
     assert status.problems == []
+
+
+async def test_open_dead_letters_are_counted() -> None:
+    """One that was dropped is none any more, and a request is no letter."""
+    ledger = MemoryLedger(partitions=2)
+    writer = FactWriter(ledger, source="/rung/test", origin="test")
+    place: dict[str, Any] = {"topic": "pools", "partition": 0, "key": "a", "reader": "scheduler"}
+    for position in range(3):
+        await writer.write(
+            MessageRejected(**place, position=position, reason=f"why {position}", value="{")
+        )
+    await writer.write(MessageDropped(**place, position=1))
+    await writer.write(MessageRetryRequested(**place, position=2))
+    status = ClusterStatus(ledger="l")
+    await look_at_letters(ledger, status)
+
+    assert status.dead_letters == 1
+    assert [item.reason for item in status.newest_letters] == ["why 0"]

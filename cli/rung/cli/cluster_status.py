@@ -23,6 +23,7 @@ from rung.cli.record_status import (
 from rung.events import TOPICS, LedgerError, topic
 from rung.gateway.deadletter_view import Letters, LetterView
 from rung.gateway.view_fold import ViewFold
+from rung.ledger import Ledger
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, parse_address
 from rung.ledger.kafka.cluster import Cluster, connect
 from rung.ledger.kafka.errors import FAILURES
@@ -203,7 +204,7 @@ async def _look_at_records(
     await _look_again(ledger, status, known)
     status.deciders, status.pools = known.deciders, known.pools
     status.experiments = dict(known.experiments)
-    await _look(status, "dead letters", _look_at_letters(ledger, status))
+    await _look(status, "dead letters", look_at_letters(ledger, status))
     await _look(status, "seals", _look_at_seals(ledger, status, from_heads=from_snapshots))
     await _look(status, "imports", _look_at_imports(ledger, status))
 
@@ -245,7 +246,12 @@ async def _look_again(ledger: KafkaLedger, status: ClusterStatus, known: Knowled
     await _look(status, "deciders", known.look_again(ledger))
 
 
-async def _look_at_letters(ledger: KafkaLedger, status: ClusterStatus) -> None:
+async def look_at_letters(ledger: Ledger, status: ClusterStatus) -> None:
+    """Find the dead letters that are open.
+
+    Raises:
+        LedgerError: the ledger does not answer.
+    """
     letters: list[Letter] = []
     for partition in range(ledger.partitions(topic.DEADLETTER)):
         fold: ViewFold[Letters] = ViewFold(LetterView())
