@@ -130,7 +130,8 @@ def _commands() -> list[str]:
             needed = [p for p in taken if p.required or name == "gc logs"]
             options = [p for p in command.params if isinstance(p, click.Option) and p.required]
             typed = [f"{option.opts[0]}=priority" for option in options]
-            found.append(" ".join([name, *("k3v9x2ab.0" for _ in needed), *typed]))
+            value = "searcher/experiments/0/7" if "deadletter" in name else "k3v9x2ab.0"
+            found.append(" ".join([name, *(value for _ in needed), *typed]))
 
     walk(group, click.Context(group), "")
     return [*found, "logs k3v9x2ab -f", "down"]
