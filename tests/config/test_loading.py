@@ -331,3 +331,18 @@ def test_packing_code_does_not_build_the_models() -> None:
     """`rung submit` packs without pydantic, which takes a third of a second to get ready."""
     program = "import sys, rung.config.code_folder; sys.exit('pydantic' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\N{GRINNING FACE}",
+        "\\\N{GRINNING FACE}\\",
+        '"\N{GRINNING FACE}\N{GRINNING FACE}\n',
+        "\\ud83d\\ude00",
+    ],
+)
+def test_json_is_read_as_json(text: str) -> None:
+    """Also where it escapes a character as a pair, as JSON's writers do."""
+    fields = given(PLAIN).expanded() | {"description": text}
+    assert given(json.dumps(fields)).expanded()["description"] == text

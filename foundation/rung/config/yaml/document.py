@@ -6,9 +6,12 @@ aliases are bounded, which is what defuses "billion laughs". Duplicate keys, key
 text, foreign tags, several documents and values that JSON cannot hold are refused with the line.
 """
 
+import json
+import re
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import yaml
 
 from rung.config.problem import InvalidExperimentFile, PathPart, Problem, dotted, shortened
@@ -21,6 +24,10 @@ except ImportError:  # a PyYAML built without libyaml: the same events, more slo
 
 SIZE_MAX: Final = 1024 * 1024
 """Bytes of an experiment file."""
+_PAIR: Final = re.compile(
+    r"((?<!\\)(?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+)
+"""An escaped character beyond the first 65,536, as JSON writes it: RFC 8259, section 7."""
 
 
 class Document(NamedTuple):
@@ -69,9 +76,9 @@ def _decoded(text: str | bytes) -> str:
             [Problem("", f"the file has {len(text):,} bytes; at most {SIZE_MAX:,} are allowed")]
         )
     if isinstance(text, str):
-        return text.removeprefix("\ufeff")
+        return _joined(text.removeprefix("\ufeff"))
     try:
-        return text.decode("utf-8-sig")
+        return _joined(text.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         line = text.count(b"\n", 0, error.start) + 1
         problem = Problem(
@@ -82,6 +89,17 @@ def _decoded(text: str | bytes) -> str:
             line,
         )
         raise InvalidExperimentFile([problem]) from None
+
+
+def _joined(source: str) -> str:
+    """Return JSON with a character in place of each pair of escapes, which YAML does not have."""
+    if not source.lstrip().startswith("{") or not _PAIR.search(source):
+        return source
+    try:
+        msgspec.json.decode(source)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        return source
+    return _PAIR.sub(lambda found: found[1] + json.loads(f'"{found[2]}"'), source)
 
 
 def _syntax(error: yaml.YAMLError, source: str) -> Problem:
