@@ -346,3 +346,14 @@ def test_json_is_read_as_json(text: str) -> None:
     """Also where it escapes a character as a pair, as JSON's writers do."""
     fields = given(PLAIN).expanded() | {"description": text}
     assert given(json.dumps(fields)).expanded()["description"] == text
+
+
+@pytest.mark.parametrize("lists", [47, 48])
+def test_what_is_accepted_is_accepted_again_as_it_is_shown(lists: int) -> None:
+    """A constant that was given without its type is nested a level deeper once it has one."""
+    text = f"{PLAIN}hyperparameters: {{x: {'[' * lists}1{']' * lists}}}\n"
+    if lists == 48:
+        assert "nested more than 50 levels" in refused(text)["hyperparameters"]
+        return
+    once = given(text).expanded()
+    assert given(json.dumps(once)).expanded() == once

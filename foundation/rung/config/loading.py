@@ -11,6 +11,7 @@ from rung.config.errors import at, problems_of
 from rung.config.problem import InvalidExperimentFile, Problem
 from rung.config.sections.experiment import SEED_MAX, Experiment
 from rung.config.yaml import document
+from rung.config.yaml.tree import DEPTH_MAX, levels_of
 
 UNCATEGORIZED: Final = "Uncategorized"
 PREEMPTION_TIMEOUT: Final = 3600
@@ -79,11 +80,15 @@ def load(text: str | bytes, *, today_seed: int) -> ExperimentConfig:
     if problems:
         raise InvalidExperimentFile(sorted(problems, key=_line))
     given = settings.reproducibility.experiment_seed
-    return ExperimentConfig(
+    config = ExperimentConfig(
         settings=settings,
         seed=today_seed % (SEED_MAX + 1) if given is None else given,
         warnings=ignored.warnings_of(source.tree, settings.hyperparameters, _plain()),
     )
+    if levels_of(config.expanded()) > DEPTH_MAX:
+        message = f"nested more than {DEPTH_MAX} levels deep once each constant has type and value"
+        raise InvalidExperimentFile([at(("hyperparameters",), message, source.lines)])
+    return config
 
 
 @functools.cache

@@ -264,3 +264,15 @@ _TYPES: Final[dict[str, Callable[[Any], bool]]] = {
     "int": lambda value: isinstance(value, int) and not isinstance(value, bool),
     "float": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
 }
+
+
+def levels_of(value: Any) -> int:
+    """Return how many levels deep maps and lists are nested in a value."""
+    levels = 0
+    inner = [value]
+    while inner := [each for each in inner if isinstance(each, dict | list)]:
+        levels += 1
+        inner = [
+            part for each in inner for part in (each.values() if isinstance(each, dict) else each)
+        ]
+    return levels
