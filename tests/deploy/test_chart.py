@@ -61,6 +61,7 @@ def test_examples_follow_the_schema(file: Path) -> None:
         ("agents.gpu.gpu", 8),
         ("agentDefaults.folder.type", "pvc"),
         ("gateway.hostNames", ["https://rung.example.org"]),
+        ("gateway.ingress.annotations", {"nginx.org/proxy-read-timeout": 3600}),
     ],
 )
 def test_a_wrong_value_is_refused(path: str, value: object) -> None:
@@ -100,7 +101,7 @@ def _leaves(values: dict[str, Any], path: str = "") -> Iterator[str]:
     for key, value in values.items():
         if path in {"services.", "agents."} or key in {"resources", "labels", "nodeSelector"}:
             continue  # keys are names, or Kubernetes' own
-        if isinstance(value, dict) and value:
+        if isinstance(value, dict) and value and key != "annotations":
             yield from _leaves(value, f"{path}{key}.")
         else:
             yield f"{path}{key}"

@@ -13,6 +13,7 @@ import yaml
 
 from deploy.place import SERVICES, tool
 from deploy.rendered import CHART, EXAMPLES, KUBERNETES, Objects, containers, of, pods, render
+from rung.gateway.settings import MIB, Settings
 from rung.storage.s3.settings import from_environment
 
 
@@ -188,6 +189,58 @@ def test_the_gateway_answers_under_its_names(objects: Objects) -> None:
 
     assert {"research-rung-gateway", "research-rung-gateway.lab.svc.cluster.local"} <= names
     assert hosts <= names
+
+
+def ingress(*options: str) -> dict[str, str]:
+    """Return the annotations of the Ingress, rendered with more options."""
+    done = render("full", *options)
+    assert done.returncode == 0, done.stderr
+    [found] = of([item for item in yaml.safe_load_all(done.stdout) if item], "Ingress")
+    annotations: dict[str, str] = found["metadata"]["annotations"]
+    return annotations
+
+
+def test_the_ingress_takes_what_the_gateway_takes() -> None:
+    """A controller with a limit of its own lets the largest submission through, as it arrives."""
+    settings = Settings()
+    largest = settings.config_bytes_max + settings.code_bytes_max + MIB  # the multipart's own
+    annotations = ingress()
+    sizes = {
+        name: int(size.removesuffix("m")) * MIB
+        for name, size in annotations.items()
+        if name.endswith("body-size")
+    }
+
+    assert sizes.keys() == {
+        "nginx.ingress.kubernetes.io/proxy-body-size",
+        "nginx.org/client-max-body-size",
+        "haproxy-ingress.github.io/proxy-body-size",
+    }
+    assert all(size >= largest for size in sizes.values())
+    assert annotations["nginx.ingress.kubernetes.io/proxy-request-buffering"] == "off"
+
+
+def test_the_ingress_lets_streams_last() -> None:
+    """No controller cuts a stream between two heartbeats, nor keeps its events back."""
+    annotations = ingress()
+
+    assert annotations["nginx.ingress.kubernetes.io/proxy-buffering"] == "off"
+    assert annotations["nginx.org/proxy-buffering"] == "False"
+    assert annotations["nginx.org/proxy-read-timeout"] == "3600s"
+    assert annotations["haproxy.org/timeout-server"] == "1h"
+    assert annotations["haproxy-ingress.github.io/timeout-server"] == "1h"
+    assert annotations["projectcontour.io/response-timeout"] == "infinity"
+    assert "=3600" in annotations["alb.ingress.kubernetes.io/load-balancer-attributes"]
+
+
+def test_annotations_of_the_ingress_are_added_replaced_and_removed() -> None:
+    """One's own go first, and null takes one of the chart's away."""
+    annotations = ingress("--set", r"gateway.ingress.annotations.haproxy\.org/timeout-server=null")
+
+    assert annotations["example.org/team"] == "research"
+    assert annotations["nginx.ingress.kubernetes.io/proxy-read-timeout"] == "7200"
+    assert "haproxy.org/timeout-server" not in annotations
+    assert annotations["nginx.ingress.kubernetes.io/proxy-body-size"] == "100m"
 
 
 def test_an_agent_has_the_gpus_it_is_given() -> None:
