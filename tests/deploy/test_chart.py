@@ -61,6 +61,8 @@ def test_examples_follow_the_schema(file: Path) -> None:
         ("agents.gpu.gpu", 8),
         ("agentDefaults.folder.type", "pvc"),
         ("gateway.hostNames", ["https://rung.example.org"]),
+        ("objects.credentials", "role"),
+        ("serviceAccount.components", {"surcher": {"annotations": {}}}),
         ("gateway.ingress.annotations", {"nginx.org/proxy-read-timeout": 3600}),
     ],
 )

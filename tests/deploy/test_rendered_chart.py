@@ -20,7 +20,7 @@ from rung.runtime.service import processors_of
 from rung.scheduler import service as scheduler
 from rung.searcher import service as searcher
 from rung.storage.folder import FolderStore
-from rung.storage.s3.settings import from_environment
+from rung.storage.s3.settings import Identity, from_environment
 
 
 def test_helm_lints(example: str) -> None:
@@ -163,6 +163,73 @@ def test_secrets_are_in_no_argument_and_no_configuration(objects: Objects) -> No
         assert ("AWS_SECRET_ACCESS_KEY" in variables) == ("--objects=" in arguments)
 
 
+IDENTITY = (
+    "--set=objects.credentials=identity",
+    "--set=secrets.s3AccessKeyId=",
+    "--set=secrets.s3SecretAccessKey=",
+    r"--set=serviceAccount.annotations.example\.org/team=lab",
+    r"--set=serviceAccount.components.agent.annotations.eks\.amazonaws\.com/role-arn=arn:agent",
+    r"--set=serviceAccount.components.setup.annotations.eks\.amazonaws\.com/role-arn=arn:setup",
+)
+
+
+def test_an_identity_takes_the_place_of_keys() -> None:
+    """No pod is given a key then; each component has a service account, with a role of its own."""
+    done = render("minimal", *IDENTITY)
+    assert done.returncode == 0, done.stderr
+    objects = [item for item in yaml.safe_load_all(done.stdout) if item]
+    accounts = {
+        item["metadata"]["name"]: item["metadata"].get("annotations", {})
+        for item in of(objects, "ServiceAccount")
+    }
+
+    assert "AWS_" not in done.stdout
+    assert "s3-access-key-id" not in done.stdout
+    assert {pod["spec"]["serviceAccountName"] for pod in pods(objects).values()} == set(accounts)
+    assert set(accounts) == {f"research-rung-{name}" for name in (*SERVICES, "agent", "setup")}
+    roles = {name: it.get("eks.amazonaws.com/role-arn") for name, it in accounts.items()}
+    assert {name: role for name, role in roles.items() if role} == {
+        "research-rung-agent": "arn:agent",
+        "research-rung-setup": "arn:setup",
+    }
+    assert all(it["example.org/team"] == "lab" for it in accounts.values())
+    assert accounts["research-rung-setup"]["helm.sh/hook"] == "pre-install,pre-upgrade"
+
+
+def test_an_account_made_elsewhere_is_everybodys() -> None:
+    """The chart makes none then."""
+    done = render("minimal", "--set=serviceAccount.create=false,serviceAccount.name=there")
+    objects = [item for item in yaml.safe_load_all(done.stdout) if item]
+
+    assert of(objects, "ServiceAccount") == []
+    assert {pod["spec"]["serviceAccountName"] for pod in pods(objects).values()} == {"there"}
+
+
+def test_services_find_where_identities_get_keys() -> None:
+    """STS of one's own is in the configuration, and pods may reach it."""
+    sts = "objects.stsEndpoint=https://sts.minio-operator.svc:4223/sts/lab"
+    done = render("minimal", *IDENTITY, f"--set={sts}")
+    objects = [item for item in yaml.safe_load_all(done.stdout) if item]
+    [data] = [
+        it["data"] for it in of(objects, "ConfigMap") if it["metadata"]["name"] == "research-rung"
+    ]
+    identity = from_environment(data | {"AWS_WEB_IDENTITY_TOKEN_FILE": "/token"}).credentials
+    [policy] = [
+        it["spec"]
+        for it in of(objects, "NetworkPolicy")
+        if it["metadata"]["name"] == "research-rung-objects"
+    ]
+
+    assert isinstance(identity, Identity)
+    assert identity.endpoint == "https://sts.minio-operator.svc:4223/sts/lab"
+    assert [port["port"] for rule in policy["egress"] for port in rule["ports"]] == [
+        9000,
+        4223,
+        80,
+    ]
+    assert policy["egress"][1]["to"] == [{"ipBlock": {"cidr": "169.254.170.23/32"}}]
+
+
 def test_what_a_pod_refers_to_is_there(objects: Objects) -> None:
     """A Secret or a ConfigMap that is missing would keep the pod from starting."""
     named = {(item["kind"], item["metadata"]["name"]) for item in objects}
@@ -299,6 +366,7 @@ def test_an_agent_has_the_gpus_it_is_given() -> None:
         ("series.url=", "series.url: name the database"),
         ("secrets.token=", "secrets.token: give the API a token"),
         ("kafka.securityProtocol=SASL_SSL", "kafka.saslMechanism: name it"),
+        ("secrets.s3AccessKeyId=", "secrets.s3AccessKeyId: give keys to the bucket"),
         ("objects.sse=kms", "objects.sseKmsKey: name the key"),
         ("objects.bucket=x", "'bucket' not allowed"),
     ],

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rung.storage import ObjectError
-from rung.storage.s3.settings import AWS_ENDPOINT, MIB, from_environment
+from rung.storage.s3.settings import AWS_ENDPOINT, MIB, Keys, from_environment
 
 KEYS = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}
 
@@ -15,9 +15,10 @@ def test_keys_are_all_that_aws_needs() -> None:
     """Without an endpoint it is AWS, and the bucket says its region."""
     settings = from_environment(KEYS)
     assert (settings.endpoint, settings.region, settings.secure) == (AWS_ENDPOINT, None, True)
-    assert settings.access_key.read() == "id"
-    assert settings.secret_key.read() == "secret"
-    assert settings.session_token is None
+    assert isinstance(settings.credentials, Keys)
+    assert settings.credentials.access_key.read() == "id"
+    assert settings.credentials.secret_key.read() == "secret"
+    assert settings.credentials.session_token is None
     assert (settings.sse, settings.part_bytes, settings.parallel) == ("none", 16 * MIB, 4)
 
 
@@ -83,5 +84,7 @@ def test_a_file_that_holds_nothing_is_named(tmp_path: Path) -> None:
     """An empty secret is a mistake, not a key."""
     (tmp_path / "key").write_text(" \n")
     given = {"AWS_ACCESS_KEY_ID_FILE": str(tmp_path / "key"), "AWS_SECRET_ACCESS_KEY": "x"}
+    keys = from_environment(given).credentials
+    assert isinstance(keys, Keys)
     with pytest.raises(ObjectError, match=r"AWS_ACCESS_KEY_ID_FILE: .*key is empty"):
-        from_environment(given).access_key.read()
+        keys.access_key.read()

@@ -61,8 +61,15 @@ CREDENTIALS: Final = frozenset(
     f"{name}{suffix}"
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
     for suffix in ("", "_FILE")
-)
-"""Variables with the keys to the store, which no run must get."""
+) | {
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_ROLE_ARN",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+}
+"""Variables with the keys to the store, or the way to them, which no run must get."""
 
 T = TypeVar("T")
 Note = Callable[[str], None]

@@ -29,12 +29,21 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 rung{{ with $part }}-{{ . }}{{ end }}:{{ default $root.Chart.AppVersion $root.Values.image.tag }}
 {{- end -}}
 
+{{/* The service account of a component: (list $ "searcher"). */}}
 {{- define "rung.serviceAccount" -}}
-{{- if .Values.serviceAccount.create -}}
-{{- default (include "rung.fullname" .) .Values.serviceAccount.name -}}
+{{- $root := index . 0 -}}
+{{- $name := $root.Values.serviceAccount.name -}}
+{{- if $root.Values.serviceAccount.create -}}
+{{- printf "%s-%s" (default (include "rung.fullname" $root) $name) (index . 1) -}}
 {{- else -}}
-{{- default "default" .Values.serviceAccount.name -}}
+{{- default "default" $name -}}
 {{- end -}}
+{{- end -}}
+
+{{- define "rung.serviceAccountAnnotations" -}}
+{{- $given := (index . 0).Values.serviceAccount -}}
+{{- $own := dig (index . 1) "annotations" dict $given.components -}}
+{{- with mergeOverwrite (deepCopy $given.annotations) $own }}{{ toYaml . }}{{ end -}}
 {{- end -}}
 
 {{- define "rung.secret" -}}
@@ -57,6 +66,9 @@ kafka://{{ required "kafka.brokers: name the brokers, such as kafka:9092" .Value
 {{- define "rung.secretData" -}}
 {{- with .Values.secrets }}
 token: {{ required "secrets.token: give the API a token, or name a Secret in secrets.existing" .token | b64enc | quote }}
+{{- if eq $.Values.objects.credentials "keys" }}
+{{- $_ := required "secrets.s3AccessKeyId: give keys to the bucket, name a Secret in secrets.existing, or set objects.credentials: identity" .s3AccessKeyId }}
+{{- end }}
 {{- range $key, $value := dict "clickhouse-password" .clickhousePassword "s3-access-key-id" .s3AccessKeyId "s3-secret-access-key" .s3SecretAccessKey "s3-sse-key" .s3SseKey "seal-key" .sealKey "kafka-username" .kafkaUsername "kafka-password" .kafkaPassword }}
 {{- with $value }}
 {{ $key }}: {{ . | b64enc | quote }}
@@ -83,6 +95,9 @@ RUNG_S3_SSE: {{ .sse | quote }}
 {{- with $value }}
 RUNG_S3_{{ $name }}: {{ . | quote }}
 {{- end }}
+{{- end }}
+{{- with .stsEndpoint }}
+AWS_ENDPOINT_URL_STS: {{ . | quote }}
 {{- end }}
 {{- if eq .sse "kms" }}
 RUNG_S3_SSE_KEY: {{ required "objects.sseKmsKey: name the key that objects.sse: kms uses" .sseKmsKey | quote }}

@@ -9,8 +9,10 @@
 {{- $_ := set $variables "RUNG_KAFKA_SASL_PASSWORD" "kafka-password" -}}
 {{- end }}
 {{- if has "objects" $needs }}
+{{- if eq $root.Values.objects.credentials "keys" }}
 {{- $_ := set $variables "AWS_ACCESS_KEY_ID" "s3-access-key-id" -}}
 {{- $_ := set $variables "AWS_SECRET_ACCESS_KEY" "s3-secret-access-key" -}}
+{{- end }}
 {{- if eq $root.Values.objects.sse "customer" }}
 {{- $_ := set $variables "RUNG_S3_SSE_KEY" "s3-sse-key" -}}
 {{- end }}

@@ -20,15 +20,14 @@ from urllib.parse import urlsplit
 
 import urllib3
 from minio import Minio
-from minio.credentials.credentials import Credentials
-from minio.credentials.providers import Provider
 from minio.datatypes import Part
 from minio.error import S3Error
 from minio.sse import Sse, SseCustomerKey, SseKMS, SseS3
 
 from rung.events.errors import ObjectError, ObjectUnavailable
+from rung.storage.s3.credentials import credentials
 from rung.storage.s3.errors import KeysRefused, UploadGone, explain
-from rung.storage.s3.settings import S3Settings
+from rung.storage.s3.settings import Identity, S3Settings
 
 _WAIT_S: Final = 0.2
 _WAIT_S_MAX: Final = 5.0
@@ -56,7 +55,7 @@ class Wire:
     def __init__(self, bucket: str, settings: S3Settings) -> None:
         self.bucket = bucket
         self.settings = settings
-        self._keys = _Keys(settings)
+        self._credentials = credentials(settings)
         self._client = self._client_at(settings.endpoint)
         self._public = self._client_at(settings.public_endpoint or settings.endpoint)
         self._closing = threading.Event()
@@ -126,7 +125,8 @@ class Wire:
 
     def _patience_s(self, trouble: ObjectError) -> float:
         """Return for how long to try again after a trouble."""
-        if isinstance(trouble, KeysRefused) and self.settings.access_key.file is not None:
+        keys = self.settings.credentials
+        if isinstance(trouble, KeysRefused) and (isinstance(keys, Identity) or keys.rotate):
             return _ROTATION_S
         return self.settings.patience_s if trouble.retriable else 0.0
 
@@ -240,24 +240,5 @@ class Wire:
             secure=endpoint.startswith("https:"),
             region=settings.region,
             http_client=pool,
-            credentials=self._keys,
-        )
-
-
-class _Keys(Provider):
-    """Credentials as they are at each request: those in files may have been replaced."""
-
-    def __init__(self, settings: S3Settings) -> None:
-        self._settings = settings
-
-    def retrieve(self) -> Credentials:
-        """Return them.
-
-        Raises:
-            ObjectError: a file cannot be read.
-        """
-        settings = self._settings
-        token = settings.session_token
-        return Credentials(
-            settings.access_key.read(), settings.secret_key.read(), token.read() if token else None
+            credentials=self._credentials,
         )

@@ -3,6 +3,10 @@
 Credentials are those that every S3 tool knows; each may also be in a file whose path the variable
 with `_FILE` at its end names. Such a file is read again for each request, so that rotated keys
 need no restart.
+
+Without keys the identity of the workload is exchanged for temporary ones, as the SDKs of AWS do,
+and by the same variables: a web identity token (IRSA in EKS, or MinIO's STS), a container's role
+(EKS Pod Identity, ECS), or, for a bucket of AWS, the role of the instance.
 """
 
 import base64
@@ -68,6 +72,45 @@ class Secret(Struct, frozen=True):
         return f"Secret({self.name})"
 
 
+class Keys(Struct, frozen=True, kw_only=True):
+    """Keys that are given."""
+
+    access_key: Secret
+    secret_key: Secret
+    session_token: Secret | None = None
+
+    @property
+    def rotate(self) -> bool:
+        """Whether they may be replaced while the process runs."""
+        return self.access_key.file is not None
+
+
+class Identity(Struct, frozen=True, kw_only=True):
+    """An identity of the workload, for which there are temporary keys."""
+
+    token_file: Path | None = None
+    """Of a web identity; without, the role is the container's or the instance's."""
+    role: str | None = None
+    session: str | None = None
+    endpoint: str | None = None
+    """Of STS or the metadata service, where it is not AWS' own."""
+
+    @property
+    def remedy(self) -> str:
+        """What to look at when there are no keys for it."""
+        if self.token_file is not None:
+            return (
+                "look at AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ROLE_ARN and AWS_ENDPOINT_URL_STS, and"
+                " whether the role trusts this service account"
+            )
+        return "give the container or the instance a role, or set AWS_ACCESS_KEY_ID"
+
+    def __str__(self) -> str:
+        if self.token_file is not None:
+            return f"the web identity in {self.token_file}"
+        return "the role of the container or the instance"
+
+
 class S3Settings(Struct, frozen=True, kw_only=True):
     """How a store reaches its bucket.
 
@@ -75,9 +118,7 @@ class S3Settings(Struct, frozen=True, kw_only=True):
         ObjectError: a value is not possible; the message names its variable and what is.
     """
 
-    access_key: Secret
-    secret_key: Secret
-    session_token: Secret | None = None
+    credentials: Keys | Identity
     endpoint: str = AWS_ENDPOINT
     public_endpoint: str | None = None
     """Under which users reach the same server, for the URLs that they are given."""
@@ -166,9 +207,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> S3Settings
         region = region or "us-east-1"
     ca_file = env.get("RUNG_S3_CA_FILE")
     return S3Settings(
-        access_key=_needed(env, "AWS_ACCESS_KEY_ID"),
-        secret_key=_needed(env, "AWS_SECRET_ACCESS_KEY"),
-        session_token=_secret(env, "AWS_SESSION_TOKEN"),
+        credentials=_credentials(env, endpoint, region),
         endpoint=endpoint,
         public_endpoint=env.get("RUNG_S3_PUBLIC_ENDPOINT", "").rstrip("/") or None,
         region=region,
@@ -180,6 +219,39 @@ def from_environment(environment: Mapping[str, str] | None = None) -> S3Settings
         timeout_s=_number(env, "RUNG_S3_TIMEOUT_S", 30),
         patience_s=_number(env, "RUNG_S3_PATIENCE_S", 60),
     )
+
+
+def _credentials(env: Mapping[str, str], endpoint: str, region: str | None) -> Keys | Identity:
+    given = [_secret(env, name) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")]
+    if not any(given) and (identity := _identity(env, endpoint, region)):
+        return identity
+    return Keys(
+        access_key=_needed(env, "AWS_ACCESS_KEY_ID"),
+        secret_key=_needed(env, "AWS_SECRET_ACCESS_KEY"),
+        session_token=_secret(env, "AWS_SESSION_TOKEN"),
+    )
+
+
+def _identity(env: Mapping[str, str], endpoint: str, region: str | None) -> Identity | None:
+    """Return the identity that there is; an instance's, which is not announced, on AWS only."""
+    if file := env.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
+        sts = env.get("AWS_ENDPOINT_URL_STS")
+        if sts is None and region is not None and endpoint == AWS_ENDPOINT:
+            suffix = ".cn" if region.startswith("cn-") else ""
+            sts = f"https://sts.{region}.amazonaws.com{suffix}"
+        return Identity(
+            token_file=Path(file),
+            role=env.get("AWS_ROLE_ARN"),
+            session=env.get("AWS_ROLE_SESSION_NAME"),
+            endpoint=sts,
+        )
+    if any(f"AWS_CONTAINER_CREDENTIALS_{kind}_URI" in env for kind in ("FULL", "RELATIVE")):
+        return Identity()
+    metadata = env.get("AWS_EC2_METADATA_SERVICE_ENDPOINT")
+    disabled = env.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true"
+    if not disabled and (metadata or endpoint == AWS_ENDPOINT):
+        return Identity(endpoint=metadata.rstrip("/") if metadata else None)
+    return None
 
 
 def _secret(env: Mapping[str, str], name: str) -> Secret | None:
@@ -194,7 +266,10 @@ def _secret(env: Mapping[str, str], name: str) -> Secret | None:
 def _needed(env: Mapping[str, str], name: str) -> Secret:
     secret = _secret(env, name)
     if secret is None:
-        raise ObjectError(f"{name} is not set, nor is {name}_FILE; an S3 store needs it")
+        raise ObjectError(
+            f"{name} is not set, nor is {name}_FILE; an S3 store needs it, or an identity of the"
+            " workload (AWS_WEB_IDENTITY_TOKEN_FILE, AWS_CONTAINER_CREDENTIALS_FULL_URI)"
+        )
     return secret
 
 
