@@ -1,5 +1,6 @@
 """`rung cluster`: what is refused, what is said of a cluster that is away, and what is wrong."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,6 +22,7 @@ from rung.cli.cluster_status import (
 )
 from rung.cli.decider_status import Decider, PoolStatus
 from rung.cli.forwarder_status import Consumer
+from rung.cli.kafka_access import COMPONENTS
 from rung.cli.record_status import SealStatus, UnfinishedImport
 from rung.events.deadletter import MessageDropped, MessageRejected, MessageRetryRequested
 from rung.ledger import MemoryLedger, kafka
@@ -58,6 +60,8 @@ def test_retention_that_is_none(text: str) -> None:
         (["init", "--ledger", "kafka://h", "--partitions", "0"], 2, "0 is not in the range"),
         (["init", "--ledger", "kafka://h", "--retention", "x=1d"], 2, "no topic 'x'"),
         (["init", "--ledger", "/folder"], 6, "kafka://host:9092"),
+        (["init", "--ledger", "kafka://h", "--acls", "User:rung"], 2, "such as User:rung-{comp"),
+        (["acls", "rung-{component}", "--ledger", "kafka://h"], 2, "such as User:rung-{comp"),
         (["status", "--ledger", "kafka://a@b"], 6, "RUNG_KAFKA_SASL_USERNAME"),
         (["init", "--ledger", "kafka://127.0.0.1:1"], 3, "Is it the right address"),
         (["status", "--ledger", "kafka://127.0.0.1:1"], 3, "Is it the right address"),
@@ -237,3 +241,30 @@ async def test_open_dead_letters_are_counted() -> None:
 
     assert status.dead_letters == 1
     assert [item.reason for item in status.newest_letters] == ["why 0"]
+
+
+def test_acls_are_printed_as_options_of_kafkas_own_tool(rung: Rung) -> None:
+    """Component by component, without asking a broker; an agent writes no decisions."""
+    done = rung("cluster", "acls", "User:CN={component}", "--ledger", "kafka://127.0.0.1:1/x")
+    lines = done.out.splitlines()
+    agent = [line for line in lines if "'User:CN=agent'" in line]
+
+    assert [line for line in lines if line.startswith("#")] == [f"# {it}" for it in COMPONENTS]
+    assert (
+        "--add --allow-principal 'User:CN=agent' --operation WRITE --topic x.experiments"
+        " --resource-pattern-type literal"
+    ) in agent
+    assert not any("WRITE --topic x.searches" in line for line in agent)
+
+
+def test_acls_as_json(rung: Rung) -> None:
+    """Each rule is a record."""
+    done = rung("cluster", "acls", "--ledger", "kafka://127.0.0.1:1/x", "--json")
+
+    assert json.loads(done.out)["metrics"][-1] == {
+        "principal": "User:rung-metrics",
+        "operation": "READ",
+        "resource": "GROUP",
+        "name": "x.replicas.metrics",
+        "pattern": "LITERAL",
+    }

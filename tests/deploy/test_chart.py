@@ -62,6 +62,8 @@ def test_examples_follow_the_schema(file: Path) -> None:
         ("agentDefaults.folder.type", "pvc"),
         ("gateway.hostNames", ["https://rung.example.org"]),
         ("objects.credentials", "role"),
+        ("kafka.acls", "User:rung"),
+        ("kafka.components", {"surcher": {}}),
         ("serviceAccount.components", {"surcher": {"annotations": {}}}),
         ("gateway.ingress.annotations", {"nginx.org/proxy-read-timeout": 3600}),
     ],

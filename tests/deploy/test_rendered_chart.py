@@ -4,7 +4,9 @@ By Helm itself, where `helm` is installed; held against Kubernetes' own schemas 
 `kubernetes-validate` is, a package that carries those of each version.
 """
 
+import base64
 import importlib
+import json
 import subprocess
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from deploy.place import SERVICES, tool
 from deploy.rendered import CHART, EXAMPLES, KUBERNETES, Objects, containers, of, pods, render
 from rung.checkpoint_gc import service as checkpoint_gc
 from rung.cli.deciders import DECIDERS
+from rung.cli.kafka_access import COMPONENTS
 from rung.gateway.settings import MIB, Settings
 from rung.runtime.service import processors_of
 from rung.scheduler import service as scheduler
@@ -196,6 +199,79 @@ def test_an_identity_takes_the_place_of_keys() -> None:
     assert accounts["research-rung-setup"]["helm.sh/hook"] == "pre-install,pre-upgrade"
 
 
+def logins(objects: Objects) -> dict[str, set[str]]:
+    """Return the Secrets that containers have their user of Kafka from, by container."""
+    return {
+        container["name"]: {
+            variable["valueFrom"]["secretKeyRef"]["name"]
+            for variable in container.get("env", [])
+            if variable["name"].startswith("RUNG_KAFKA_SASL_")
+        }
+        for container in containers(objects)
+    }
+
+
+def test_each_component_has_its_own_user_of_kafka() -> None:
+    """In a Secret of its own, made by the chart or elsewhere; the rest have that of all."""
+    done = render(
+        "minimal",
+        "--set=kafka.securityProtocol=SASL_PLAINTEXT,kafka.saslMechanism=SCRAM-SHA-512",
+        "--set=secrets.kafkaUsername=shared,secrets.kafkaPassword=x",
+        "--set=kafka.components.agent.username=rung-agent,kafka.components.agent.password=y",
+        "--set=kafka.components.setup.username=rung-setup,kafka.components.setup.password=z",
+        "--set=kafka.components.gateway.existing=there",
+        "--set=kafka.acls=User:rung-{component}",
+    )
+    assert done.returncode == 0, done.stderr
+    objects = [item for item in yaml.safe_load_all(done.stdout) if item]
+    made = {
+        item["metadata"]["name"]: base64.b64decode(item["data"]["kafka-username"]).decode()
+        for item in of(objects, "Secret")
+    }
+    hooks = [it["metadata"].get("annotations", {}) for it in of(objects, "Secret")]
+    [init] = [it for it in containers(objects) if it["name"] == "cluster-init"]
+
+    assert made == {
+        "research-rung": "shared",
+        "research-rung-setup": "shared",
+        "research-rung-kafka-agent": "rung-agent",
+        "research-rung-kafka-setup": "rung-setup",
+    }
+    assert logins(objects) == {
+        **{name: {"research-rung"} for name in SERVICES},
+        "gateway": {"there"},
+        "agent": {"research-rung-kafka-agent"},
+        "cluster-init": {"research-rung-kafka-setup"},
+        "migrate": set(),
+    }
+    assert sum("helm.sh/hook" in it for it in hooks) == 2
+    assert "--acls=User:rung-{component}" in init["args"]
+
+
+def test_each_component_has_its_own_certificate() -> None:
+    """With mutual TLS the certificate is who a component is."""
+    done = render("full", "--set=kafka.components.agent.tlsSecret=agent-client")
+    found = {
+        pod["spec"]["containers"][0]["name"]: volume["secret"]["secretName"]
+        for pod in pods([item for item in yaml.safe_load_all(done.stdout) if item]).values()
+        for volume in pod["spec"]["volumes"]
+        if volume["name"] == "kafka-certificates"
+    }
+
+    assert found == {
+        **dict.fromkeys((*SERVICES, "cluster-init", "migrate"), "kafka-client"),
+        "agent": "agent-client",
+    }
+
+
+def test_the_chart_and_the_table_of_rights_have_the_same_components() -> None:
+    """A component that has rights can have a user, and the other way round."""
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    components = schema["properties"]["kafka"]["properties"]["components"]["properties"]
+
+    assert components.keys() == {*COMPONENTS, "setup"}
+
+
 def test_an_account_made_elsewhere_is_everybodys() -> None:
     """The chart makes none then."""
     done = render("minimal", "--set=serviceAccount.create=false,serviceAccount.name=there")
@@ -367,6 +443,7 @@ def test_an_agent_has_the_gpus_it_is_given() -> None:
         ("secrets.token=", "secrets.token: give the API a token"),
         ("kafka.securityProtocol=SASL_SSL", "kafka.saslMechanism: name it"),
         ("secrets.s3AccessKeyId=", "secrets.s3AccessKeyId: give keys to the bucket"),
+        ("kafka.components.agent.username=a", "kafka.components.agent.password: give a a"),
         ("objects.sse=kms", "objects.sseKmsKey: name the key"),
         ("objects.bucket=x", "'bucket' not allowed"),
     ],

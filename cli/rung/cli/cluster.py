@@ -1,4 +1,4 @@
-"""`rung cluster init|status`: a ledger on Kafka, made and watched."""
+"""`rung cluster init|acls|status`: a ledger on Kafka, made and watched."""
 
 import asyncio
 import re
@@ -13,7 +13,7 @@ from rung.cli.output import print_json
 from rung.events import TOPICS, RungError
 
 if TYPE_CHECKING:
-    from rung.ledger.kafka import Created, Finding
+    from rung.ledger.kafka import Created, Finding, Granted
 
 _UNITS: Final = {"d": "days", "h": "hours", "m": "minutes"}
 _SPAN: Final = re.compile(r"(\d+)([dhm])")
@@ -38,6 +38,24 @@ class Retention(click.ParamType):
         if found is None or not int(found[1]):
             self.fail(f"{text!r} is no time: give {topic}=30d, =12h, =90m or =ever", param, ctx)
         return topic, timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+class Principals(click.ParamType):
+    """The principals of components: `User:rung-{component}`."""
+
+    name = "pattern"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the pattern."""
+        text = str(value)
+        if not text.startswith("User:") or "{component}" not in text:
+            self.fail(
+                f"{text!r} does not give each component a principal of its own: give a pattern "
+                "such as User:rung-{component} or User:CN=rung-{component}",
+                param,
+                ctx,
+            )
+        return text
 
 
 _ledger = click.option(
@@ -75,6 +93,14 @@ def cluster() -> None:
 @click.option(
     "--objects", envvar="RUNG_OBJECTS", help="URL of an object store to make ready as well."
 )
+@click.option(
+    "--acls",
+    "principals",
+    type=Principals(),
+    envvar="RUNG_ACLS",
+    help="Let each component do what it needs, as `rung cluster acls` prints it: its principal, "
+    "such as User:rung-{component}.",
+)
 @click.option("--dry-run", is_flag=True, help="Change nothing; exit code 1 if something differs.")
 @_json
 @asynchronous
@@ -85,13 +111,14 @@ async def init(  # noqa: PLR0913 - what can be chosen
     replication: int | None,
     retentions: tuple[tuple[str, timedelta | None], ...],
     objects: str | None,
+    principals: str | None,
     dry_run: bool,
     as_json: bool,
 ) -> int:
     """Make the topics of a ledger, or what is missing of them, and say what differs.
 
-    What is there is never changed. The exit code is 1 if the ledger cannot be used as it is, or
-    loses what it must keep, and 3 if no broker answers.
+    What is there is never changed, and no ACL is removed. The exit code is 1 if the ledger cannot
+    be used as it is, or loses what it must keep, and 3 if no broker answers.
     """
     kafka = _kafka()
     settings = kafka.KafkaSettings.from_environment()
@@ -105,12 +132,23 @@ async def init(  # noqa: PLR0913 - what can be chosen
         url, settings, replication=replication, retention=kept
     )
     of_objects = [] if objects is None else await _ready(objects, dry_run=dry_run)
+    granted = None
+    if principals is not None:
+        from rung.cli.kafka_access import rules_of  # noqa: PLC0415 - imports all services
+
+        of_components = rules_of(kafka.parse_address(url), principals)
+        wanted = [rule for rules in of_components.values() for rule in rules]
+        granted = await kafka.grant(url, settings, wanted, dry_run=dry_run)
     if as_json:
-        print_json({"ledger": made, "findings": findings, "objects": of_objects})
+        found = {"ledger": made, "findings": findings, "objects": of_objects}
+        print_json(found if granted is None else {**found, "acls": granted})
     else:
         _say(made, findings, of_objects)
+        if granted is not None:
+            _say_acls(granted, dry_run=dry_run)
     if dry_run:
         differs = of_objects or not all(item.unknown for item in findings)
+        differs = differs or (granted is not None and granted != kafka.Granted())
         return exit_code.FAILED if differs else exit_code.OK
     return exit_code.FAILED if any(item.grave for item in findings) else exit_code.OK
 
@@ -132,6 +170,39 @@ def _say(made: "Created | None", findings: "list[Finding]", of_objects: list[str
         click.echo(f"objects: {line}")
     if not findings:
         click.echo("all topics are as they should be")
+
+
+def _say_acls(granted: "Granted", *, dry_run: bool) -> None:
+    for rule in granted.made:
+        click.echo(f"ACL {'missing' if dry_run else 'added'}: {rule}")
+    for text in granted.surplus:
+        click.echo(f"ACL more than needed: {text}")
+    if not (granted.made or granted.surplus):
+        click.echo("all ACLs are as they should be")
+
+
+@cluster.command()
+@_ledger
+@click.argument("principals", type=Principals(), default="User:rung-{component}")
+@_json
+def acls(*, url: str, principals: str, as_json: bool) -> None:
+    """Print the ACLs that each component needs, as options of Kafka's kafka-acls.sh.
+
+    PRINCIPALS is the pattern of their principals, User:rung-{component} if not given; a component
+    is searcher, scheduler, checkpoint-gc, metrics, gateway or agent. No broker is asked:
+    `rung cluster init --acls PRINCIPALS` adds what is missing.
+    """
+    kafka = _kafka()
+    from rung.cli.kafka_access import rules_of  # noqa: PLC0415 - an extra, see `_kafka`
+
+    found = rules_of(kafka.parse_address(url), principals)
+    if as_json:
+        print_json(found)
+        return
+    for name, rules in found.items():
+        click.echo(f"# {name}")
+        for rule in rules:
+            click.echo(rule.command)
 
 
 def _weight(finding: "Finding") -> str:

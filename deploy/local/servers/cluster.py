@@ -64,6 +64,7 @@ class LocalCluster:
         network: Network | None = None,
         options: Mapping[str, tuple[str, ...]] | None = None,
         environment: Mapping[str, str] | None = None,
+        logins: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
         """Prepare it; nothing is started yet.
 
@@ -77,12 +78,14 @@ class LocalCluster:
             network: where agents have namespaces of their own; on the loopback interface if None.
             options: of a service's command line, besides those it has here.
             environment: of every process of Rung, besides what it has here.
+            logins: of the processes of a service, or of agents, over that.
         """
         self.folder: Final = folder.resolve()
         self.network: Final = network
         self._host: Final = network.host if network else _LOOPBACK
         self._partitions: Final = partitions
         self._options: Final = dict(options or {})
+        self._logins: Final = dict(logins or {})
         self.broker: Final = broker or KafkaBroker(self.folder / "kafka", host=self._host)
         self.clickhouse: Final = ClickHouse(self.folder / "clickhouse")
         self.objects: Final = Seaweed(self.folder / "objects", host=self._host)
@@ -178,7 +181,7 @@ class LocalCluster:
             name,
             options,
             log=self.folder / "log" / f"{name}-{number}.log",
-            environment={**self.environment, **seals},
+            environment={**self.environment, **seals, **self._logins.get(name, {})},
         )
 
     def _name_of(self, agent: Service) -> str:
@@ -192,7 +195,7 @@ class LocalCluster:
             "agent",
             [*options, *self._options.get("agent", ())],
             log=self.folder / "log" / f"{name}.log",
-            environment=self.environment,
+            environment={**self.environment, **self._logins.get("agent", {})},
             prefix=self.network.join(name) if self.network else (),
         )
 

@@ -50,6 +50,28 @@ rung{{ with $part }}-{{ . }}{{ end }}:{{ default $root.Chart.AppVersion $root.Va
 {{- default (include "rung.fullname" .) .Values.secrets.existing -}}
 {{- end -}}
 
+{{/* The Secret with a component's user of Kafka: (list $ "searcher" <the Secret of all>). */}}
+{{- define "rung.kafkaSecret" -}}
+{{- $root := index . 0 -}}
+{{- $own := dig (index . 1) dict $root.Values.kafka.components -}}
+{{- if $own.existing -}}
+{{- $own.existing -}}
+{{- else if $own.username -}}
+{{- printf "%s-kafka-%s" (include "rung.fullname" $root) (index . 1) -}}
+{{- else -}}
+{{- index . 2 -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The keys of that Secret, where the chart makes it: (list $ "searcher"). */}}
+{{- define "rung.kafkaSecretData" -}}
+{{- $own := dig (index . 1) dict (index . 0).Values.kafka.components -}}
+{{- if and $own.username (not $own.existing) -}}
+kafka-username: {{ $own.username | b64enc | quote }}
+kafka-password: {{ required (printf "kafka.components.%s.password: give %s a password" (index . 1) $own.username) $own.password | b64enc | quote }}
+{{- end -}}
+{{- end -}}
+
 {{- define "rung.ledger" -}}
 kafka://{{ required "kafka.brokers: name the brokers, such as kafka:9092" .Values.kafka.brokers }}/{{ .Values.kafka.prefix }}
 {{- end -}}
@@ -82,7 +104,7 @@ RUNG_KAFKA_SECURITY_PROTOCOL: {{ .Values.kafka.securityProtocol | quote }}
 {{- if hasPrefix "SASL" .Values.kafka.securityProtocol }}
 RUNG_KAFKA_SASL_MECHANISM: {{ required "kafka.saslMechanism: name it, such as SCRAM-SHA-512" .Values.kafka.saslMechanism | quote }}
 {{- end }}
-{{- if .Values.kafka.tlsSecret }}
+{{- if or .Values.kafka.tlsSecret .Values.kafka.mutualTls }}
 RUNG_KAFKA_SSL_CAFILE: /etc/rung/kafka/ca.crt
 {{- if .Values.kafka.mutualTls }}
 RUNG_KAFKA_SSL_CERTFILE: /etc/rung/kafka/tls.crt

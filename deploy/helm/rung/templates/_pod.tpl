@@ -1,12 +1,16 @@
-{{/* Variables from the Secret: (list $ <name of the Secret> <what the pod needs>). */}}
+{{/* Variables from Secrets: (list $ <name of the Secret> <what the pod needs> <component>). */}}
 {{- define "rung.secretEnv" -}}
 {{- $root := index . 0 -}}
 {{- $secret := index . 1 -}}
 {{- $needs := index . 2 -}}
 {{- $variables := dict -}}
 {{- if and (has "kafka" $needs) (hasPrefix "SASL" $root.Values.kafka.securityProtocol) }}
-{{- $_ := set $variables "RUNG_KAFKA_SASL_USERNAME" "kafka-username" -}}
-{{- $_ := set $variables "RUNG_KAFKA_SASL_PASSWORD" "kafka-password" -}}
+{{- $login := include "rung.kafkaSecret" (list $root (index . 3) $secret) }}
+{{- range $name, $key := dict "RUNG_KAFKA_SASL_USERNAME" "kafka-username" "RUNG_KAFKA_SASL_PASSWORD" "kafka-password" }}
+- name: {{ $name }}
+  valueFrom:
+    secretKeyRef: {name: {{ $login }}, key: {{ $key }}}
+{{- end }}
 {{- end }}
 {{- if has "objects" $needs }}
 {{- if eq $root.Values.objects.credentials "keys" }}
@@ -85,9 +89,11 @@ readinessProbe:
   failureThreshold: 2
 {{- end -}}
 
-{{/* Secrets with certificates, by the store that they are for. */}}
+{{/* Secrets with certificates, by the store that they are for: (list $ <component>). */}}
 {{- define "rung.certificates" -}}
-{{- range $store, $secret := dict "kafka" .Values.kafka.tlsSecret "objects" .Values.objects.caSecret "series" .Values.series.caSecret }}
+{{- $values := (index . 0).Values -}}
+{{- $kafka := default $values.kafka.tlsSecret (dig (index . 1) "tlsSecret" "" $values.kafka.components) -}}
+{{- range $store, $secret := dict "kafka" $kafka "objects" $values.objects.caSecret "series" $values.series.caSecret }}
 {{- with $secret }}
 {{ $store }}: {{ . }}
 {{- end }}
@@ -110,13 +116,17 @@ readinessProbe:
 {{- end }}
 {{- end -}}
 
-{{/* A change of configuration or secret starts the pods anew. */}}
+{{/* A change of configuration or secret starts the pods anew: (list $ <component>). */}}
 {{- define "rung.podAnnotations" -}}
-checksum/config: {{ include "rung.configData" . | sha256sum }}
-{{- if not .Values.secrets.existing }}
-checksum/secret: {{ include "rung.secretData" . | sha256sum }}
+{{- $root := index . 0 -}}
+checksum/config: {{ include "rung.configData" $root | sha256sum }}
+{{- if not $root.Values.secrets.existing }}
+checksum/secret: {{ include "rung.secretData" $root | sha256sum }}
 {{- end }}
-{{- with .Values.podAnnotations }}
+{{- with include "rung.kafkaSecretData" . }}
+checksum/kafka: {{ . | sha256sum }}
+{{- end }}
+{{- with $root.Values.podAnnotations }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}

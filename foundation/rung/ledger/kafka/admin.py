@@ -1,25 +1,40 @@
-"""What an operator's tools do with topics: made, and their settings read, by kafka-python.
+"""What an operator's tools do with topics and ACLs: made and read, by kafka-python.
 
 It blocks, so its calls run on a thread. Whoever makes or checks no topics does not import it: that
 takes a third of a second, which services and agents need not spend.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from aiokafka import errors
 from kafka import TopicPartition
 from kafka import errors as theirs
-from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
+from kafka.admin import (
+    ACL,
+    ACLFilter,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    ConfigResource,
+    ConfigResourceType,
+    KafkaAdminClient,
+    ResourcePattern,
+    ResourcePatternFilter,
+    ResourceType,
+)
 
 from rung.events.errors import LedgerError
+from rung.ledger.kafka.access import Rule
 from rung.ledger.kafka.cluster import Cluster
 from rung.ledger.kafka.errors import failed, passes
 
 _ALREADY_EXISTS: Final = 36
 _RIGHT: Final = "DESCRIBE_CONFIGS"
+_ANY_HOST: Final = "*"
 
 T = TypeVar("T")
 
@@ -121,6 +136,94 @@ async def remove(cluster: Cluster, topic: str, partition: int, position: int) ->
         await _asked(cluster, ask)
 
     await cluster.persist(attempt, f"trimming {topic}/{partition}")
+
+
+async def allowed(cluster: Cluster) -> list[Rule]:
+    """Return what principals may do with topics and groups, from any host.
+
+    Raises:
+        LedgerUnavailable: the cluster does not answer.
+        LedgerError: it refuses, or its brokers have no authorizer.
+    """
+    everything = ACLFilter(
+        principal=None,
+        host=None,
+        operation=ACLOperation.ANY,
+        permission_type=ACLPermissionType.ALLOW,
+        resource_pattern=ResourcePatternFilter(ResourceType.ANY, None, ACLResourcePatternType.ANY),
+    )
+
+    def ask(client: Any) -> list[Rule]:
+        with _explained(cluster):
+            found, _ = client.describe_acls(everything)
+        return [
+            Rule(
+                acl.principal,
+                acl.operation.name,
+                acl.resource_pattern.resource_type.name,
+                acl.resource_pattern.resource_name,
+                acl.resource_pattern.pattern_type.name,
+            )
+            for acl in found
+            if acl.host == _ANY_HOST
+        ]
+
+    async def attempt() -> list[Rule]:
+        return await _asked(cluster, ask)
+
+    return await cluster.persist(attempt, "reading the ACLs")
+
+
+async def allow(cluster: Cluster, rules: Sequence[Rule]) -> None:
+    """Add rules.
+
+    Raises:
+        LedgerUnavailable: the cluster does not answer.
+        LedgerError: it refuses, or its brokers have no authorizer.
+    """
+    acls = [
+        ACL(
+            rule.principal,
+            _ANY_HOST,
+            ACLOperation[rule.operation],
+            ACLPermissionType.ALLOW,
+            ResourcePattern(
+                ResourceType[rule.resource], rule.name, ACLResourcePatternType[rule.pattern]
+            ),
+        )
+        for rule in rules
+    ]
+
+    def ask(client: Any) -> None:
+        with _explained(cluster):
+            for error in client.create_acls(acls)["failed"]:
+                raise error(f"of {len(acls)} ACLs")
+
+    async def attempt() -> None:
+        await _asked(cluster, ask)
+
+    await cluster.persist(attempt, "adding ACLs")
+
+
+@contextlib.contextmanager
+def _explained(cluster: Cluster) -> Iterator[None]:
+    """Say what to do about a refusal of ACLs.
+
+    Raises:
+        LedgerError: there is one.
+    """
+    try:
+        yield
+    except theirs.SecurityDisabledError as error:
+        raise LedgerError(
+            f"{cluster.address}: its brokers have no authorizer, so that everybody may do "
+            "everything; set authorizer.class.name in their configuration"
+        ) from error
+    except theirs.ClusterAuthorizationFailedError as error:
+        raise LedgerError(
+            f"{cluster.address}: this user may not see or set ACLs; it wants DESCRIBE and ALTER "
+            "on the cluster"
+        ) from error
 
 
 def _without_right(client: Any, silent: Sequence[str]) -> dict[str, Mapping[str, str] | None]:
