@@ -11,11 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
+from msgspec import structs
 
 from cluster.conftest import user_of
 from e2e.installation import Installation
 from e2e.user import User
-from rung.events import decode, topic
+from rung.events import Payload, decode, topic
+from rung.events.trial import RunRequested
 from rung.ledger import Ledger
 from rung.ledger.factory import open_ledger
 from rung.storage import ObjectStore, open_store
@@ -54,9 +56,16 @@ async def _decided(ledger: Ledger, experiment: str) -> list[str]:
     position, events = 0, []
     while records := await ledger.read(topic.SEARCHES, partition, position, 1_000):
         position = records[-1].position + 1
-        events += [decode(record.value).data for record in records if record.key == experiment]
+        events += [_timeless(decode(it.value).data) for it in records if it.key == experiment]
     texts = (f"{e.TYPE} {msgspec.json.encode(e, order='sorted').decode()}" for e in events)
     return sorted(text.replace(experiment, "EXPERIMENT") for text in texts)
+
+
+def _timeless(data: Payload) -> Payload:
+    """Return a decision without the time at which its experiment was submitted."""
+    if not isinstance(data, RunRequested) or data.submission is None:
+        return data
+    return structs.replace(data, submission=structs.replace(data.submission, time_ms=0))
 
 
 def _decisions(url: str, objects: ObjectStore | None, experiment: str) -> list[str]:
