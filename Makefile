@@ -45,8 +45,8 @@ check: $(DEV)
 	PYTHONPATH=$(ROOTS) $(BIN)/lint-imports
 	$(BIN)/python deploy/advisories.py constraints.txt $(VENV)/.advisories
 
-# Pure parts and single services, in about three minutes. Folders that are other lanes' as a
-# whole are not even imported; test_layout.py checks that they are.
+# Pure parts and single services, in five to six minutes on a busy machine of two cores. Folders that
+# are other lanes' as a whole are not even imported; test_layout.py checks that they are.
 OTHER_LANES := attacks e2e keras lightning sim tensorflow_loop transformers
 test-fast: $(DEV) $(DEPLOYING) $(CLICKHOUSE)
 	$(BIN)/pytest -m "not e2e and not ledger and not sim and not attacks and not cluster and not horovod" \

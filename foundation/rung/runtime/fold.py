@@ -26,7 +26,7 @@ dropped; its state and marks go. Nothing here knows the ledger; `loop.py` and `a
 
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct, field
 
@@ -462,8 +462,3 @@ def _cause(event: Event) -> Cause:
     assert event.causeposition is not None, event
     assert event.causeindex is not None, event
     return event.causeposition, event.causeindex
-
-
-def image_type(processor: Processor[Any]) -> Any:
-    """Return the type that msgspec needs to read what is known of a key of this processor."""
-    return KeyFold[processor.state_type]  # type: ignore[name-defined]

@@ -1,7 +1,6 @@
 """A service as a table of components, and what runs them.
 
-The composition roots, the simulator, the audit and `rung cluster status` read these tables: a new
-component of a service is one line in its table.
+The composition roots read these tables: a new component of a service is one line in its table.
 """
 
 import asyncio
