@@ -20,7 +20,7 @@ FRAMEWORKS := $(VENV)/.frameworks
 # environment says that nothing is to be kept: an empty value says nothing.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo cluster test check test-fast test-ledger sim test-attacks test-e2e test-cluster test-horovod bench docs clean
+.PHONY: demo cluster test check test-fast test-processes test-ledger sim test-attacks test-e2e test-cluster test-horovod bench docs clean
 
 # Run a real search on this machine and show its result.
 demo: $(SETUP)
@@ -33,7 +33,7 @@ cluster: $(DEV) $(KAFKA) $(CLICKHOUSE)
 # Everything that has to hold: lint, types, layers, and all lanes of tests.
 # The last two long ones wait more than they compute: where CI keeps no wheel of Horovod, it is
 # built behind them.
-test: check test-fast test-ledger sim test-attacks
+test: check test-fast test-processes test-ledger sim test-attacks
 	$(BIN)/python deploy/horovod/meanwhile.py $(VENV) $(MAKE) test-e2e test-cluster
 	$(MAKE) test-horovod
 
@@ -45,12 +45,16 @@ check: $(DEV)
 	PYTHONPATH=$(ROOTS) $(BIN)/lint-imports
 	$(BIN)/python deploy/advisories.py constraints.txt $(VENV)/.advisories
 
-# Pure parts and single services, in five to six minutes on a busy machine of two cores. Folders that
-# are other lanes' as a whole are not even imported; test_layout.py checks that they are.
+# Pure parts and single services. Folders that are other lanes' as a whole are not even imported;
+# test_layout.py checks that they are.
 OTHER_LANES := attacks e2e keras lightning sim tensorflow_loop transformers
+SHORT := not e2e and not ledger and not sim and not attacks and not cluster and not horovod
 test-fast: $(DEV) $(DEPLOYING) $(CLICKHOUSE)
-	$(BIN)/pytest -m "not e2e and not ledger and not sim and not attacks and not cluster and not horovod" \
-	  -n 2 $(OTHER_LANES:%=--ignore tests/%)
+	$(BIN)/pytest -m "not processes and $(SHORT)" -n 2 $(OTHER_LANES:%=--ignore tests/%)
+
+# An agent with trial processes, `rung up`, a gateway under hostile connections: short, each by itself.
+test-processes: $(DEV)
+	$(BIN)/pytest -m "processes and $(SHORT)" -n 2 tests/agent tests/cli tests/gateway
 
 # The ledger's adapters against one conformance suite; all that can be altered in a sealed ledger.
 test-ledger: $(DEV) $(KAFKA)

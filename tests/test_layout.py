@@ -106,7 +106,7 @@ def test_what_the_fast_lane_leaves_out_belongs_to_other_lanes() -> None:
     assert unmarked == []
 
 
-_LANES = ("e2e", "sim", "attacks", "cluster", "horovod")
+_LANES = ("e2e", "processes", "sim", "attacks", "cluster", "horovod")
 
 
 def _marks_all(statement: ast.stmt) -> bool:

@@ -27,6 +27,8 @@ from rung.events.trial import TrialExited, TrialStarted
 from rung.ledger import SqliteLedger
 from servers.process import wait_until_stopped
 
+pytestmark = pytest.mark.processes
+
 FOREVER = "import os, time\nprint('pid', os.getpid(), flush=True)\nwhile True: time.sleep(60)\n"
 LEAVES = SPEAK + (
     "hello(); print('pid', os.getpid(), flush=True)\n"

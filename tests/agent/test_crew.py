@@ -11,6 +11,8 @@ from rung.events.allocation import AllocationReleased
 from rung.events.metric import LogsPrinted
 from rung.events.trial import TrialExited, TrialStarted
 
+pytestmark = pytest.mark.processes
+
 RANK = "import os, sys, time\nrank = int(os.environ['RUNG_RANK'])\n"
 
 

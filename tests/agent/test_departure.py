@@ -11,6 +11,8 @@ from rung.agent import drain
 from rung.agent.departure import ASKED_BY, Departure, respite_of
 from rung.events.trial import TrialStarted
 
+pytestmark = pytest.mark.processes
+
 
 async def test_preempted(running: Rig) -> None:
     """A run that acknowledges a preemption and leaves with 0 was preempted."""

@@ -23,6 +23,8 @@ from rung.events.checkpoint import CheckpointStored
 from rung.events.metric import LogsPrinted
 from rung.events.trial import TrialExited, TrialStarted
 
+pytestmark = pytest.mark.processes
+
 WORDS = (
     "from rung import core\n"
     "with core.init() as ctx:\n"

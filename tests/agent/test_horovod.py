@@ -4,6 +4,8 @@ import pytest
 
 from agent.rig import Rig
 
+pytestmark = pytest.mark.processes
+
 SCRIPT = """
 import torch, horovod.torch as hvd
 hvd.init()

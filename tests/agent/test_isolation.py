@@ -28,6 +28,8 @@ from rung.agent.isolation import (
 )
 from rung.events.allocation import AgentJoined
 
+pytestmark = pytest.mark.processes
+
 USERS = UserIds(60000, 60009)
 
 VICTIM = SPEAK + (

@@ -19,6 +19,8 @@ from rung.runtime.service import serve
 from rung.scheduler.service import components
 from rung.scheduler.settings import Settings
 
+pytestmark = pytest.mark.processes
+
 _LIVES = itertools.count()
 
 

@@ -15,6 +15,8 @@ from rung.events.trial import (
     TrialStarted,
 )
 
+pytestmark = pytest.mark.processes
+
 
 async def test_finished(running: Rig) -> None:
     """A script that ends by itself is started, finished and released, in this order."""

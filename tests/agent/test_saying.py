@@ -12,6 +12,8 @@ from rung.events.metric import MetricsReported
 from rung.events.trial import TrialExited, TrialRestored, TrialStarted, TrialValidated
 from rung.runtime.http.limits import Limits
 
+pytestmark = pytest.mark.processes
+
 
 async def test_speaks(running: Rig) -> None:
     """What a process says becomes facts in the order in which it said it."""

@@ -15,6 +15,8 @@ from rung.events.trial import TrialExited, TrialRestored
 from rung.storage import FolderStore, ObjectMissing, ObjectStore, load_checkpoint, read_manifest
 from servers.seaweed import Seaweed
 
+pytestmark = pytest.mark.processes
+
 STORE = """
 import os, signal, time
 from rung import core

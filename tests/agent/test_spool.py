@@ -22,6 +22,8 @@ from rung.events import decode, topic
 from rung.events.trial import TrialStarted
 from rung.ledger import MemoryLedger
 
+pytestmark = pytest.mark.processes
+
 
 def _started(run: int, agent_id: str = "a1") -> TrialStarted:
     return TrialStarted(experiment_id="e", trial_id="e.0", run=run, agent_id=agent_id)

@@ -12,6 +12,8 @@ from rung.agent.spot import Aws, Gcp, cloud_of, notice_from, notice_to
 from rung.events.allocation import AgentLeft, AllocationReleased, DrainRequested
 from rung.events.checkpoint import CheckpointStored
 
+pytestmark = pytest.mark.processes
+
 
 async def test_aws() -> None:
     """No notice, a token that ran out, then a notice with the time that is left."""

@@ -14,6 +14,8 @@ from rung.events.allocation import AgentResumed, AgentSuspended
 from rung.events.trial import TrialStarted
 from small_disk import fill, small_disk
 
+pytestmark = pytest.mark.processes
+
 WRITES = """
 import pathlib, time
 print('begun', flush=True)

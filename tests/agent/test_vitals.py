@@ -18,6 +18,8 @@ from rung.agent.slots import Device
 from rung.agent.vitals import DISK, Vitals
 from rung.events.metric import MetricsReported
 
+pytestmark = pytest.mark.processes
+
 DRIVER = """
 from types import SimpleNamespace
 

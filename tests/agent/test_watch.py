@@ -12,6 +12,8 @@ from rung.agent import stack_dump
 from rung.events.metric import MetricRow, MetricsReported
 from rung.events.trial import TrialStarted
 
+pytestmark = pytest.mark.processes
+
 _OUTERMOST = "in _run_module_as_main"
 """The last that a process prints of its stacks."""
 

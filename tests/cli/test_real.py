@@ -27,6 +27,8 @@ from rung.scheduler.service import components as scheduler
 from rung.searcher.service import components as searcher
 from rung.storage import FolderStore
 
+pytestmark = pytest.mark.processes
+
 CONFIG: dict[str, Any] = {
     "name": "[red]curve",
     "entrypoint": "python3 train.py",

@@ -11,6 +11,8 @@ import pytest
 
 from cli.conftest import Rung
 
+pytestmark = pytest.mark.processes
+
 STARTING = """
 import sys
 from pathlib import Path

@@ -14,6 +14,8 @@ from gateway.process import GatewayProcess, gateway_process
 from rung.gateway.settings import Settings
 from rung.runtime.http.limits import Limits
 
+pytestmark = pytest.mark.processes
+
 _LOG_BYTES_MAX = 20_000
 _HALVES = {
     "nothing": b"",

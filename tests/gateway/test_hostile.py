@@ -12,6 +12,8 @@ from gateway.conftest import EXPERIMENT_FILE, World
 from gateway.scenario import EXPERIMENT, play
 from rung.gateway.routes import ROUTES
 
+pytestmark = pytest.mark.processes
+
 TEXTS = (
     "",
     " ",
