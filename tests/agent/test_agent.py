@@ -33,8 +33,8 @@ FOREVER = "import os, time\nprint('pid', os.getpid(), flush=True)\nwhile True: t
 LEAVES = SPEAK + (
     "hello(); print('pid', os.getpid(), flush=True)\n"
     "channel.makefile().readline()\n"
-    "say(type='stored', checkpoint_id='c1', steps_completed=2, size_bytes=3, files=1,"
-    " digest='d')\n"
+    "say(type='stored', checkpoint_id=os.environ['RUNG_ALLOCATION'] + '.2',"
+    " steps_completed=2, size_bytes=3, files=1, digest='d')\n"
     "say(type='acknowledged')\n"
 )
 

@@ -1,6 +1,7 @@
 """Runs whose objects lie in S3: they hold no keys, and lose nothing when the store is away."""
 
 import contextlib
+import json
 import os
 import secrets
 from collections.abc import AsyncIterator
@@ -135,16 +136,24 @@ async def test_a_run_has_no_keys(monkeypatch: pytest.MonkeyPatch, running: Rig) 
 
 async def test_a_run_reads_checkpoints_only(running: Rig) -> None:
     """What else lies in the store is not brought, and ids of others are not carried on."""
+    given = "exp00002.0.1.5"
+    foreign = ["code/secret", "checkpoints/exp00002/exp00002.0.1.50/state"]
+    own = [f"checkpoints/exp00002/{given}/state", "checkpoints/exp00001/exp00001.9.1.5/state"]
     script = SPEAK + (
         "hello()\n"
-        "say(type='fetch', number=1, name='code/secret')\n"
-        "print(channel.makefile().readline(), flush=True)\n"
+        "answers = channel.makefile()\n"
+        f"for number, name in enumerate({foreign + own!r}):\n"
+        "    say(type='fetch', number=number, name=name)\n"
+        "    print(answers.readline(), flush=True)\n"
         "say(type='stored', checkpoint_id='exp00001.77.1.5', steps_completed=5, size_bytes=1,\n"
         "    files=1, digest='x')\n"
     )
-    running.store.put_bytes("code/secret", b"1")
-    ended = await running.run_script(script)
-    assert "a run may read checkpoints, not 'code/secret'" in ended.printed()[0]
+    for name in (*foreign, *own):
+        running.store.put_bytes(name, b"1")
+    ended = await running.run_script(script, restore=[given])
+    answers = [json.loads(text) for text in ended.printed() if text]
+    assert [bool(answer["path"]) for answer in answers] == [False, False, True, True]
+    assert "a run may read checkpoints of its experiment" in answers[0]["problem"]
     assert ended.of(CheckpointStored) == []
     assert any("is not one of this run's" in text for text in ended.printed("platform"))
 

@@ -17,17 +17,19 @@ pytestmark = pytest.mark.processes
 
 async def test_speaks(running: Rig) -> None:
     """What a process says becomes facts in the order in which it said it."""
+    first = await running.run_script("print(1)")
+    given = [f"{first.allocation_id}.1", f"{first.allocation_id}.0"]
     script = SPEAK + (
         "hello()\n"
-        "say(type='restored', checkpoint_id='c0', steps_completed=1)\n"
+        f"say(type='restored', checkpoint_id={given[0]!r}, steps_completed=1)\n"
         "report('training', 2, loss=0.5)\n"
         "report('validation', 2, loss='NaN')\n"
-        "say(type='stored', checkpoint_id='c1', steps_completed=2, size_bytes=3, files=1,"
-        " digest='d')\n"
-        "say(type='damaged', checkpoint_id='c9', reason='a file is short')\n"
+        "say(type='stored', checkpoint_id=os.environ['RUNG_ALLOCATION'] + '.2', steps_completed=2,"
+        " size_bytes=3, files=1, digest='d')\n"
+        f"say(type='damaged', checkpoint_id={given[1]!r}, reason='a file is short')\n"
         "report('training', 3, loss=0.25)\n"
     )
-    ended = await running.run_script(script)
+    ended = await running.run_script(script, restore=given)
     kinds = [type(payload) for payload in ended.payloads if "Log" not in type(payload).__name__]
     assert kinds == [
         TrialStarted,
@@ -45,7 +47,41 @@ async def test_speaks(running: Rig) -> None:
         ("validation", 2, {"loss": "NaN"}),
         ("training", 3, {"loss": 0.25}),
     ]
-    assert ("platform", "warning", "checkpoint c9 is damaged: a file is short") in ended.lines
+    said = f"checkpoint {given[1]} is damaged: a file is short"
+    assert ("platform", "warning", said) in ended.lines
+
+
+@pytest.mark.parametrize(
+    "checkpoint_id",
+    [
+        "exp00001.77.1.5",
+        "exp00002.0.1.5",
+        "../exp00002/exp00002.0.1.5",
+        "{own}",
+        "{own}.",
+        "{own}0.5",
+        "{own}./../../exp00002",
+        "{own}.5\n",
+        "{own}.5.6",
+    ],
+)
+@pytest.mark.parametrize("restore", [[], ["exp00001.9.1.5"]], ids=["first", "resumed"])
+async def test_reports_on_checkpoints_of_others(
+    running: Rig, checkpoint_id: str, restore: list[str]
+) -> None:
+    """A run can neither claim nor condemn what another stored, nor say that it restored it."""
+    script = SPEAK + (
+        "hello()\n"
+        f"its = {checkpoint_id!r}.replace('{{own}}', os.environ['RUNG_ALLOCATION'])\n"
+        "say(type='stored', checkpoint_id=its, steps_completed=5, size_bytes=1, files=1,"
+        " digest='d')\n"
+        "say(type='restored', checkpoint_id=its, steps_completed=5)\n"
+        "say(type='damaged', checkpoint_id=its, reason='because')\n"
+    )
+    ended = await running.run_script(script, restore=restore)
+    kinds = [type(payload) for payload in ended.payloads if "Log" not in type(payload).__name__]
+    assert kinds == [TrialStarted, TrialExited, AllocationReleased]
+    assert len(ended.printed("platform")) == 3
 
 
 async def test_reports_of_a_killed_process(running: Rig) -> None:

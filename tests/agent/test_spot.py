@@ -84,7 +84,8 @@ def test_the_firmware_says_which_cloud(
 LEAVES = SPEAK + (
     "hello(); print('here', flush=True)\n"
     "json.loads(channel.makefile().readline())\n"
-    "say(type='stored', checkpoint_id='c', steps_completed=4, size_bytes=1, files=1, digest='d')\n"
+    "say(type='stored', checkpoint_id=os.environ['RUNG_ALLOCATION'] + '.4', steps_completed=4,"
+    " size_bytes=1, files=1, digest='d')\n"
     "say(type='acknowledged')\n"
 )
 

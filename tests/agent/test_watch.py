@@ -95,7 +95,7 @@ async def test_a_run_that_is_stuck_in_a_library_shows_its_stacks(
 @pytest.mark.parametrize(
     ("said", "answer"),
     [
-        ("say(type='fetch', number=1, name='checkpoints/e/c/state')", '"type":"fetched"'),
+        ("say(type='fetch', number=1, name='checkpoints/exp00001/c/state')", '"type":"fetched"'),
         (
             (
                 "say(type='stored', steps_completed=3, size_bytes=1, files=1, digest='x',\n"

@@ -129,7 +129,7 @@ class Conversation:
         """Turn a message into the fact that it means; rank 0 alone speaks for the run."""
         if connection.rank != 0:
             return
-        if (problem := problem_with(message)) is not None:
+        if (problem := problem_with(self._spec, message)) is not None:
             self.rejected(problem)
             return
         reports, delivery = self._to.reports, self._to.delivery
@@ -140,8 +140,7 @@ class Conversation:
             reports.note("warning", text, connection.rank)
         elif isinstance(message, Stored) and delivery.staged:
             reports.flush()
-            if (problem := delivery.stored(connection, message)) is not None:
-                self.rejected(problem)
+            delivery.stored(connection, message)
             return
         if (fact := fact_of(self._spec, message)) is not None:
             reports.put(fact)

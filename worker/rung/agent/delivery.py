@@ -16,6 +16,7 @@ from rung.agent.depot import Depot, Note, Owner, remove_if_empty
 from rung.agent.endpoint import Connection
 from rung.agent.isolation import Isolation, checkpoints_of, hold_folder, release_folder
 from rung.agent.removal import remove_tree
+from rung.agent.saying import problem_with_own
 from rung.core.protocol import Fetch, Fetched, Shipped, StagedPart, Stored
 from rung.events.trial import RunSpec, allocation_id_of
 from rung.storage import ObjectError, ObjectMissing, ObjectUnavailable, sweep_unfinished
@@ -87,14 +88,11 @@ class Delivery:
         if self._held is not None:
             release_folder(self._held)
 
-    def stored(self, connection: Connection, message: Stored) -> str | None:
-        """Carry on what was staged; return what is wrong with the message, if something is."""
-        if problem := self._problem_with(message.checkpoint_id):
-            return problem
+    def stored(self, connection: Connection, message: Stored) -> None:
+        """Carry on what was staged, a checkpoint of the run's own."""
         after = self._depot.said
         task = self._depot.background(self._ship(connection, message.checkpoint_id, after))
         self._follow(task, self._shipments)
-        return None
 
     def staged_part(self, connection: Connection, message: StagedPart) -> str | None:
         """Carry on a part of a checkpoint; return what is wrong with the message, if something is.
@@ -103,7 +101,7 @@ class Delivery:
         """
         if not self.staged:
             return "a part of a checkpoint is staged where runs do not stage"
-        if problem := self._problem_with(message.checkpoint_id):
+        if problem := problem_with_own(self._spec, message.checkpoint_id):
             return problem
         self._answer(self._ship_part(connection, message))
         return None
@@ -182,16 +180,23 @@ class Delivery:
         """Do something for a process that waits for it, as long as the run goes on."""
         self._follow(self._depot.background(work), self._answers)
 
-    def _problem_with(self, checkpoint_id: str) -> str | None:
-        if not checkpoint_id.startswith(f"{self._allocation_id}."):
-            return f"checkpoint {checkpoint_id!r} is not one of this run's"
-        return None
+    def _readable(self, name: str) -> bool:
+        """Whether an object is of a checkpoint that the run may read: as `checkpoints_of`."""
+        if name.startswith(f"checkpoints/{self._spec.experiment_id}/"):
+            return True
+        return any(
+            name.startswith(f"checkpoints/{given.partition('.')[0]}/{given}/")
+            for given in self._spec.restore
+        )
 
     async def _fetch(self, connection: Connection, message: Fetch) -> None:
         target = self._folder / "fetched" / str(next(self._numbers))
         try:
-            if not message.name.startswith("checkpoints/"):
-                raise ObjectError(f"a run may read checkpoints, not {message.name!r}")  # noqa: TRY301 - answered below
+            if not self._readable(message.name):
+                raise ObjectError(  # noqa: TRY301 - answered below
+                    f"a run may read checkpoints of its experiment, and those that it starts from,"
+                    f" not {message.name[:200]!r}"
+                )
             await self._depot.fetch(self._allocation_id, message.name, target, self._note)
         except ObjectError as error:
             missing = isinstance(error, ObjectMissing)
