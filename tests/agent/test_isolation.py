@@ -177,6 +177,34 @@ async def test_without_isolation_a_stolen_token_is_of_no_use(rig: Rig, tmp_path:
     os.unlink(f"/dev/shm/rung-test-{os.getpid()}")  # noqa: PTH108, S108 - as above
 
 
+async def test_a_link_in_the_place_of_a_checkpoint_shows_nothing(rig: Rig, tmp_path: Path) -> None:
+    """A run sees the checkpoints that it starts from, and not where a link there leads."""
+    rig.start(isolation="auto")
+    if refused_here():
+        assert (await _joined(rig)).startswith("none: the kernel refuses namespaces")
+        return
+    assert await _joined(rig) == "namespaces"
+    secret = rig.folder / "agent" / "secret"
+    secret.mkdir()
+    others = rig.folder / "objects" / "checkpoints" / "exp00002"
+    (others / "exp00002.0.1.5").mkdir(parents=True)
+    (others / "exp00002.0.1.5" / "model").write_text("weights")
+    (others / "exp00002.1.1.5").symlink_to(secret)
+    script = (
+        "import os, sys\n"
+        "for path in sys.argv[1:]:\n"
+        "    print(sorted(os.listdir(path)) if os.path.isdir(path) else 'nothing')\n"
+    )
+    paths = [str(others / "exp00002.0.1.5"), str(others / "exp00002.1.1.5"), str(secret)]
+    ended = await rig.run_script(
+        script,
+        restore=["exp00002.0.1.5", "exp00002.1.1.5"],
+        entrypoint=["python3", "train.py", *paths],
+    )
+    assert ended.exit.outcome == "finished", ended.lines
+    assert ended.printed() == ["['model']", "nothing", "nothing"]
+
+
 async def test_a_run_lives_and_dies_in_its_namespaces_as_outside(rig: Rig) -> None:
     """It is no first process; its daemons end with it; its ranks share memory and processes."""
     rig.start(isolation="auto")
@@ -207,9 +235,9 @@ async def test_a_run_lives_and_dies_in_its_namespaces_as_outside(rig: Rig) -> No
     assert ended.exit.outcome == "finished", ended.lines
     assert ended.printed() == ["ours", "ours"]
     assert not _with_argument(mark)
-    assert not list((rig.folder / "agent" / "work").iterdir())
+    work = rig.folder / "agent" / "work"
     marks = rig.folder / "objects" / "checkpoints" / EXPERIMENT / ".incoming"
-    assert not marks.exists()
+    await eventually(lambda: not list(work.iterdir()) and not marks.exists())
     again = await rig.run_script(
         "from rung import core\n"
         "with core.init() as ctx, ctx.checkpoint.restore_path(ctx.checkpoint.latest) as path:\n"

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rung.storage import FolderStore, ObjectError, ObjectStore, open_store
+from rung.storage import FolderStore, ObjectDamaged, ObjectError, ObjectStore, open_store
+from rung.storage.checkpoint.digest import digest_file
 from storage.conformance import ObjectStoreContract
 
 
@@ -56,6 +57,63 @@ def test_a_store_that_cannot_be_written_says_why(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ObjectError, match="cannot open"):
         FolderStore(tmp_path / "file")
+
+
+def test_links_below_an_experiment_lead_nowhere(tmp_path: Path, store: FolderStore) -> None:
+    """What a run may write is never the way to what it may not: to read, to list, to delete."""
+    other = "checkpoints/other/other.0.1.5"
+    store.put_bytes(f"{other}/state", b"precious")
+    (tmp_path / "secret").write_bytes(b"token")
+    own = store.root / "checkpoints" / "own"
+    (own / "own.0.1.2").mkdir(parents=True)
+    (own / "own.0.1.1").symlink_to("../other/other.0.1.5")
+    (own / "own.0.1.2" / "inner").symlink_to("../../other")
+    (own / "own.0.1.2" / "leak").symlink_to(tmp_path / "secret")
+    for name in ("own.0.1.1/state", "own.0.1.2/inner/other.0.1.5/state", "own.0.1.2/leak"):
+        for call in (store.read, store.version, lambda name: store.get(name, tmp_path / "copy")):
+            with pytest.raises(ObjectDamaged, match="is no file of its own"):
+                call(f"checkpoints/own/{name}")
+    for name in ("own.0.1.1/state", "own.0.1.2/inner/other.0.1.5/state"):
+        assert not store.link("checkpoints/own/own.0.1.3/x", f"checkpoints/own/{name}")
+    with pytest.raises(ObjectError, match="cannot write"):
+        store.put_bytes("checkpoints/own/own.0.1.1/state", b"mine")
+    links = [f"checkpoints/own/own.0.1.{name}" for name in ("1", "2/inner", "2/leak")]
+    assert [info.name for info in store.list("checkpoints/own/")] == links
+    assert store.delete("checkpoints/own/own.0.1.1/") == 0
+    assert store.delete("checkpoints/own/own.0.1.2/") == 2
+    assert store.delete("checkpoints/own/") == 1
+    assert store.read(f"{other}/state") == b"precious"
+    assert (tmp_path / "secret").read_bytes() == b"token"
+
+
+def test_the_first_folders_may_be_on_another_disk(tmp_path: Path, store: FolderStore) -> None:
+    """Whoever runs the store may have moved an experiment, or all checkpoints, and left a link."""
+    (tmp_path / "disk" / "exp").mkdir(parents=True)
+    (store.root / "checkpoints").symlink_to(tmp_path / "disk")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "disk" / "moved").symlink_to(tmp_path / "elsewhere")
+    for experiment in ("exp", "moved"):
+        name = f"checkpoints/{experiment}/c/state"
+        store.put_bytes(name, b"1")
+        assert store.read(name) == b"1"
+        for prefix in ("", name, f"checkpoints/{experiment}/"):
+            assert [info.name for info in store.list(prefix)] == [name]
+        assert store.delete(name) == 1
+        assert store.list("") == []
+
+
+@pytest.mark.timeout(20)
+def test_what_is_no_regular_file_is_not_waited_for(store: FolderStore) -> None:
+    """A pipe in the place of an object is damage: to read it would hold up the reader for ever."""
+    store.put_bytes("checkpoints/e/c/state", b"1")
+    pipe = store.root / "checkpoints" / "e" / "c" / "manifest.json"
+    os.mkfifo(pipe)
+    with pytest.raises(ObjectDamaged, match="is no file of its own"):
+        store.read("checkpoints/e/c/manifest.json")
+    with pytest.raises(OSError, match="is no regular file"):
+        digest_file(pipe)
+    assert store.delete("checkpoints/e/") == 2
+    assert not pipe.exists()
 
 
 def test_old_leftovers_are_swept_and_new_ones_left(store: FolderStore) -> None:

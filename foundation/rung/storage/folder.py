@@ -5,6 +5,11 @@ the folder synced; so a reader never sees half of one. What a killed writer left
 is swept when the store is opened a day later. A process that can write in one folder of the store
 alone, which may be a mount of its own, has an `.incoming/` there, which is never listed either.
 
+Symbolic links are followed to the root and in the first two parts of a name, where whoever runs
+the store may have put another disk. Below those, where a run can write in the folder of its
+experiment's checkpoints, nothing is followed and only regular files are read: a link would lead to
+what the run may not touch, a pipe would never end.
+
 Objects with the same bytes may be one file with several names (`link`): the file system counts
 the names and keeps the bytes until the last of them is deleted.
 
@@ -16,12 +21,13 @@ import errno
 import os
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
-from rung.events.errors import ObjectError, ObjectMissing
+from rung.events.errors import ObjectDamaged, ObjectError, ObjectMissing
 from rung.storage.durable_file import DurableFile, durable_file
 from rung.storage.key import INCOMING, check_name, check_prefix
 from rung.storage.port import ObjectInfo
@@ -29,6 +35,10 @@ from rung.storage.port import ObjectInfo
 _STALE_S: Final = 24 * 3600
 _INCOMING_DEPTHS: Final = (0, 2)
 """How deep `.incoming/` may lie: at the root, or in the folder of an experiment's checkpoints."""
+_FOLLOWED: Final = 2
+"""Parts of a name in which links are followed."""
+_NOT_LISTED: Final = (FileNotFoundError, NotADirectoryError, PermissionError)
+"""Of a folder that is gone, a link, or not ours (`lost+found`)."""
 _ATTEMPTS: Final = 5
 """How often a write makes its folder again while a deletion clears empty folders away."""
 
@@ -95,7 +105,8 @@ class FolderStore:
         path, source, draft = self._path(name), self._path(existing), self._draft()
         with self._explained("write", name):
             try:
-                os.link(source, draft)
+                with self._in_folder(source.parent) as folder:
+                    os.link(source.name, draft, src_dir_fd=folder, follow_symlinks=False)
             except OSError:  # it was deleted, or the file system knows no links
                 return False
             try:
@@ -106,24 +117,21 @@ class FolderStore:
 
     def get(self, name: str, target: Path) -> None:
         """Write the object's bytes to a file; its folder is made where it is missing."""
-        path = self._path(name)
-        with self._explained("read", name), path.open("rb") as opened:
+        with self._explained("read", name), self._opened(name) as opened:
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("wb") as copy:
                 shutil.copyfileobj(opened, copy, 1 << 20)
 
     def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
         """Return the object's bytes, or some of them; fewer where it ends."""
-        path = self._path(name)
-        with self._explained("read", name), path.open("rb") as opened:
+        with self._explained("read", name), self._opened(name) as opened:
             opened.seek(offset)
             return opened.read(-1 if size is None else size)
 
     def version(self, name: str) -> str:
         """Return the file's identity, with its size and times."""
-        path = self._path(name)
-        with self._explained("read", name):
-            found = path.stat()
+        with self._explained("read", name), self._opened(name) as opened:
+            found = os.fstat(opened.fileno())
         file = f"{found.st_dev}-{found.st_ino}-{found.st_size}"
         return f"{file}-{found.st_mtime_ns}-{found.st_ctime_ns}"
 
@@ -140,7 +148,12 @@ class FolderStore:
         found = self.list(prefix)
         with self._explained("delete", prefix):
             for info in found:
-                (self._root / info.name).unlink(missing_ok=True)
+                path = self._root / info.name
+                with (
+                    contextlib.suppress(FileNotFoundError),
+                    self._in_folder(path.parent) as folder,
+                ):
+                    os.unlink(path.name, dir_fd=folder)
             self._drop_empty({(self._root / info.name).parent for info in found})
         return len(found)
 
@@ -161,7 +174,8 @@ class FolderStore:
         for attempt in range(1, _ATTEMPTS + 1):
             made = _make_folders(path.parent)
             try:
-                draft.replace(path)
+                with self._in_folder(path.parent) as at:
+                    os.replace(draft, path.name, dst_dir_fd=at)
             except FileNotFoundError:
                 if attempt == _ATTEMPTS:
                     raise
@@ -170,18 +184,74 @@ class FolderStore:
         for folder in (path.parent, *made):
             _sync_folder(folder)
 
+    @contextlib.contextmanager
+    def _in_folder(self, path: Path) -> Iterator[int]:
+        """Yield a descriptor of a folder in the store, to which no link below the first parts led.
+
+        Raises:
+            OSError: there is no such folder, or a link on the way to it.
+        """
+        parts = path.relative_to(self._root).parts
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+        folder = os.open(self._root.joinpath(*parts[:_FOLLOWED]), flags)
+        try:
+            for part in parts[_FOLLOWED:]:
+                above, folder = folder, os.open(part, flags | os.O_NOFOLLOW, dir_fd=folder)
+                os.close(above)
+            yield folder
+        finally:
+            os.close(folder)
+
+    @contextlib.contextmanager
+    def _opened(self, name: str) -> Iterator[BinaryIO]:
+        """Yield an object's file, to read.
+
+        Raises:
+            ObjectDamaged: there is something else in its place.
+            OSError: there is none, or it cannot be read.
+        """
+        path = self._path(name)
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe would be waited for
+        if name.count("/") >= _FOLLOWED:
+            flags |= os.O_NOFOLLOW
+        try:
+            with self._in_folder(path.parent) as folder:
+                file = os.open(path.name, flags, dir_fd=folder)
+        except OSError as error:
+            if error.errno in {errno.ELOOP, errno.ENOTDIR, errno.ENXIO}:
+                raise ObjectDamaged(f"{name}: is no file of its own in {self.url}") from error
+            raise
+        with os.fdopen(file, "rb") as opened:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                raise ObjectDamaged(f"{name}: is no file of its own in {self.url}")
+            yield opened
+
     def _walk(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield what lies below the deepest folder that the prefix names, and matches it."""
         parent, _, _ = prefix.rpartition("/")
-        for folder, folders, files in os.walk(self._root / parent):
-            below = Path(folder).relative_to(self._root).as_posix()
-            lead = "" if below == "." else f"{below}/"
-            folders[:] = [name for name in folders if _may_match(f"{lead}{name}/", prefix)]
-            for file in files:
-                name = lead + file
-                if name.startswith(prefix):
-                    with contextlib.suppress(FileNotFoundError):
-                        yield ObjectInfo(name, (Path(folder) / file).lstat().st_size)
+        with contextlib.suppress(*_NOT_LISTED), self._in_folder(self._root / parent) as folder:
+            yield from self._below(folder, f"{parent}/" if parent else "", prefix)
+
+    def _below(self, above: int, lead: str, prefix: str, entry: str = ".") -> Iterator[ObjectInfo]:
+        """Yield what lies in a folder whose name, with a slash at its end, is `lead`."""
+        follow = lead.count("/") < _FOLLOWED
+        no_follow = 0 if lead.count("/") <= _FOLLOWED else os.O_NOFOLLOW
+        try:
+            folder = os.open(entry, os.O_RDONLY | os.O_DIRECTORY | no_follow, dir_fd=above)
+        except _NOT_LISTED:
+            return
+        try:
+            with os.scandir(folder) as entries:
+                for found in entries:
+                    name = lead + found.name
+                    if found.is_dir(follow_symlinks=follow):
+                        if _may_match(f"{name}/", prefix):
+                            yield from self._below(folder, f"{name}/", prefix, found.name)
+                    elif name.startswith(prefix):
+                        with contextlib.suppress(FileNotFoundError):
+                            yield ObjectInfo(name, found.stat(follow_symlinks=False).st_size)
+        finally:
+            os.close(folder)
 
     def _drop_empty(self, folders: set[Path]) -> None:
         for folder in sorted(folders, reverse=True):

@@ -290,14 +290,20 @@ def isolation_of(  # noqa: PLR0913 - what is known of the agent
 
 
 def checkpoints_of(root: Path, spec: RunSpec) -> tuple[Path, list[Path]]:
-    """Return where a run stores checkpoints in a folder store, and which others it may read."""
+    """Return where a run stores checkpoints in a folder store, and which others it may read.
+
+    A link that a run of another experiment has put there is none of them: what it leads to would
+    be shown to this run.
+    """
     experiments = {name: name.partition(".")[0] for name in spec.restore if "." in name}
     foreign = [
         root / checkpoint_prefix(experiment_id, name)
         for name, experiment_id in experiments.items()
         if experiment_id != spec.experiment_id
     ]
-    return root / "checkpoints" / spec.experiment_id, foreign
+    return root / "checkpoints" / spec.experiment_id, [
+        path for path in foreign if not path.is_symlink()
+    ]
 
 
 @contextlib.contextmanager

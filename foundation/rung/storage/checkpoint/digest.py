@@ -9,9 +9,11 @@ have SHA-256; both are checked.
 """
 
 import contextlib
+import errno
 import hashlib
 import mmap
 import os
+import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -79,8 +81,10 @@ def chunks_of(path: Path) -> Iterator[memoryview]:
     Raises:
         OSError: it cannot be read.
     """
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would be waited for
     try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise OSError(errno.EINVAL, "is no regular file", str(path))
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
         if os.fstat(file).st_size <= _READ:
             yield from _in_turn(file)
