@@ -24,6 +24,7 @@ _COUNTERS_AND_GAUGES: Final[Mapping[str, str]] = {
     "rung_ledger_errors_total": "kind",
     "rung_loop_restarts_total": "loop",
     "rung_partitions_held": "topic",
+    "rung_retries_total": "what",
     "rung_queue_length": "pool",
     "rung_runs": "state",
     "rung_sealed_records_total": "topic",

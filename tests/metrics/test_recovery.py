@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from metrics.report import EXPERIMENT, draft, line, logs, metrics, row
+from rung.backoff import Backoff
 from rung.ledger import SqliteLedger
 from rung.ledger.memory import MemoryLedger
 from rung.metrics import SeriesDamaged, SeriesStore, Settings, recovery
@@ -153,7 +154,7 @@ async def test_a_folder_in_use_elsewhere_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is whole, and stays; until it is free, a sentence says that nothing is kept."""
-    monkeypatch.setattr(recovery, "_WAIT_S_MIN", 0.01)
+    monkeypatch.setattr(recovery, "_BACKOFF", Backoff(0.01, 0.01))
     folder = tmp_path / "series"
     ledger = MemoryLedger(ledger_id="l1", partitions=1)
     await _report(ledger, 1)

@@ -18,7 +18,6 @@ connection's other end must belong to the caller before a byte is sent.
 
 import asyncio
 import contextlib
-import random
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -29,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import aiohttp
 import yarl
 
+from rung.backoff import Backoff
 from rung.client._data_folder import SOCKET, DataFolderError, check_owner, check_peer, short_path
 from rung.client._error import Unreachable, error_of
 from rung.client._location import Locate, Location
@@ -40,8 +40,7 @@ API: Final = "/api/v1"
 _HEALTH: Final = "/healthz"
 
 _LATER: Final = frozenset({502, 503, 504})
-_FIRST_WAIT_S: Final = 0.05
-_WAIT_S_MAX: Final = 2.0
+_BACKOFF: Final = Backoff(0.05, 2.0)
 _CONNECT_S: Final = 5.0
 _UNMET_S: Final = 3.0
 """Patience with a server that never answered."""
@@ -195,33 +194,45 @@ class Transport:
 
         return await self._patiently(attempt)
 
-    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:  # noqa: C901 - one loop
+    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
         began = time.monotonic()
-        wait = _FIRST_WAIT_S
-        while True:
-            try:
-                return await attempt()
-            except _Refused as refused:
-                deadline = began + self._patience_s
-                if refused.status == 401 and time.monotonic() < deadline and self._moved():
-                    continue
-                if refused.status not in _LATER or time.monotonic() + wait > deadline:
-                    raise error_of(refused.status, refused.body) from None
-                wait = max(wait, _seconds(refused.retry_after))
-            except _TRANSIENT as error:
-                why = self._unreachable(error)
-                if not self._answered and isinstance(error, aiohttp.ClientConnectorError):
-                    if self._moved():
-                        continue
-                    raise why from error
-                if time.monotonic() + wait > began + self._patience():
-                    raise why from error
-            except Unreachable:
-                if not self._answered or time.monotonic() + wait > began + self._patience_s:
-                    raise
-            await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311 - only spreads load
-            wait = min(wait * 2, _WAIT_S_MAX)
+
+        async def located() -> T:
+            """Make an attempt, and at once another one where the server is elsewhere by now."""
+            while True:
+                try:
+                    return await attempt()
+                except _Refused as refused:
+                    late = time.monotonic() >= began + self._patience_s
+                    if refused.status != 401 or late or not self._moved():
+                        raise
+                except aiohttp.ClientConnectorError:
+                    if self._answered or not self._moved():
+                        raise
+
+        def forget(_error: BaseException, _wait_s: float) -> None:
             self._location = None
+
+        try:
+            return await _BACKOFF.retry(
+                located, self._patience_with, least_s=_least_s, note=forget
+            )
+        except _Refused as refused:
+            raise error_of(refused.status, refused.body) from None
+        except _TRANSIENT as error:
+            raise self._unreachable(error) from error
+
+    def _patience_with(self, error: BaseException) -> float:
+        """Return for how long an error is worth another try."""
+        match error:
+            case _Refused():
+                return self._patience_s if error.status in _LATER else 0.0
+            case aiohttp.ClientConnectorError() if not self._answered:
+                return 0.0
+            case Unreachable():
+                return self._patience_s if self._answered else 0.0
+            case _:
+                return self._patience() if isinstance(error, _TRANSIENT) else 0.0
 
     @contextlib.asynccontextmanager
     async def _request(
@@ -357,8 +368,10 @@ class _Refused(Exception):
         super().__init__(status)
 
 
-def _seconds(retry_after: str | None) -> float:
+def _least_s(error: BaseException) -> float:
+    """Return how long the server asks to wait, within reason."""
     try:
-        return min(float(retry_after or 0), _WAIT_S_MAX)
+        asked = error.retry_after if isinstance(error, _Refused) else None
+        return min(float(asked or 0), _BACKOFF.most_s)
     except ValueError:
         return 0.0

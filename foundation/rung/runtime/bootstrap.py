@@ -11,6 +11,7 @@ group, so that its partitions move at once, and the ledger is closed.
 import asyncio
 import contextlib
 import functools
+import math
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
@@ -18,6 +19,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import click
 import structlog
 
+from rung.backoff import Backoff
 from rung.events import LedgerError, LedgerMissing, RungError
 from rung.ledger import Ledger
 from rung.ledger.export.import_record import check_imported
@@ -29,14 +31,14 @@ from rung.runtime.health.probe import probe
 from rung.runtime.http.limits import raise_open_files
 from rung.runtime.metrics.observed_ledger import ObservedLedger
 from rung.runtime.metrics.observed_store import ObservedStore
+from rung.runtime.retry import retry
 from rung.runtime.service import Component, serve, topics_of
 from rung.storage import ObjectStore, open_store
 
 T = TypeVar("T")
 
 _KAFKA: Final = "kafka://"
-_WAIT_S_MIN: Final = 0.2
-_WAIT_S_MAX: Final = 5.0
+_BACKOFF: Final = Backoff(0.2, 5.0)
 
 _log = structlog.get_logger()
 
@@ -211,17 +213,19 @@ async def open_patiently(url: str, snapshots: ObjectStore | None = None) -> Ledg
     Raises:
         LedgerError: it cannot be used, and will not be by waiting.
     """
-    wait_s = _WAIT_S_MIN
-    while True:
-        try:
-            return await open_ledger(url, snapshots)
-        except LedgerError as error:
-            waits = error.retriable or isinstance(error, LedgerMissing)
-            if not (waits and url.startswith(_KAFKA)):
-                raise
-            _log.warning("waiting for the ledger", reason=str(error), wait_s=wait_s)
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, _WAIT_S_MAX)
+
+    def patience_s(error: BaseException) -> float:
+        waits = isinstance(error, LedgerError) and (
+            error.retriable or isinstance(error, LedgerMissing)
+        )
+        return math.inf if waits and url.startswith(_KAFKA) else 0.0
+
+    return await retry(
+        lambda: open_ledger(url, snapshots),
+        "waiting for the ledger",
+        backoff=_BACKOFF,
+        patience_s=patience_s,
+    )
 
 
 async def observed(url: str, snapshots: ObjectStore | None = None) -> Ledger:

@@ -6,9 +6,6 @@ operator asks for it, a dead letter is taken again, or given up.
 
 import asyncio
 from collections.abc import Container, Sequence
-from typing import Final
-
-import structlog
 
 from rung.events import Event, LedgerError, UndecodableEvent, encode
 from rung.events.codec import decode_handled
@@ -16,12 +13,8 @@ from rung.ledger import Draft, Ledger, Record
 from rung.runtime.deadletter import DeadLetters, Letter, dead_letter, say_rejected
 from rung.runtime.fold import Rejected
 from rung.runtime.health.loops import CURRENT
+from rung.runtime.retry import Outage, keep_running, of_ledger
 from rung.runtime.shield import finish
-
-_AGAIN_S: Final = 5.0
-"""Before what an operator asked for is tried again where the ledger did not let it be done."""
-
-_log = structlog.get_logger()
 
 
 class Consumer:
@@ -120,14 +113,14 @@ class Consumer:
     async def _answer(self) -> None:
         """Do what operators ask of dead letters."""
         CURRENT.set(None)  # the loop's signs of life are those of the loop alone
-        while True:
-            try:
-                async for letters in self._letters.requests():
-                    for letter in letters:
-                        await self._answer_one(letter)
-            except LedgerError as error:
-                _log.warning("not tried again yet", name=self._name, reason=str(error))
-                await asyncio.sleep(_AGAIN_S)
+
+        async def answer() -> None:
+            async for letters in self._letters.requests():
+                for letter in letters:
+                    await self._answer_one(letter)
+
+        outage = Outage("not tried again yet", name=self._name)
+        await keep_running(answer, outage.note, patience_s=of_ledger)
 
     async def _answer_one(self, letter: Letter) -> None:
         for record in await self._ledger.read(*self._place, letter.position, 1):

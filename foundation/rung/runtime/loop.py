@@ -31,7 +31,7 @@ from rung.runtime.health.loops import CURRENT
 from rung.runtime.metrics import catalog
 from rung.runtime.metrics.observer import Observer
 from rung.runtime.processor import Processor
-from rung.runtime.retry import supervise
+from rung.runtime.retry import Outage, keep_running, of_ledger, supervise
 from rung.runtime.shield import finish
 from rung.runtime.snapshot import Snapshots
 
@@ -41,8 +41,6 @@ _READ_MAX: Final = 2_000
 _WORTH_SAVING: Final = 500
 """So many facts behind the last snapshot are worth another one when a loop ends."""
 _SAVES_WITHIN_S: Final = 1.5
-_AGAIN_S: Final = 5.0
-"""Before a key is tried again where the ledger did not let it be tried."""
 
 _log = structlog.get_logger()
 
@@ -233,17 +231,17 @@ class _Hosted:
         """Try quarantined keys: all at the start, then those that an operator asks for."""
         CURRENT.set(None)  # the loop's signs of life are those of the loop alone
         keys = list(self._fold.parked)
-        while True:
-            try:
-                for key in keys:
-                    await self._try(key)
-                keys = []
-                await self._settle()
-                async for letters in self._letters.requests():
-                    await self._answer(letters)
-            except LedgerError as error:
-                _log.warning("not tried again yet", reason=str(error), **self._place)
-                await asyncio.sleep(_AGAIN_S)
+
+        async def answer() -> None:
+            for key in keys:
+                await self._try(key)
+            keys.clear()
+            await self._settle()
+            async for letters in self._letters.requests():
+                await self._answer(letters)
+
+        outage = Outage("not tried again yet", **self._place)
+        await keep_running(answer, outage.note, patience_s=of_ledger)
 
     async def _answer(self, letters: Sequence[Letter]) -> None:
         """Do what an operator asks of dead letters, and tell what came of it."""

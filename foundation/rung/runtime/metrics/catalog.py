@@ -47,6 +47,11 @@ LEDGER_ERRORS: Final = METER.counter(
 LOOP_RESTARTS: Final = METER.counter(
     "rung_loop_restarts_total", "Starts of a loop after the ledger failed it.", "loop"
 )
+RETRIES: Final = METER.counter(
+    "rung_retries_total",
+    "Tries that failed and are followed by another one, by what the log says of them.",
+    "what",
+)
 DEAD_LETTERS: Final = METER.counter(
     "rung_dead_letters_total", "Messages that a reader could not fold.", "reader"
 )

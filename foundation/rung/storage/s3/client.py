@@ -10,7 +10,6 @@ Safe to be used by many threads.
 import base64
 import concurrent.futures
 import hashlib
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,17 +23,16 @@ from minio.datatypes import Part
 from minio.error import S3Error
 from minio.sse import Sse, SseCustomerKey, SseKMS, SseS3
 
+from rung.backoff import Backoff
 from rung.events.errors import ObjectError, ObjectUnavailable
 from rung.storage.s3.credentials import credentials
 from rung.storage.s3.errors import KeysRefused, UploadGone, explain
 from rung.storage.s3.settings import Identity, S3Settings
 
-_WAIT_S: Final = 0.2
-_WAIT_S_MAX: Final = 5.0
+_BACKOFF: Final = Backoff(0.2, 5.0)
 _ROTATION_S: Final = 5.0
 """Within this time whoever replaces keys in files has replaced all of them."""
 _PAGE: Final = 1000
-_random: Final = random.Random()  # noqa: S311 - spreads retries over time, guards nothing
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -108,23 +106,28 @@ class Wire:
             ObjectError: it was refused.
             ObjectUnavailable: it did not pass within the patience.
         """
-        begun = time.monotonic()
-        wait_s = _WAIT_S
-        while True:
+
+        def explained() -> T:
             try:
                 return call()
             except Exception as error:
                 trouble = explain(error, doing, self.settings.endpoint)
-                if trouble is None:
+                if trouble is None or trouble is error:
                     raise
-                if time.monotonic() + wait_s > begun + self._patience_s(trouble):
-                    raise trouble from error
-            if self._closing.wait(wait_s * _random.uniform(0.5, 1.0)):
-                raise ObjectUnavailable(f"{doing}: the store is closed")
-            wait_s = min(2 * wait_s, _WAIT_S_MAX)
+                raise trouble from error
 
-    def _patience_s(self, trouble: ObjectError) -> float:
+        def sleep(wait_s: float) -> None:
+            if self._closing.wait(wait_s):
+                raise ObjectUnavailable(f"{doing}: the store is closed")
+
+        return _BACKOFF.retry_blocking(
+            explained, self._patience_s, clock=time.monotonic, sleep=sleep
+        )
+
+    def _patience_s(self, trouble: BaseException) -> float:
         """Return for how long to try again after a trouble."""
+        if not isinstance(trouble, ObjectError):
+            return 0.0
         keys = self.settings.credentials
         if isinstance(trouble, KeysRefused) and (isinstance(keys, Identity) or keys.rotate):
             return _ROTATION_S

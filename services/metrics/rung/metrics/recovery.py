@@ -7,6 +7,7 @@ later; training goes on without them.
 """
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import Final
 
 import structlog
 
+from rung.backoff import Backoff
 from rung.events import LedgerError
 from rung.ledger import Ledger
 from rung.ledger.seals import SealKey
@@ -23,12 +25,12 @@ from rung.metrics.service import serve
 from rung.metrics.settings import Settings
 from rung.metrics.store import SeriesStore
 from rung.runtime.assignment import Share
+from rung.runtime.retry import retry
 
 _SET_ASIDE_MAX: Final = 3
 _SET_ASIDE_S: Final = 3600.0
 """Not more often than so many times in so many seconds."""
-_WAIT_S_MIN: Final = 5.0
-_WAIT_S_MAX: Final = 300.0
+_BACKOFF: Final = Backoff(5.0, 300.0)
 
 _log = structlog.get_logger()
 
@@ -89,17 +91,24 @@ class Recovery:
         Raises:
             LedgerError: the ledger cannot be used, and will not be by waiting.
         """
-        wait_s = _WAIT_S_MIN
-        while True:
+
+        async def attempt() -> None:
+            """Serve until the series fail; return where an empty folder took their place."""
             error = await self._serve()
             if await self._set_aside(error):
-                wait_s = _WAIT_S_MIN
-                continue
+                return
             self.problem = f"curves and logs are not kept for now: {error}"
-            _log.error("series cannot be kept", reason=str(error), again_in_s=wait_s)
             self.settled.set()
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, _WAIT_S_MAX)
+            raise error
+
+        while True:
+            await retry(
+                attempt,
+                "series cannot be kept",
+                backoff=_BACKOFF,
+                patience_s=lambda error: math.inf if isinstance(error, SeriesError) else 0.0,
+                level="error",
+            )
 
     async def _serve(self) -> SeriesError:
         """Serve until the series fail, for the service or for a reader; return why."""

@@ -1,0 +1,148 @@
+"""Retries with exponential back-off and jitter, for coroutines and for threads.
+
+The library `tenacity` tries again; this module configures it, once for all of Rung: each wait is
+drawn at random from a range that doubles up to a maximum, so that callers that failed together do
+not come back together. The caller says for how long an error is worth another try.
+
+Services use `rung.runtime.retry`, which also logs and counts.
+"""
+
+import asyncio
+import math
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple, TypeVar
+
+from tenacity import AsyncRetrying, RetryCallState, Retrying, retry_if_exception
+from tenacity.wait import wait_base
+
+from rung.events.errors import RungError
+
+T = TypeVar("T")
+
+Patience = Callable[[BaseException], float]
+"""For how many seconds since the first try an error is followed by another one; 0: not at all."""
+Note = Callable[[BaseException, float], None]
+"""Told of each error that another try follows, and after how many seconds."""
+
+_chance: Final = random.Random()  # noqa: S311 - spreads retries over time, guards nothing
+
+
+def while_retriable(error: BaseException) -> float:
+    """Return the patience with errors of Rung's own: endless where they may pass by themselves."""
+    return math.inf if isinstance(error, RungError) and error.retriable else 0.0
+
+
+class Backoff(NamedTuple):
+    """How long to wait between two tries."""
+
+    first_s: float = 0.1
+    """The longest first wait; the next may be twice as long, and so on."""
+    most_s: float = 10.0
+    """No wait is longer."""
+
+    async def retry(
+        self,
+        call: Callable[[], Awaitable[T]],
+        patience_s: Patience = while_retriable,
+        *,
+        least_s: Callable[[BaseException], float] | None = None,
+        note: Note | None = None,
+    ) -> T:
+        """Return what a call returns; after an error it is made again while patience lasts.
+
+        Time is the event loop's, also where that is simulated.
+
+        Args:
+            call: safe to repeat.
+            patience_s: with an error.
+            least_s: what an error says of how long to wait.
+            note: told of each error that another try follows.
+        """
+        rules = _Rules(self, patience_s, least_s, asyncio.get_running_loop().time)
+        trying = AsyncRetrying(
+            sleep=asyncio.sleep,
+            wait=rules,
+            stop=rules.stop,
+            retry=retry_if_exception(rules.retries),
+            before_sleep=_noted(note),
+            reraise=True,
+        )
+
+        async def attempt() -> T:
+            return await call()
+
+        return await trying(attempt)
+
+    def retry_blocking(
+        self,
+        call: Callable[[], T],
+        patience_s: Patience,
+        *,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None],
+    ) -> T:
+        """Do as `retry` in a thread.
+
+        Args:
+            call: safe to repeat.
+            patience_s: with an error.
+            clock: in seconds.
+            sleep: returns after so many seconds; what it raises ends the trying.
+        """
+        rules = _Rules(self, patience_s, None, clock)
+        trying = Retrying(
+            sleep=sleep,
+            wait=rules,
+            stop=rules.stop,
+            retry=retry_if_exception(rules.retries),
+            reraise=True,
+        )
+        return trying(call)
+
+
+class _Rules(wait_base):
+    """One sequence of tries, as the library asks about it."""
+
+    def __init__(
+        self,
+        backoff: Backoff,
+        patience_s: Patience,
+        least_s: Callable[[BaseException], float] | None,
+        clock: Callable[[], float],
+    ) -> None:
+        self._backoff = backoff
+        self._patience_s = patience_s
+        self._least_s = least_s
+        self._clock = clock
+        self._begun = clock()
+
+    def __call__(self, retry_state: RetryCallState) -> float:
+        """Return how long to wait."""
+        doubled = min(retry_state.attempt_number - 1, 60)
+        bound = min(self._backoff.first_s * 2.0**doubled, self._backoff.most_s)
+        wait_s = bound * _chance.uniform(0.5, 1.0)
+        least_s = self._least_s(_error_of(retry_state)) if self._least_s else 0.0
+        return max(wait_s, least_s)
+
+    def retries(self, error: BaseException) -> bool:
+        """Return whether an error is one that may be followed by another try."""
+        return isinstance(error, Exception) and self._patience_s(error) > 0
+
+    def stop(self, state: RetryCallState) -> bool:
+        """Return whether the next try would come too late."""
+        taken_s = self._clock() - self._begun + state.upcoming_sleep
+        return taken_s > self._patience_s(_error_of(state))
+
+
+def _error_of(state: RetryCallState) -> BaseException:
+    assert state.outcome is not None
+    error = state.outcome.exception()
+    assert error is not None
+    return error
+
+
+def _noted(note: Note | None) -> Callable[[RetryCallState], None] | None:
+    if note is None:
+        return None
+    return lambda state: note(_error_of(state), state.upcoming_sleep)
