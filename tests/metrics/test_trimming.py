@@ -11,7 +11,8 @@ from rung.ledger.memory import MemoryLedger
 from rung.ledger.seals import SealKey
 from rung.ledger.seals.verify import Known, verify
 from rung.metrics import SeriesStore
-from rung.metrics.trimming import expired, keep_trimmed, remove
+from rung.metrics.trimming import expired, remove, trimming
+from rung.runtime.service import serve
 
 DAY_MS = 86_400_000
 NOW_MS = 1_763_000_000_000
@@ -71,13 +72,13 @@ async def test_what_was_deleted_goes_and_what_is_not_stored_stays(store: SeriesS
 async def test_it_is_done_now_and_then(store: SeriesStore) -> None:
     """The ledger begins at the first line that is kept."""
     ledger = await _kept(store, 4000, 4000)
-    trimming = asyncio.create_task(keep_trimmed(ledger, store, 0, 30, every_s=0.01))
+    task = asyncio.create_task(serve(ledger, (trimming(store, 30, every_s=0.01),)))
     async with asyncio.timeout(10):
         while await ledger.start(topic.LOGS, 0) != 2:  # noqa: ASYNC110 - a clock
             await asyncio.sleep(0.01)
-    trimming.cancel()
+    task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
-        await trimming
+        await task
 
 
 async def test_a_sealed_ledger_verifies_after_it(store: SeriesStore) -> None:

@@ -60,7 +60,7 @@ async def _acted(ledger: Watched, known: list[dict[str, Any]] | None = None) -> 
     """
     acted: list[str] = []
 
-    async def act(event: Event) -> list[Payload]:
+    async def act(event: Event, _key: str) -> list[Payload]:
         acted.append(event.id)
         if known is not None:
             known.append(get_contextvars())

@@ -46,11 +46,11 @@ class Consumer:
             LedgerError: the ledger failed; run again to go on from the committed position.
         """
         await self._letters.open()
-        start = await self._open(await self._ledger.position(self._name, *self._place))
+        start = await self._start()
         beside = [asyncio.create_task(work) for work in (self._answer(), self._beside())]
         try:
             async for records in self._ledger.follow(*self._place, start):
-                await finish(self._take_all(records))
+                await self._deliver(records)
         finally:
             for task in beside:
                 task.cancel()
@@ -60,9 +60,13 @@ class Consumer:
     def _place(self) -> tuple[str, int]:
         return self._topic, self._partition
 
-    async def _open(self, position: int) -> int:
-        """Prepare; return where to go on, at a committed position or behind it."""
-        return position
+    async def _start(self) -> int:
+        """Prepare; return where to go on."""
+        return await self._ledger.position(self._name, *self._place)
+
+    async def _deliver(self, records: Sequence[Record]) -> None:
+        """Take a batch, whole or not at all."""
+        await finish(self._take_all(records))
 
     async def _beside(self) -> None:
         """Do what is to be done beside following."""

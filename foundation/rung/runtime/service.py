@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from rung.ledger import Ledger
 from rung.runtime.assignment import Share, Whole
+from rung.runtime.batch_sink import BatchSink, PeriodicSink, batch_sink, periodic_sink
 from rung.runtime.loop import host
 from rung.runtime.metrics.observer import Observer
 from rung.runtime.processor import Processor
@@ -41,7 +42,7 @@ class Shared(NamedTuple):
     run: Callable[[Ledger, Share], Awaitable[None]]
 
 
-Component = Decider | Relay | Sink | Singleton | Shared
+Component = Decider | Relay | Sink | BatchSink | PeriodicSink | Singleton | Shared
 
 
 def topics_of(components: Iterable[Component]) -> tuple[str, ...]:
@@ -53,7 +54,7 @@ def topics_of(components: Iterable[Component]) -> tuple[str, ...]:
                 found.append(it.processor.facts)
             case Relay() | Sink() | Singleton():
                 found.append(it.topic)
-            case Shared():
+            case BatchSink() | PeriodicSink() | Shared():
                 found += it.topics
     return tuple(dict.fromkeys(found))
 
@@ -96,6 +97,10 @@ async def _run(ledger: Ledger, it: Component, share: Share) -> None:
             await relay(ledger, it, share)
         case Sink():
             await sink(ledger, it, share)
+        case BatchSink():
+            await batch_sink(ledger, it, share)
+        case PeriodicSink():
+            await periodic_sink(ledger, it, share)
         case Singleton():
             await _run_alone(ledger, it, share)
         case Shared():

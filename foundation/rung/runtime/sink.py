@@ -1,16 +1,26 @@
-"""Sinks: what a topic of decisions asks for is done outside of the ledger, and recorded.
+"""Sinks: what a topic's events ask for is done outside of the ledger, and recorded.
+
+An act is repeated after a crash, so it gets an idempotency key: one for an event, however often
+the event is met or was written. What is outside may fail, by raising a `RungError`:
+
+* one that is *retriable* (it is away, or busy) is tried again with back-off, and the partition
+  waits, for as long as the sink's patience lasts;
+* one that is not (it refuses) is tried a few times.
+
+After that the event becomes a dead letter, and the sink goes on with the next. What was refused is
+also tried again at each start and every hour; when it succeeds, the dead letter is settled. What
+cannot be decoded, and what makes the code raise anything else, becomes a dead letter at once, and
+waits for an operator.
 
 A processor keeps the newest cause of a key with the key's state, and a relay leaves it to its
 destination. A sink that does what a decision asks (deletes files) must not do what no reader
 takes: a decision that a replica wrote late, perhaps with older code, about a fact that was decided
 otherwise meanwhile. Repeating what was done is harmless; this is not. So a sink remembers the
 newest cause of each key.
-
-It also remembers what an object store refused: it goes on with the next, and tries that again now
-and then. Whatever else an act raises makes a dead letter of its decision.
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from types import UnionType
 from typing import Final, NamedTuple
@@ -19,40 +29,47 @@ import msgspec
 import structlog
 from msgspec import Struct, field
 
-from rung.events import Event, LedgerError, Payload, UndecodableEvent, decode_from, encode
-from rung.events.errors import ObjectError
-from rung.ledger import Draft, Ledger, Record
+from rung.backoff import Backoff
+from rung.events import Event, LedgerError, Payload, RungError, UndecodableEvent, decode_from
+from rung.ledger import Ledger, Record
 from rung.runtime import tracing
 from rung.runtime.assignment import Share, Whole
 from rung.runtime.consumer import Consumer
 from rung.runtime.deadletter import Letter
-from rung.runtime.health.loops import CURRENT
+from rung.runtime.health.loops import CURRENT, waiting_for
 from rung.runtime.processor import types_of
 from rung.runtime.relay import number_of, numbered
-from rung.runtime.retry import supervise
+from rung.runtime.retry import retry, supervise
 
 _READ_MAX: Final = 2_000
 _SAVE_EVERY: Final = 1_000
 _AGAIN_S: Final = 3_600.0
-"""Between two tries of what was postponed."""
+"""Between two tries of what was refused."""
+_BACKOFF: Final = Backoff(1.0, 60.0)
 
 _log = structlog.get_logger()
 
 
 class Sink(NamedTuple):
-    """An effect outside of the ledger for each decision of a topic."""
+    """An effect outside of the ledger for each event of a topic."""
 
     name: str
     """Under which its position is committed."""
     topic: str
-    """Of decisions; what it follows."""
+    """What it follows."""
     source: str
     """Of the facts that it writes."""
     handles: UnionType | type[Payload]
     """The types that it acts on; all others are skipped."""
-    act: Callable[[Event], Awaitable[Sequence[Payload]]]
-    """Does what an event asks, and returns the facts to record; safe to repeat, for it sees an
-    event again after a crash. It raises ObjectError where an object store refuses."""
+    act: Callable[[Event, str], Awaitable[Sequence[Payload]]]
+    """Does what an event asks, under an idempotency key, and returns the facts to record."""
+    appends: tuple[str, ...] = ()
+    """The topics of these facts."""
+    backoff: Backoff = _BACKOFF
+    tries: int = 3
+    """Of an act that is refused, until it becomes a dead letter."""
+    patience_s: float = math.inf
+    """For how long what is away is waited for, until the act becomes a dead letter."""
 
 
 async def sink(ledger: Ledger, it: Sink, share: Share | None = None) -> None:
@@ -76,6 +93,14 @@ async def sink(ledger: Ledger, it: Sink, share: Share | None = None) -> None:
     await (share or Whole(ledger)).hold(it.topic, work)
 
 
+def key_of(ledger_id: str, record: Record, event: Event) -> str:
+    """Return the idempotency key of what is done for an event: the same wherever it is met."""
+    origin, sequence = number_of(ledger_id, record, event)
+    if event.causeposition is None and event.origin and event.sequence is not None:
+        origin, sequence = event.origin, event.sequence
+    return f"{origin}/{sequence}"
+
+
 class _Acting(Consumer):
     """One partition of a sink."""
 
@@ -84,32 +109,57 @@ class _Acting(Consumer):
         self._it = it
         self._seen = _Seen(ledger, it.name, it.topic, partition)
 
-    async def _open(self, position: int) -> int:
-        return await self._seen.open(position)
+    async def _start(self) -> int:
+        return await self._seen.open(await super()._start())
 
     def _decode(self, record: Record) -> Event | None:
-        """Return the event; also one of another type must name what caused it."""
+        """Return the event; a decision of another type must name what caused it, too."""
         return decode_from(record.topic, record.value)
 
     async def _take(self, record: Record, event: Event) -> list[Event]:
         if not self._seen.is_new(record.position, event):
             return []
         try:
-            return await self._act(event, number_of(self._ledger.id, record, event))
-        except ObjectError:
+            return await self._act(record, event, number_of(self._ledger.id, record, event))
+        except LedgerError:
+            raise
+        except RungError:
             self._seen.postpone(record.position)
-            return []
+            raise
 
     async def _take_again(self, record: Record, event: Event) -> list[Event]:
-        # An origin of its own: what was recorded of later decisions went before.
+        # An origin of its own: what was recorded of later events went before.
         origin, sequence = number_of(self._ledger.id, record, event)
-        return await self._act(event, (f"{origin}/{sequence}", 0))
+        return await self._act(record, event, (f"{origin}/{sequence}", 0))
 
-    async def _act(self, event: Event, number: tuple[str, int]) -> list[Event]:
+    async def _act(self, record: Record, event: Event, number: tuple[str, int]) -> list[Event]:
         if event.type not in self._types:
             return []
-        with tracing.about(event):  # what is logged of an act says what it is for
-            facts = await self._it.act(event)
+        key = key_of(self._ledger.id, record, event)
+        tries = 0
+
+        async def attempt() -> Sequence[Payload]:
+            nonlocal tries
+            tries += 1
+            return await self._it.act(event, key)
+
+        def patience_s(error: BaseException) -> float:
+            if isinstance(error, LedgerError) or not isinstance(error, RungError):
+                return 0.0
+            if error.retriable:
+                return self._it.patience_s
+            return math.inf if tries < self._it.tries else 0.0
+
+        # What is logged of an act says what it is for.
+        with tracing.about(event), waiting_for(f"what {self._name} acts on"):
+            facts = await retry(
+                attempt,
+                "not done yet",
+                backoff=self._it.backoff,
+                patience_s=patience_s,
+                sink=self._name,
+                type=event.type,
+            )
         return numbered(event, number, facts, source=self._it.source)
 
     async def _close_batch(self) -> None:
@@ -117,42 +167,42 @@ class _Acting(Consumer):
 
     async def _answer_one(self, letter: Letter) -> None:
         await super()._answer_one(letter)
-        if letter.drop and letter.position in self._seen.postponed:
-            self._seen.settle(letter.position)
+        if letter.position not in self._letters.rejected:
+            await self._settle(letter.position)
+
+    async def _settle(self, position: int) -> None:
+        if position in self._seen.postponed:
+            self._seen.settle(position)
             await self._seen.save()
 
     async def _beside(self) -> None:
-        """Try what was postponed, at the start and now and then."""
+        """Try what was refused, at the start and now and then."""
         CURRENT.set(None)  # the loop's signs of life are those of the loop alone
         while True:
             for position in self._seen.postponed:
                 try:
                     await self._try_again(position)
-                except LedgerError as error:
-                    _log.warning("not tried again yet", name=self._name, reason=str(error))
-                except ObjectError:
-                    continue  # logged already; next time
+                except Exception as error:  # noqa: BLE001 - it is a dead letter already; next time
+                    _log.info("not done yet", sink=self._name, reason=str(error))
             await asyncio.sleep(_AGAIN_S)
 
     async def _try_again(self, position: int) -> None:
         for record in await self._ledger.read(*self._place, position, 1):
-            event = decode_from(record.topic, record.value)
-            facts = await self._take_again(record, event)
-            await self._ledger.append([Draft(it.topic, it.key, encode(it)) for it in facts])
-        self._seen.settle(position)
-        await self._seen.save()
+            drafts = await self._drafts_again(record)
+            await self._letters.answer(drafts, {position: record.key})
+        await self._settle(position)
 
 
 class _Image(Struct):
     position: int = 0
-    """Behind the last decision that was seen."""
+    """Behind the last event that was seen."""
     causes: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     postponed: list[int] = field(default_factory=list[int])
-    """Positions of decisions that were not acted on yet."""
+    """Positions of events that were refused, and are tried again."""
 
 
 class _Seen:
-    """What was seen of one partition of a topic of decisions."""
+    """What was seen of one partition of a topic."""
 
     def __init__(self, ledger: Ledger, name: str, topic: str, partition: int) -> None:
         self._ledger = ledger
@@ -165,17 +215,17 @@ class _Seen:
 
     @property
     def postponed(self) -> tuple[int, ...]:
-        """Where decisions lie that are still to be acted on."""
+        """Where events lie that were refused, and are tried again."""
         return tuple(self._image.postponed)
 
     def postpone(self, position: int) -> None:
-        """Take note that the decision at a position is still to be acted on."""
+        """Take note that the event at a position was refused."""
         if position not in self._image.postponed:
             self._image.postponed.append(position)
             self._urgent = True
 
     def settle(self, position: int) -> None:
-        """Take note that what was postponed is done."""
+        """Take note that what was refused is done, or given up."""
         self._image.postponed.remove(position)
         self._urgent = True
 
@@ -201,10 +251,10 @@ class _Seen:
         return self._image.position
 
     def is_new(self, position: int, event: Event) -> bool:
-        """Take note of the decision at a position; return whether readers take it."""
+        """Take note of the event at a position; return whether readers take it."""
         self._image.position = position + 1
-        assert event.causeposition is not None, event
-        assert event.causeindex is not None, event
+        if event.causeposition is None or event.causeindex is None:  # a fact
+            return True
         cause = (event.causeposition, event.causeindex)
         if cause <= self._image.causes.get(event.key, (-1, -1)):
             return False

@@ -13,13 +13,14 @@ from ledger.archive.history import contents, exported, simulated
 from ledger.archive.stores import Killed, Mortal, Stale
 from ledger.conformance import draft
 from ledger.events import populate
-from rung.checkpoint_gc.archiver import archive, archive_now
+from rung.checkpoint_gc.archiver import archive_now, archiving
 from rung.events import LedgerDamaged, partition_of, topic
 from rung.ledger import Draft, MemoryLedger
 from rung.ledger.archive import Archived, ArchiveLedger, ArchiveSettings, ledgers_in, verify
 from rung.ledger.archive.index import TOPICS, list_shelf
 from rung.ledger.export.export import import_
 from rung.runtime.assignment import Portion
+from rung.runtime.service import serve
 from rung.storage import FolderStore, ObjectError
 
 pytestmark = pytest.mark.usefixtures("no_power_cuts")
@@ -170,7 +171,7 @@ async def test_it_goes_on_for_ever(tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
     for end in (2, 4):
         running = Running()
-        task = asyncio.create_task(archive(ledger, store, settings=SMALL, watch=running.watch))
+        task = asyncio.create_task(serve(ledger, (archiving(store, SMALL, watch=running.watch),)))
         for more in (1, 0):
             await ledger.append([draft("a"), draft("a", name=topic.LOGS)])
             await running.until(topic.EXPERIMENTS, 0, end - more)
@@ -190,7 +191,7 @@ async def test_partitions_are_shared(tmp_path: Path) -> None:
     tell = [Running(), Running()]
     tasks = [
         asyncio.create_task(
-            archive(ledger, store, share=portion, settings=SMALL, watch=running.watch)
+            serve(ledger, (archiving(store, SMALL, watch=running.watch),), portion)
         )
         for portion, running in zip(replicas, tell, strict=True)
     ]
@@ -221,7 +222,7 @@ async def test_a_store_that_refuses_is_asked_again(tmp_path: Path) -> None:
     ledger = MemoryLedger(partitions=1)
     await ledger.append([draft("a")] * 3)
     store, running = Refusing(tmp_path), Running()
-    task = asyncio.create_task(archive(ledger, store, settings=SMALL, watch=running.watch))
+    task = asyncio.create_task(serve(ledger, (archiving(store, SMALL, watch=running.watch),)))
     await running.until(topic.EXPERIMENTS, 0, 3)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

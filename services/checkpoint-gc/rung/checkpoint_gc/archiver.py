@@ -15,22 +15,22 @@ names hold positions and digests, so:
 """
 
 import asyncio
-from collections.abc import Callable
-from functools import partial
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import structlog
 
+from rung.backoff import Backoff
 from rung.events import topic
-from rung.events.errors import LedgerDamaged, LedgerError, ObjectError
+from rung.events.errors import LedgerDamaged, LedgerError
 from rung.ledger import Ledger
 from rung.ledger.archive.copier import Archived, Stream
 from rung.ledger.archive.index import GROUPS
 from rung.ledger.archive.settings import ArchiveSettings
 from rung.ledger.archive.signed import put_heads
 from rung.ledger.seals import Heads, SealKey, read_heads
-from rung.runtime.assignment import Share, Whole
-from rung.runtime.health.checks import VITALS
+from rung.runtime.batch_sink import Look, Looks, PeriodicSink
 from rung.runtime.metrics import catalog
 from rung.storage import ObjectStore
 
@@ -41,37 +41,33 @@ _log = structlog.get_logger()
 Watch = Callable[[Archived], None]
 
 
-async def archive(  # noqa: PLR0913 - what can be chosen
-    ledger: Ledger,
+def archiving(
     store: ObjectStore,
-    *,
-    share: Share | None = None,
     settings: ArchiveSettings | None = None,
+    *,
     watch: Watch | None = None,
     key: SealKey | None = None,
-) -> None:
-    """Keep the archive of a ledger up to date until cancelled.
+) -> PeriodicSink:
+    """Return what keeps the archive of a ledger up to date.
 
     A store that refuses, or does not answer, is asked again, for ever; so is the ledger.
 
     Args:
-        ledger: all of it but heartbeats is archived.
         store: where to; segments lie below `archive/`.
-        share: of which partitions; all of them if not given.
         settings: sizes and times; their defaults if not given.
         watch: told about each look at a partition of a topic.
         key: of the installation; it signs where each partition ends in the archive.
-
-    Raises:
-        LedgerError: the ledger cannot be used, and will not be by waiting.
     """
     settings = settings or ArchiveSettings()
-    share = share or Whole(ledger)
-    archiver = _Archiver(ledger, store, settings, watch, key)
-    with catalog.ARCHIVE_LAG_RECORDS.read_from(archiver.lag):
-        async with asyncio.TaskGroup() as group:
-            for facts in GROUPS:
-                group.create_task(share.hold(facts, partial(archiver.keep, facts)))
+
+    @contextlib.contextmanager
+    def opened(ledger: Ledger) -> Iterator[Looks]:
+        archiver = _Archiver(ledger, store, settings, watch, key)
+        with catalog.ARCHIVE_LAG_RECORDS.read_from(archiver.lag):
+            yield archiver.looks
+
+    backoff = Backoff(min(_WAIT_S_MIN, settings.retry_s), settings.retry_s)
+    return PeriodicSink("archive", tuple(GROUPS), opened, settings.every_s, backoff)
 
 
 async def archive_now(
@@ -156,11 +152,21 @@ class _Archiver:
         """Store signed heads."""
         await asyncio.to_thread(put_heads, self._store, heads)
 
-    async def keep(self, facts: str, partition: int) -> None:
-        """Look for what is new now and then, for ever."""
+    @contextlib.contextmanager
+    def looks(self, facts: str, partition: int) -> Iterator[Look]:
+        """Give what takes from a group what is new."""
+        group = self.group(facts, partition)
+        compared = False
+
+        async def look() -> None:
+            nonlocal compared
+            if not compared:
+                await self._compare(group)
+                compared = True
+            await group.look()
+
         try:
-            with VITALS.pulse(f"archive-{facts}/{partition}", follows=False):
-                await self._keep(self.group(facts, partition))
+            yield look
         finally:  # others archive it from now on, and say how far they are
             for name in _order(facts):
                 self._behind.pop((name, partition), None)
@@ -174,31 +180,6 @@ class _Archiver:
         self._behind[archived.topic, archived.partition] = archived.behind
         catalog.ARCHIVE_SEGMENTS.of().inc(archived.segments)
         self._watch(archived)
-
-    async def _keep(self, group: "_Group") -> None:
-        wait_s = min(_WAIT_S_MIN, self._settings.retry_s)
-        compared = False
-        while True:
-            try:
-                if not compared:
-                    await self._compare(group)
-                    compared = True
-                await group.look()
-            except (ObjectError, LedgerError) as error:
-                if isinstance(error, LedgerError) and not error.retriable:
-                    raise
-                _log.error(
-                    "archive behind",
-                    topic=group.facts,
-                    partition=group.partition,
-                    reason=str(error),
-                    wait_s=wait_s,
-                )
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, self._settings.retry_s)
-            else:
-                wait_s = min(_WAIT_S_MIN, self._settings.retry_s)
-                await asyncio.sleep(self._settings.every_s)
 
     async def _compare(self, group: "_Group") -> None:
         """Hold the end of what the archive has against the ledger; training goes on either way."""

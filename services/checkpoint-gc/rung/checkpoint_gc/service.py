@@ -8,7 +8,8 @@ from typing import Final
 
 import structlog
 
-from rung.checkpoint_gc.archiver import archive as keep_archive
+from rung.backoff import Backoff
+from rung.checkpoint_gc.archiver import archiving
 from rung.checkpoint_gc.deletion import Deletion
 from rung.checkpoint_gc.processor import CheckpointGC
 from rung.checkpoint_gc.settings import Sealing, Settings
@@ -16,7 +17,6 @@ from rung.events import Payload, topic
 from rung.events.checkpoint import CheckpointReleased, CheckpointRetired, HoldEnded
 from rung.events.trial import TrialClosed, TrialEnded
 from rung.ledger import Ledger
-from rung.ledger.archive import TOPICS as ARCHIVED
 from rung.ledger.archive import ArchiveSettings
 from rung.ledger.seals import SEALED, SealKey
 from rung.runtime import Share
@@ -54,7 +54,9 @@ def components(store: ObjectStore, settings: Settings | None = None) -> tuple[Co
             topic.RETIREMENTS,
             _SOURCE,
             CheckpointRetired,
-            Deletion(store, settings).carry_out,
+            Deletion(store).carry_out,
+            appends=(topic.EXPERIMENTS,),
+            backoff=Backoff(settings.retry_min, settings.retry_max),
         ),
     )
 
@@ -80,7 +82,7 @@ def table(
     key = None if sealing.key is None else SealKey.parse(sealing.key)
     found = list(components(store, settings))
     if archive is not None:
-        found.append(archiving(store, archive, key))
+        found.append(archiving(store, archive, key=key))
     if key is not None:
         found.append(sealer(sealing, key))
     elif sealing.cluster:
@@ -89,21 +91,6 @@ def table(
             fix="give all replicas of checkpoint-gc the same secret in RUNG_SEAL_KEY",
         )
     return tuple(found)
-
-
-def archiving(store: ObjectStore, settings: ArchiveSettings, key: SealKey | None) -> Component:
-    """Return what archives the ledger in the store.
-
-    Args:
-        store: where to.
-        settings: sizes and times.
-        key: of the installation; it signs where the archive ends.
-    """
-
-    async def run(ledger: Ledger, share: Share) -> None:
-        await keep_archive(ledger, store, share=share, settings=settings, key=key)
-
-    return Shared(ARCHIVED, run)
 
 
 def sealer(settings: Sealing, key: SealKey) -> Component:

@@ -31,14 +31,30 @@ class Batch:
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> "Batch":
-        """Return the batch of some records, those of one partition in their order."""
-        batch = cls()
-        for record in records:
-            batch.take(record)
-        return batch
+        """Return the batch of some records, those of one partition in their order.
 
-    def take(self, record: Record) -> None:
-        """Add a record; one that cannot be read or held is noted as rejected."""
+        A record that cannot be read or held is noted as rejected. So is one that makes the code
+        raise; then the batch is begun again, because rows may have been added in part.
+        """
+        bad: dict[int, str] = {}
+        while True:
+            batch = cls()
+            for number, record in enumerate(records):
+                try:
+                    batch.take(record, bad.get(number))
+                except Exception as error:  # noqa: BLE001 - whatever it raises concerns this record alone
+                    bad[number] = f"{type(error).__name__}: {error}"
+                    break
+            else:
+                return batch
+
+    def take(self, record: Record, bad: str | None = None) -> None:
+        """Add a record, or say why it cannot be."""
+        self.positions[record.topic, record.partition] = record.position + 1
+        self.size += len(record.value)
+        if bad is not None:
+            self.rejected.append(Rejected(record, bad))
+            return
         try:
             event = decode(record.value)
             sequence = record.position if event.sequence is None else event.sequence
@@ -58,5 +74,3 @@ class Batch:
                     pass
         except (UndecodableEvent, Unfit) as error:
             self.rejected.append(Rejected(record, str(error)))
-        self.positions[record.topic, record.partition] = record.position + 1
-        self.size += len(record.value)

@@ -126,6 +126,8 @@ def write(tables: Tables, batch: Batch) -> None:
     if batch.deleted:
         _delete(tables, batch.deleted)
     keys = sorted(batch.positions)
+    if not keys:  # a record that was rejected before, and is taken after all
+        return
     tables.insert(
         "positions",
         [

@@ -8,9 +8,10 @@ which remembers its newest blocks need not even store it twice.
 """
 
 import asyncio
+import contextlib
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -27,12 +28,10 @@ from rung.metrics.errors import SeriesDamaged, SeriesError, SeriesUnavailable
 from rung.metrics.query import LogEntry, LogQuery, Point, TrialLines, experiment_of
 from rung.metrics.retention import retain
 from rung.metrics.schema import prepare
-from rung.runtime import Rejected
+from rung.runtime.batch_sink import Reject
 from rung.runtime.metrics import catalog
 
 T = TypeVar("T")
-
-Reject = Callable[[Sequence[Rejected]], Awaitable[None]]
 
 _log = structlog.get_logger()
 
@@ -132,9 +131,25 @@ class SeriesStore:
         finally:
             await self._engine.close()
 
-    def on_rejected(self, reject: Reject) -> None:
-        """Say where records go that cannot be read; they are passed on before they are skipped."""
+    @contextlib.asynccontextmanager
+    async def serving(self, reject: Reject) -> AsyncIterator[None]:
+        """Open it, with nothing absorbed.
+
+        Args:
+            reject: gets records that cannot be read, before they are skipped.
+        """
         self._reject = reject
+        with catalog.SERIES_PENDING_BYTES.read_from(lambda: {(): float(self._pending_bytes)}):
+            await self.open()
+            await self._forget()
+            yield
+
+    def ahead(self, topic: str, partition: int, start: int, end: int) -> SeriesDamaged:
+        """Return the error where it has more of a partition than the ledger."""
+        return SeriesDamaged(
+            f"{self.place} has partition {partition} of {topic} up to {start}, the ledger ends at "
+            f"{end}: was the ledger put back to an earlier copy? {self.remedy}"
+        )
 
     def absorb(self, records: Sequence[Record]) -> None:
         """Take records in, of one partition in their order; `flush` writes them."""
@@ -190,7 +205,17 @@ class SeriesStore:
             self._pending_bytes -= batch.size
             return True
 
-    async def forget(self) -> None:
+    async def write_again(self, record: Record) -> str | None:
+        """Write a record that was rejected before; return why it cannot be, None if it was."""
+        batch = await asyncio.to_thread(Batch.of, [record])
+        if batch.rejected:
+            return batch.rejected[0].reason
+        batch.positions.clear()
+        async with self._writing:
+            await self._run(lambda tables: query.write(tables, batch))
+        return None
+
+    async def _forget(self) -> None:
         """Drop what was absorbed and not written: it is about to be read from the ledger again."""
         async with self._cutting, self._writing:
             self._drop_absorbed()

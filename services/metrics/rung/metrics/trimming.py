@@ -5,21 +5,23 @@ that holds a line which is still kept. A line goes when the installation's days 
 experiment's, or when a user had it deleted; and never before the series have it.
 """
 
-import asyncio
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Final
 
 import structlog
 
+from rung.backoff import Backoff
 from rung.events import LedgerError, UndecodableEvent, decode, topic
 from rung.events.metric import LogsDropped, LogsPrinted
 from rung.events.seal import PartitionTrimmed
 from rung.ledger import Ledger, Record
 from rung.ledger.seals import SealKey, record_trim, seals_partition
-from rung.metrics.errors import SeriesError
 from rung.metrics.store import SeriesStore
 from rung.runtime import now
+from rung.runtime.batch_sink import Look, Looks, PeriodicSink
 
 EVERY_S: Final = 3_600.0
 _BATCH: Final = 100
@@ -28,37 +30,49 @@ _DAY_MS: Final = 86_400_000
 _log = structlog.get_logger()
 
 
-async def keep_trimmed(  # noqa: PLR0913 - what is trimmed, by which rule, and how it is recorded
-    ledger: Ledger,
-    store: SeriesStore,
-    partition: int,
-    days: int,
-    *,
-    key: SealKey | None = None,
-    every_s: float = EVERY_S,
-) -> None:
-    """Trim a partition of `logs` now and then, for ever.
+def trimming(
+    store: SeriesStore, days: int, *, key: SealKey | None = None, every_s: float = EVERY_S
+) -> PeriodicSink:
+    """Return what trims `logs` now and then.
 
     Args:
-        ledger: trimmed.
         store: the series; what they do not have stays.
-        partition: of the topic.
         days: after which lines go, 0: never, but for those of experiments with days of their own.
         key: signs the record of what is removed. A ledger that has seals is not trimmed without
             it: on Kafka, where checkpoint-gc alone has the key, brokers remove old records.
         every_s: seconds between two times.
     """
-    while True:
-        await asyncio.sleep(every_s)
-        try:
-            position = await expired(
-                ledger, store, partition, days, now_ms=time.time_ns() // 1_000_000
-            )
-            if position > (start := await ledger.start(topic.LOGS, partition)):
-                removed = await remove(ledger, partition, position, key) - start
-                _log.info("old lines removed", partition=partition, records=removed)
-        except (LedgerError, SeriesError) as error:
-            _log.warning("old lines not removed", partition=partition, reason=str(error))
+
+    @contextlib.contextmanager
+    def opened(ledger: Ledger) -> Iterator[Looks]:
+        @contextlib.contextmanager
+        def looks(_: str, partition: int) -> Iterator[Look]:
+            yield partial(trim, ledger, store, partition, days, key=key)
+
+        yield looks
+
+    return PeriodicSink("metrics-trimming", (topic.LOGS,), opened, every_s, Backoff(1.0, every_s))
+
+
+async def trim(
+    ledger: Ledger, store: SeriesStore, partition: int, days: int, *, key: SealKey | None = None
+) -> None:
+    """Trim a partition of `logs`.
+
+    Raises:
+        LedgerError: it may work in a moment.
+        SeriesError: the series do not say what they have.
+    """
+    now_ms = time.time_ns() // 1_000_000
+    try:
+        position = await expired(ledger, store, partition, days, now_ms=now_ms)
+        if position > (start := await ledger.start(topic.LOGS, partition)):
+            removed = await remove(ledger, partition, position, key) - start
+            _log.info("old lines removed", partition=partition, records=removed)
+    except LedgerError as error:
+        if error.retriable:
+            raise
+        _log.warning("old lines not removed", partition=partition, reason=str(error))
 
 
 async def expired(
