@@ -55,6 +55,7 @@ def test_readers_are_those_of_the_services(tmp_path: Path) -> None:
                 found[it.name, it.topic] = "sink"
             case _:
                 pass
+    found |= {("metrics", name): "sink" for name in ("metrics", "logs")}
 
     assert found == READERS
 

@@ -18,8 +18,7 @@ from e2e.installation import Installation
 from e2e.user import CURVE, wait_for
 from rung.checkpoint_gc.service import components as checkpoint_gc
 from rung.cli.data_folder import read_server
-from rung.cli.deciders import READERS, RELAYS
-from rung.cli.ledger import FORWARDERS
+from rung.cli.deciders import FORWARDERS, READERS, RELAYS
 from rung.ledger import Draft, SqliteLedger
 from rung.runtime.relay import Relay
 from rung.runtime.sink import Sink
@@ -349,7 +348,7 @@ def test_forwarders_are_all_there() -> None:
     assert found == set(FORWARDERS)
     assert {it.name for it in RELAYS} == {it.name for it in table if isinstance(it, Relay)}
     found = {place for place, kind in READERS.items() if kind != "processor"}
-    assert found == set(FORWARDERS)
+    assert found == {*FORWARDERS, ("metrics", "metrics"), ("metrics", "logs")}
 
 
 def test_a_search_is_previewed(rung: Rung, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from rung.checkpoint_gc import service as checkpoint_gc
 from rung.cli.deciders import DECIDERS
 from rung.cli.kafka_access import COMPONENTS
 from rung.gateway.settings import MIB, Settings
-from rung.runtime.service import processors_of
+from rung.runtime.service import Decider
 from rung.scheduler import service as scheduler
 from rung.searcher import service as searcher
 from rung.storage.folder import FolderStore
@@ -73,7 +73,7 @@ def test_two_releases_of_a_decider_never_run_side_by_side(
         for item in of(objects, "Deployment")
     }
 
-    assert all(processors_of(table) for table in tables.values())
+    assert all(any(isinstance(it, Decider) for it in table) for table in tables.values())
     assert len(DECIDERS) == len(tables)
     assert strategies == {
         name: {"type": "Recreate"}

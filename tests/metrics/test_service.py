@@ -12,8 +12,9 @@ import structlog
 from ledger.sealed import seal
 from metrics.lines import all_lines
 from metrics.report import EXPERIMENT, draft, line, logs, metrics, record, row
-from rung.events import LedgerUnavailable, decode, topic
-from rung.events.deadletter import MessageRejected
+from rung.events import LedgerUnavailable, decode, encode, fact, topic
+from rung.events.deadletter import MessageRejected, MessageRetryRequested
+from rung.events.metric import MetricsReported
 from rung.ledger import Draft
 from rung.ledger.memory import MemoryLedger
 from rung.ledger.seals import SealKey
@@ -25,6 +26,7 @@ from rung.metrics import (
     Settings,
     serve,
 )
+from rung.metrics.columns import MetricColumns
 from rung.metrics.embedded import Embedded
 from rung.metrics.trimming import remove
 from rung.runtime.metrics import catalog
@@ -202,6 +204,47 @@ async def test_a_bad_record_goes_to_the_dead_letters(
     assert isinstance(letter, MessageRejected)
     assert (letter.reader, letter.topic, letter.position) == ("metrics", "metrics", 1)
     assert reason in letter.reason
+
+
+async def test_code_that_raises_rejects_its_record_alone(
+    store: SeriesStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where rows were added before it raised; a release that can take it is asked to."""
+    ledger = MemoryLedger(partitions=1, ledger_id="ledger-1")
+    await ledger.append(
+        [draft(metrics([row(step, loss=float(step))]), step) for step in (1, 2, 3)]
+    )
+    take = MetricColumns.take
+
+    def breaks(self: MetricColumns, data: MetricsReported, version: int) -> None:
+        take(self, data, version)
+        if data.rows[0].step == 2:
+            raise KeyError("loss")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MetricColumns, "take", breaks)
+        async with _serving(ledger, store):
+            await _until(lambda: _caught_up(ledger, store))
+            curve = await store.curve(TRIAL, "training", "loss", 10)
+    assert [step for step, _, _ in curve] == [1, 3]
+    rejected = decode((await ledger.read("deadletter", 0, 0, 10))[0].value).data
+    assert isinstance(rejected, MessageRejected)
+    assert rejected.reason == "KeyError: 'loss'"
+
+    asked = MessageRetryRequested(
+        topic="metrics", partition=0, position=1, key=TRIAL, reader="metrics"
+    )
+    event = fact(asked, source="/rung/gateway", origin="g", sequence=1, time="t")
+    await ledger.append([Draft(event.topic, event.key, encode(event))])
+
+    async def taken() -> bool:
+        return await ledger.end("deadletter", 0) == 3
+
+    async with _serving(ledger, store):
+        await _until(taken)
+        curve = await store.curve(TRIAL, "training", "loss", 10)
+    assert [step for step, _, _ in curve] == [1, 2, 3]
+    assert await store.positions() == {("metrics", 0): 3}
 
 
 class _Failing(Embedded):

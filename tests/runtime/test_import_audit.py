@@ -10,9 +10,8 @@ import pytest
 
 from ledger.archive.history import simulated
 from rung.checkpoint_gc.service import components as checkpoint_gc
-from rung.cli.deciders import audit_all
+from rung.cli.deciders import FORWARDERS, audit_all
 from rung.cli.handover import hand_over
-from rung.cli.ledger import FORWARDERS
 from rung.events import decode, topic
 from rung.ledger import Draft, Ledger, MemoryLedger
 from rung.ledger.export.export import export, import_

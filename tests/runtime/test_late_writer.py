@@ -225,7 +225,9 @@ async def _forward(ledger: MemoryLedger) -> int:
         key = data.experiment_id
         return [TrialEnded(experiment_id=key, trial_id=f"{key}.0")]
 
-    it = Relay("t", "searches", "/rung/checkpoint-gc", ExperimentPaused, translate)
+    it = Relay(
+        "t", "searches", "/rung/checkpoint-gc", ExperimentPaused, translate, ("experiments",)
+    )
     forwarder = _Relaying(ledger, it, 0)
     task = asyncio.create_task(forwarder.run())
     for _ in range(5):

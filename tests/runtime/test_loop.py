@@ -219,7 +219,9 @@ def _to_trial_ended(data: ExperimentPaused) -> list[Payload]:
     return [TrialEnded(experiment_id=key, trial_id=f"{key}.0")]
 
 
-TRIALS_ENDED = Relay("t", "searches", "/rung/x", ExperimentPaused, _to_trial_ended)
+TRIALS_ENDED = Relay(
+    "t", "searches", "/rung/x", ExperimentPaused, _to_trial_ended, ("experiments",)
+)
 
 
 async def _relayed(ledger: MemoryLedger, count: int) -> list[Event]:
@@ -426,7 +428,7 @@ async def test_a_release_that_folds_a_message_says_so(snapshot_every: int) -> No
 async def test_what_is_asked_of_a_relay_that_does_not_run_is_done_when_it_does() -> None:
     """A request is answered once, after a restart as well."""
     ledger = MemoryLedger(partitions=1)
-    broken = Relay("intake", "experiments", "/rung/relay", KillRequested, _break)
+    broken = Relay("intake", "experiments", "/rung/relay", KillRequested, _break, ())
     await _append(ledger, kill(1, "a"))
     async with _running(relay(ledger, broken)):
         await _until(ledger, "deadletter", 1)

@@ -8,7 +8,10 @@ import pytest
 from msgspec import structs
 from structlog.contextvars import get_contextvars
 
-from rung.events import Event, Payload, encode
+from rung.backoff import Backoff
+from rung.events import Event, Payload, decode, encode
+from rung.events.deadletter import MessageRejected, MessageTaken
+from rung.events.errors import EffectRefused, EffectUnavailable
 from rung.events.experiment import ExperimentEnded, ExperimentPaused
 from rung.events.trial import TrialEnded
 from rung.ledger import Draft, MemoryLedger, Record
@@ -68,7 +71,9 @@ async def _acted(ledger: Watched, known: list[dict[str, Any]] | None = None) -> 
             return []
         return [TrialEnded(experiment_id=event.key, trial_id=f"{event.key}.0")]
 
-    task = asyncio.create_task(sink(ledger, Sink("t", "searches", "/rung/x", DECIDED, act)))
+    task = asyncio.create_task(
+        sink(ledger, Sink("t", "searches", "/rung/x", DECIDED, act, ("experiments",)))
+    )
     await asyncio.wait_for(ledger.committed(await ledger.end("searches", 0)), 10)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -139,3 +144,87 @@ async def test_what_is_logged_of_an_act_says_what_it_is_for() -> None:
     await _acted(ledger, known)
     (names,) = known
     assert (names["event_id"], names["experiment"], names["trace"]) == (decided.id, "a", trace_id)
+
+
+class _Outside:
+    """What a sink acts on: fails as told, and remembers under which keys it was asked."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.keys: list[str] = []
+        self.done: list[str] = []
+
+    async def act(self, event: Event, key: str) -> list[Payload]:
+        """Fail, or do it."""
+        self.keys.append(key)
+        if self.errors:
+            raise self.errors.pop(0)
+        self.done.append(event.id)
+        return []
+
+    def sink(self, **options: Any) -> Sink:
+        """Return a sink that acts on it."""
+        fast = Backoff(0.001, 0.001)
+        return Sink("t", "searches", "/rung/x", DECIDED, self.act, backoff=fast, **options)
+
+
+async def _run(ledger: Watched, it: Sink, letters: int) -> list[Payload]:
+    """Run a sink over all that is there, until there are so many dead letters and answers."""
+    task = asyncio.create_task(sink(ledger, it))
+    async with asyncio.timeout(20):
+        await ledger.committed(await ledger.end("searches", 0))
+        while await ledger.end("deadletter", 0) < letters:  # noqa: ASYNC110 - beside the loop
+            await asyncio.sleep(0.005)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return [decode(it.value).data for it in await ledger.read("deadletter", 0, 0, 100)]
+
+
+async def test_what_is_away_is_asked_again_under_one_key() -> None:
+    """Each event has a key of its own, the same for every try, replica and repetition."""
+    decided = _decisions(2, generosity=1)
+    outside = _Outside(*[EffectUnavailable("away")] * 5)
+    ledger = Watched()
+    await _append(ledger, decided)
+
+    assert await _run(ledger, outside.sink(), 0) == []
+    assert outside.done == [it.id for it in decided]
+    first, last = dict.fromkeys(outside.keys)
+    assert outside.keys == [first] * 6 + [last]
+    again = _Outside()
+    other = Watched()
+    other._id = ledger.id
+    await _append(other, [decided[1], *decided])
+    await _run(other, again.sink(), 0)
+    assert again.keys == [last]
+
+
+async def test_patience_with_what_is_away_may_end() -> None:
+    """A receiver that stays away holds up the others for so long and no longer."""
+    decided = _decisions(2, generosity=1)
+    outside = _Outside(*[EffectUnavailable("away")] * 10_000)
+    ledger = Watched()
+    await _append(ledger, decided[:1])
+    (letter,) = await _run(ledger, outside.sink(patience_s=0.05), 1)
+
+    assert isinstance(letter, MessageRejected)
+    assert "away" in letter.reason
+
+
+async def test_what_is_refused_is_a_dead_letter_until_it_is_taken() -> None:
+    """After a few tries the sink goes on; at its next start it succeeds, and the letter ends."""
+    decided = _decisions(2, generosity=1)
+    outside = _Outside(*[EffectRefused("no")] * 3)
+    ledger = Watched()
+    await _append(ledger, decided)
+
+    (letter,) = await _run(ledger, outside.sink(tries=3), 1)
+    assert isinstance(letter, MessageRejected)
+    assert (letter.reader, letter.position, letter.reason) == ("t", 0, "EffectRefused: no")
+    assert outside.done == [decided[1].id]
+    letter, taken = await _run(ledger, outside.sink(), 2)
+    assert isinstance(taken, MessageTaken)
+    assert taken.position == 0
+    assert outside.done == [decided[1].id, decided[0].id]
+    assert await _run(ledger, outside.sink(), 2) == [letter, taken]
+    assert len(outside.done) == 2

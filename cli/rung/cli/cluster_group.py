@@ -7,12 +7,14 @@ from aiokafka.protocol.admin import DescribeGroupsRequest
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 from msgspec import Struct
 
+from rung.cli.service import SERVICES
 from rung.ledger.kafka import KafkaSettings, parse_address
 from rung.ledger.kafka.cluster import Cluster, connect
 from rung.ledger.kafka.errors import failed
 from rung.ledger.kafka.identity import names
+from rung.metrics.service import NAME as METRICS
 
-SHARED: Final = ("searcher", "scheduler", "checkpoint-gc", "metrics")
+SHARED: Final = (*(name for name, it in SERVICES.items() if it.table), METRICS)
 """Services whose replicas share partitions."""
 _GROUP = 0
 _PURPOSE = "groups"

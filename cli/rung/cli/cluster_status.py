@@ -11,9 +11,8 @@ from msgspec import Struct, field
 
 from rung.cli.cluster_group import SHARED, Replica, replicas_of
 from rung.cli.decider_status import Decider, Knowledge, PoolStatus
-from rung.cli.deciders import DECIDERS
+from rung.cli.deciders import DECIDERS, FORWARDERS
 from rung.cli.forwarder_status import Consumer, look, look_again
-from rung.cli.ledger import FORWARDERS
 from rung.cli.record_status import (
     SealStatus,
     UnfinishedImport,

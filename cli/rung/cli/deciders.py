@@ -1,30 +1,41 @@
-"""The processors and relays of this version, and the audit of all decisions and of the seals."""
+"""Processors, relays and sinks of this version; the audit of all decisions and of the seals."""
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
 
 from rung import api
-from rung.checkpoint_gc.processor import CheckpointGC
-from rung.checkpoint_gc.service import DELETER
-from rung.checkpoint_gc.service import RELAY as CHECKPOINT_GC
-from rung.events import topic
+from rung.cli.service import tables
 from rung.ledger import Ledger
 from rung.ledger.seals.verify import Known, verify
+from rung.metrics.service import NAME as METRICS
+from rung.metrics.service import TOPICS as METRICS_TOPICS
 from rung.runtime import Difference, Processor, Verdict, audit
 from rung.runtime.import_audit import audit_imports
-from rung.scheduler.processor import Scheduler
-from rung.scheduler.service import RELAY as SCHEDULER
-from rung.searcher.processor import Searcher
-from rung.searcher.service import RELAY as SEARCHER
+from rung.runtime.relay import Relay
+from rung.runtime.service import Component, Decider
+from rung.runtime.sink import Sink
 
-DECIDERS: Final[tuple[Processor[Any], ...]] = (Searcher(), Scheduler(), CheckpointGC())
-RELAYS: Final = (SCHEDULER, CHECKPOINT_GC, SEARCHER)
+_COMPONENTS: Final[tuple[Component, ...]] = tuple(chain.from_iterable(tables().values()))
+
+DECIDERS: Final[tuple[Processor[Any], ...]] = tuple(
+    it.processor for it in _COMPONENTS if isinstance(it, Decider)
+)
+RELAYS: Final = tuple(it for it in _COMPONENTS if isinstance(it, Relay))
+SINKS: Final = tuple(it for it in _COMPONENTS if isinstance(it, Sink))
+FORWARDERS: Final = (
+    *((it.name, it.topic) for it in RELAYS),
+    *((it.name, it.topic) for it in SINKS),
+)
+"""Consumers that commit positions: name and topic. What is imported happened elsewhere: they must
+not act on it."""
 READERS: Final[Mapping[tuple[str, str], api.ReaderKind]] = {
     **{(it.name, it.facts): "processor" for it in DECIDERS},
     **{(it.name, it.topic): "relay" for it in RELAYS},
-    (DELETER, topic.RETIREMENTS): "sink",
+    **{(it.name, it.topic): "sink" for it in SINKS},
+    **{(METRICS, name): "sink" for name in METRICS_TOPICS},
 }
 """Readers that do what operators ask of dead letters: name and topic → what it is."""
 

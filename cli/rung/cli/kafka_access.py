@@ -1,26 +1,21 @@
 """What each component of this version does with the topics of a ledger.
 
-A processor's topics, and what a service follows, are read from its table of components. What a
-relay, a sink or work of its own appends is not in these tables and stands here.
+That is read from the tables of components; what has no such table stands here.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from rung.checkpoint_gc.processor import CheckpointGC
-from rung.checkpoint_gc.service import DELETER
 from rung.checkpoint_gc.service import NAME as CHECKPOINT_GC
-from rung.checkpoint_gc.service import RELAY as CHECKPOINT_GC_RELAY
+from rung.cli.service import tables
 from rung.events import TOPICS, topic
 from rung.ledger.kafka.access import Access, Rule, rules
 from rung.ledger.kafka.settings import Address
 from rung.metrics.service import NAME as METRICS
 from rung.metrics.service import TOPICS as METRICS_TOPICS
 from rung.runtime.relay import Relay
-from rung.runtime.service import Component, Decider, topics_of
+from rung.runtime.service import Component, Decider, Singleton, topics_of
 from rung.runtime.sink import Sink
-from rung.scheduler import service as scheduler
-from rung.searcher import service as searcher
 
 COMPONENT: Final = "{component}"
 """What a pattern of principals has in place of the component's name."""
@@ -39,7 +34,9 @@ def _shared(service: str, components: Iterable[Component]) -> Access:
                 decisions = frozenset({processor.decisions})
                 found |= Access(reads=decisions, appends=decisions)
             case Relay() | Sink():
-                found |= Access(groups=frozenset({it.name}))
+                found |= Access(appends=frozenset(it.appends), groups=frozenset({it.name}))
+            case Singleton():
+                found |= Access(reads=frozenset(it.reads), appends=frozenset(it.appends))
             case _:
                 pass
     return found
@@ -49,19 +46,17 @@ _OPENED: Final = Access(reads=frozenset({topic.IMPORTS}))
 """Each service starts only where no import is unfinished."""
 _RECORD: Final = Access(reads=frozenset(TOPICS) - {topic.HEARTBEATS})
 """All that is kept."""
+_BESIDE: Final[Mapping[str, Access]] = {
+    # It archives and seals the ledger, where it is told to.
+    CHECKPOINT_GC: _RECORD | Access(appends=frozenset({topic.SEALS}))
+}
+"""What a service does beside its table."""
 
 COMPONENTS: Final[Mapping[str, Access]] = {
-    searcher.NAME: _OPENED
-    | _shared(searcher.NAME, searcher.components())
-    | Access(appends=frozenset({topic.EXPERIMENTS})),  # its relay: ends of runs
-    scheduler.NAME: _OPENED
-    | _shared(scheduler.NAME, scheduler.components())
-    | Access(  # its relay: requests; its failure detector: agents that are lost
-        reads=frozenset({topic.HEARTBEATS}), appends=frozenset({topic.POOLS})
-    ),
-    CHECKPOINT_GC: _RECORD  # it archives and seals the ledger
-    | _shared(CHECKPOINT_GC, (Decider(CheckpointGC()), CHECKPOINT_GC_RELAY))
-    | Access(appends=frozenset({topic.EXPERIMENTS, topic.SEALS}), groups=frozenset({DELETER})),
+    **{
+        name: _OPENED | _shared(name, table) | _BESIDE.get(name, Access())
+        for name, table in tables().items()
+    },
     METRICS: _OPENED
     | Access(
         reads=frozenset({*METRICS_TOPICS, topic.SEALS}),

@@ -1,8 +1,8 @@
 """A group of commands, each imported when it is called; help and completion import none."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import click
 from click.shell_completion import CompletionItem
@@ -16,22 +16,41 @@ class Entry(NamedTuple):
     help: str
 
 
+class Known(Protocol):
+    """What a group knows of a command before it imports it."""
+
+    @property
+    def home(self) -> str:
+        """Module and name of the command."""
+
+    @property
+    def help(self) -> str:
+        """A sentence."""
+
+
 class LazyGroup(click.Group):
     """Knows its commands by where they are; proposes a name for a misspelt one."""
 
     def __init__(
-        self, *, entries: Mapping[str, Entry], kind: str = "command", **options: Any
+        self,
+        *,
+        entries: Mapping[str, Known],
+        kind: str = "command",
+        adapt: Callable[[Any, str], click.Command] | None = None,
+        **options: Any,
     ) -> None:
         """Prepare it.
 
         Args:
             entries: the commands by name, in the order in which help lists them.
             kind: what its commands are, for help and errors.
+            adapt: makes a command, with its help, of what is none.
             options: click's.
         """
         super().__init__(**options)
         self._entries = entries
         self._kind = kind
+        self._adapt = adapt
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return the names of all commands."""
@@ -57,6 +76,8 @@ class LazyGroup(click.Group):
             raise click.ClickException(
                 f"the {self._kind} {cmd_name} is not installed here: {error.name} is missing"
             ) from error
+        if self._adapt and not isinstance(command, click.Command):
+            return self._adapt(command, entry.help)
         assert isinstance(command, click.Command), entry
         return command
 

@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, cast
 import click
 
 from rung.cli.complete import experiment_ids
-from rung.cli.ledger_moves import FORWARDERS, archive, import_, opened_for
+from rung.cli.ledger_moves import archive, import_, opened_for
 from rung.cli.link import Link, asynchronous, ledger_option, linked
 from rung.cli.output import print_facts, print_json, print_json_line, print_table, printable
 from rung.cli.terminal import escape_json
@@ -16,8 +16,6 @@ from rung.events import TOPICS, RungError, UndecodableEvent, decode
 
 if TYPE_CHECKING:
     from rung.ledger import Ledger, Record
-
-__all__ = ["FORWARDERS", "ledger"]
 
 _DATA_SHOWN: Final = 160
 

@@ -16,7 +16,7 @@ from rung.cli.data_folder import is_running, locked
 from rung.cli.link import SOURCE, Link, asynchronous, ledger_option, linked
 from rung.cli.output import print_json, printable
 from rung.cli.verify import key_option
-from rung.events import RungError, topic
+from rung.events import RungError
 from rung.events.experiment import ExperimentEnded
 
 if TYPE_CHECKING:
@@ -25,13 +25,6 @@ if TYPE_CHECKING:
     from rung.storage import ObjectStore
 
 
-FORWARDERS: Final = (
-    ("scheduler-intake", topic.SEARCHES),
-    ("searcher-intake", topic.PLACEMENTS),
-    ("checkpoint-gc-intake", topic.SEARCHES),
-    ("checkpoint-gc-deleter", topic.RETIREMENTS),
-)
-"""Consumers that must not act on what is imported: it happened elsewhere."""
 _NAMED: Final = 5
 """So many experiments are named."""
 
@@ -67,7 +60,8 @@ async def import_(
     end its runs. Code archives and checkpoints are no part of it (`rung objects copy` brings
     them): those that are missing in the object store are counted and named at the end.
     """
-    from rung.cli.handover import hand_over  # noqa: PLC0415 - only where it is needed
+    from rung.cli.deciders import FORWARDERS  # noqa: PLC0415 - only where it is needed
+    from rung.cli.handover import hand_over  # noqa: PLC0415 - see above
     from rung.ledger.export.export import import_ as read  # noqa: PLC0415 - see above
     from rung.ledger.export.format import parse_header  # noqa: PLC0415 - see above
     from rung.runtime import now  # noqa: PLC0415 - see above

@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -15,9 +16,9 @@ import structlog
 
 from rung.agent.config import EXIT_REFUSED
 from rung.agent.spool_file import SET_ASIDE as SPOOL_SET_ASIDE
-from rung.checkpoint_gc.service import components as checkpoint_gc
 from rung.cli.data_folder import DataFolder, DataFolderError
 from rung.cli.deciders import READERS, audit_all
+from rung.cli.service import tables
 from rung.cli.up_options import UpOptions
 from rung.events import UndecodableEvent, decode, partition_of, topic
 from rung.events.allocation import AgentJoined
@@ -40,8 +41,6 @@ from rung.runtime.sealing.anchor import Anchor
 from rung.runtime.sealing.sealer import Sealer, sealing
 from rung.runtime.service import serve
 from rung.scheduler.policies import policy_of
-from rung.scheduler.service import components as scheduler
-from rung.searcher.service import components as searcher
 from rung.storage import FolderStore
 from rung.storage.key import INCOMING
 
@@ -135,7 +134,7 @@ async def run(  # noqa: PLR0913 - what it is started with
             services = [
                 group.create_task(work)
                 for work in (
-                    serve(ledger, (*searcher(), *scheduler(), *checkpoint_gc(store))),
+                    serve(ledger, tuple(chain.from_iterable(tables(store).values()))),
                     recovery.run(),
                     serve_gateway(
                         ledger,

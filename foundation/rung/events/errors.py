@@ -14,6 +14,8 @@
     │   ├── ObjectUnavailable     it may work in a moment (retriable)
     │   ├── ObjectMissing
     │   └── ObjectDamaged         a digest or a size differs from the manifest
+    ├── EffectRefused             what a sink acts on does not want it
+    ├── EffectUnavailable         it may want it in a moment (retriable)
     └── InvalidConfig             an experiment file, refused with paths and fixes
 
 A broken invariant is none of these: it is an `assert`, and the process dies.
@@ -97,6 +99,16 @@ class ObjectMissing(ObjectError):
 
 class ObjectDamaged(ObjectError):
     """An object's bytes are not the ones that its manifest promises."""
+
+
+class EffectRefused(RungError):
+    """What a sink acts on outside refuses, and will again."""
+
+
+class EffectUnavailable(RungError):
+    """What a sink acts on outside does not answer, or is busy."""
+
+    retriable = True
 
 
 class InvalidConfig(RungError):

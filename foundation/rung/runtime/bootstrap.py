@@ -32,7 +32,7 @@ from rung.runtime.http.limits import raise_open_files
 from rung.runtime.metrics.observed_ledger import ObservedLedger
 from rung.runtime.metrics.observed_store import ObservedStore
 from rung.runtime.retry import retry
-from rung.runtime.service import Component, serve, topics_of
+from rung.runtime.service import Component, Service, serve, topics_of
 from rung.storage import ObjectStore, open_store
 
 T = TypeVar("T")
@@ -170,6 +170,22 @@ def launch_components(
                 await serve(opened.ledger, components, opened.share)
 
     _run(run(), service)
+
+
+def command_of(service: Service, text: str) -> click.Command:
+    """Return the command that runs a service which has no options of its own.
+
+    Args:
+        service: what it runs.
+        text: what help says of it.
+    """
+
+    @click.command(name=service.name, help=text)
+    @placed()
+    def main(place: Place) -> None:
+        launch_components(place, service.components, service=service.name)
+
+    return main
 
 
 def _run(work: Coroutine[Any, Any, None], service: str) -> None:

@@ -14,7 +14,7 @@ An event that cannot be read, or makes the relay raise, becomes a dead letter; t
 
 from collections.abc import Callable, Sequence
 from types import UnionType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from rung.events import Event, Payload, fact
 from rung.ledger import Ledger, Record
@@ -44,6 +44,8 @@ class Relay(NamedTuple):
     """The types that it translates; all others are skipped."""
     translate: Callable[[Any], Sequence[Payload]]
     """From an event's data to facts, at most one per destination key; pure."""
+    appends: tuple[str, ...]
+    """The topics of these facts."""
 
 
 async def relay(ledger: Ledger, it: Relay, share: Share | None = None) -> None:
@@ -67,7 +69,7 @@ async def relay(ledger: Ledger, it: Relay, share: Share | None = None) -> None:
 def relayed(it: Relay, ledger_id: str, record: Record, event: Event) -> list[Event]:
     """Return what a relay makes of an event."""
     number = number_of(ledger_id, record, event)
-    return numbered(event, number, it.translate(event.data), source=it.source)
+    return numbered(it, event, number, it.translate(event.data))
 
 
 def number_of(ledger_id: str, record: Record, event: Event) -> Number:
@@ -79,15 +81,25 @@ def number_of(ledger_id: str, record: Record, event: Event) -> Number:
     return f"{origin}/{event.key}", event.causeposition * _DECISIONS_MAX + event.causeindex
 
 
-def numbered(
-    event: Event, number: Number, facts: Sequence[Payload], *, source: str
-) -> list[Event]:
+class Writes(Protocol):
+    """What writes facts because of events."""
+
+    @property
+    def source(self) -> str:
+        """Of its facts."""
+
+    @property
+    def appends(self) -> tuple[str, ...]:
+        """Their topics."""
+
+
+def numbered(it: Writes, event: Event, number: Number, facts: Sequence[Payload]) -> list[Event]:
     """Wrap what was made of an event, under an origin and its number there."""
     origin, sequence = number
-    return [
+    made = [
         fact(
             data,
-            source=source,
+            source=it.source,
             origin=origin,
             sequence=sequence,
             time=now(),
@@ -96,6 +108,9 @@ def numbered(
         )
         for data in facts
     ]
+    for each in made:
+        assert each.topic in it.appends, f"{each.type} is on {each.topic}, which is not declared"
+    return made
 
 
 class _Relaying(Consumer):
@@ -112,4 +127,4 @@ class _Relaying(Consumer):
         # An origin of its own: what was relayed of later events went before.
         origin, sequence = number_of(self._ledger.id, record, event)
         facts = self._it.translate(event.data)
-        return numbered(event, (f"{origin}/{sequence}", 0), facts, source=self._it.source)
+        return numbered(self._it, event, (f"{origin}/{sequence}", 0), facts)

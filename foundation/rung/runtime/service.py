@@ -16,6 +16,7 @@ from rung.runtime.processor import Processor
 from rung.runtime.relay import Relay, relay
 from rung.runtime.retry import supervise
 from rung.runtime.sink import Sink, sink
+from rung.storage import ObjectStore
 
 
 class Decider(NamedTuple):
@@ -33,6 +34,10 @@ class Singleton(NamedTuple):
     name: str
     topic: str
     run: Callable[[Ledger], Awaitable[None]]
+    reads: tuple[str, ...] = ()
+    """Further topics that it reads."""
+    appends: tuple[str, ...] = ()
+    """Topics that it appends to."""
 
 
 class Shared(NamedTuple):
@@ -43,6 +48,14 @@ class Shared(NamedTuple):
 
 
 Component = Decider | Relay | Sink | BatchSink | PeriodicSink | Singleton | Shared
+
+
+class Service(NamedTuple):
+    """A service: its name, and its table of components."""
+
+    name: str
+    components: Callable[[ObjectStore | None], Sequence[Component]]
+    """Given where objects lie; None where there is no store, or only the table is read."""
 
 
 def topics_of(components: Iterable[Component]) -> tuple[str, ...]:
@@ -57,11 +70,6 @@ def topics_of(components: Iterable[Component]) -> tuple[str, ...]:
             case BatchSink() | PeriodicSink() | Shared():
                 found += it.topics
     return tuple(dict.fromkeys(found))
-
-
-def processors_of(components: Iterable[Component]) -> tuple[Processor[Any], ...]:
-    """Return the processors among components."""
-    return tuple(it.processor for it in components if isinstance(it, Decider))
 
 
 async def serve(

@@ -160,7 +160,7 @@ class _Acting(Consumer):
                 sink=self._name,
                 type=event.type,
             )
-        return numbered(event, number, facts, source=self._it.source)
+        return numbered(self._it, event, number, facts)
 
     async def _close_batch(self) -> None:
         await self._seen.save()

@@ -134,7 +134,12 @@ def _deleter(world: World) -> Relay:
         ]
 
     return Relay(
-        "checkpoint-gc-deleter", "retirements", "/rung/checkpoint-gc", CheckpointRetired, delete
+        "checkpoint-gc-deleter",
+        "retirements",
+        "/rung/checkpoint-gc",
+        CheckpointRetired,
+        delete,
+        appends=("experiments",),
     )
 
 

@@ -25,7 +25,7 @@ class Deletion:
     deletion repeated on what is no longer there, and the record made.
     """
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore | None) -> None:
         self._store = store
 
     async def carry_out(self, event: Event, _key: str) -> Sequence[Payload]:
@@ -45,6 +45,7 @@ class Deletion:
                 event_id=event.id,
             )
             return []
+        assert self._store is not None, "it deletes without a store"
         await asyncio.to_thread(delete_checkpoint, self._store, *ids)
         catalog.CHECKPOINTS_DELETED.of().inc()
         return [

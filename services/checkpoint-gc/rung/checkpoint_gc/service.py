@@ -23,7 +23,7 @@ from rung.runtime import Share
 from rung.runtime.relay import Relay
 from rung.runtime.sealing.anchor import Anchor
 from rung.runtime.sealing.sealer import Sealer, SealSettings
-from rung.runtime.service import Component, Decider, Shared
+from rung.runtime.service import Component, Decider, Service, Shared
 from rung.runtime.sink import Sink
 from rung.storage import ObjectStore
 
@@ -38,11 +38,13 @@ _BUSY_SHARE: Final = 0.5
 _log = structlog.get_logger()
 
 
-def components(store: ObjectStore, settings: Settings | None = None) -> tuple[Component, ...]:
+def components(
+    store: ObjectStore | None, settings: Settings | None = None
+) -> tuple[Component, ...]:
     """Return what collects the checkpoints of all experiments of a ledger.
 
     Args:
-        store: where the checkpoints lie.
+        store: where the checkpoints lie; None to read the table alone.
         settings: how often to try again; their defaults if not given.
     """
     settings = settings or Settings()
@@ -120,5 +122,11 @@ def ended(event: TrialClosed | CheckpointReleased) -> Sequence[Payload]:
 
 
 RELAY: Final = Relay(
-    "checkpoint-gc-intake", topic.SEARCHES, _SOURCE, TrialClosed | CheckpointReleased, ended
+    "checkpoint-gc-intake",
+    topic.SEARCHES,
+    _SOURCE,
+    TrialClosed | CheckpointReleased,
+    ended,
+    appends=(topic.EXPERIMENTS,),
 )
+SERVICE: Final = Service(NAME, components)

@@ -10,7 +10,7 @@ from rung.events.trial import RunRequested, RunWithdrawn, allocation_id_of
 from rung.ledger import Ledger
 from rung.runtime import FactWriter
 from rung.runtime.relay import Relay
-from rung.runtime.service import Component, Decider, Singleton
+from rung.runtime.service import Component, Decider, Service, Singleton
 from rung.scheduler.failure_detector import Clock, FailureDetector, Monotonic
 from rung.scheduler.metrics import PoolGauge
 from rung.scheduler.processor import Scheduler
@@ -41,7 +41,13 @@ def components(
     return (
         Decider(Scheduler(), settings.snapshot_every, PoolGauge()),
         RELAY,
-        Singleton("scheduler-watch", topic.POOLS, detect),
+        Singleton(
+            "scheduler-watch",
+            topic.POOLS,
+            detect,
+            reads=(topic.HEARTBEATS,),
+            appends=(topic.POOLS,),
+        ),
     )
 
 
@@ -72,5 +78,11 @@ def requested(event: RunRequested | RunWithdrawn) -> Sequence[Payload]:
 
 
 RELAY: Final = Relay(
-    "scheduler-intake", topic.SEARCHES, SOURCE, RunRequested | RunWithdrawn, requested
+    "scheduler-intake",
+    topic.SEARCHES,
+    SOURCE,
+    RunRequested | RunWithdrawn,
+    requested,
+    appends=(topic.POOLS,),
 )
+SERVICE: Final = Service(NAME, lambda _: components())

@@ -8,7 +8,7 @@ from rung.events import topic as topics
 from rung.events.allocation import AllocationDropped, AllocationLost
 from rung.events.trial import RunEnded
 from rung.runtime.relay import Relay
-from rung.runtime.service import Component, Decider
+from rung.runtime.service import Component, Decider, Service
 from rung.searcher.metrics import Restarts
 from rung.searcher.processor import Searcher
 from rung.searcher.settings import Settings
@@ -41,5 +41,11 @@ def ended(event: AllocationLost | AllocationDropped) -> Sequence[Payload]:
 
 
 RELAY: Final = Relay(
-    "searcher-intake", topics.PLACEMENTS, SOURCE, AllocationLost | AllocationDropped, ended
+    "searcher-intake",
+    topics.PLACEMENTS,
+    SOURCE,
+    AllocationLost | AllocationDropped,
+    ended,
+    appends=(topics.EXPERIMENTS,),
 )
+SERVICE: Final = Service(NAME, lambda _: components())
