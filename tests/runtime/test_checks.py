@@ -158,8 +158,8 @@ async def test_a_follower_that_is_given_nothing_makes_a_process_ill(vitals: Vita
 
 async def test_a_loop_that_the_ledger_failed_is_unready_and_counted(vitals: Vitals) -> None:
     """It starts again, and whoever reads the counters sees that it does."""
-    restarts = catalog.LOOP_RESTARTS.of("searcher")
-    before = restarts._value.get()  # type: ignore[attr-defined]
+    restarts = catalog.LOOP_RESTARTS.labels("searcher")
+    before = restarts._value.get()
     ledger = _Away()
     async with _hosting(ledger, vitals):
         await _until(vitals.readiness, well=True)
@@ -171,7 +171,7 @@ async def test_a_loop_that_the_ledger_failed_is_unready_and_counted(vitals: Vita
             return [line for line in await vitals.readiness() if "starts again after" in line]
 
         await _until(rests, well=False)
-        assert restarts._value.get() > before  # type: ignore[attr-defined]
+        assert restarts._value.get() > before
         assert await vitals.health() == []
         ledger.there.set()
         await _until(vitals.readiness, well=True)

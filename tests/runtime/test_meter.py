@@ -1,15 +1,10 @@
 """Instruments: what is counted can be read, and nothing else."""
 
-import sys
-import threading
 import timeit
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rung.runtime.metrics import meter as meters
-from rung.runtime.metrics.meter import Meter, MeterMissing
+from rung.runtime.metrics.meter import Meter
 
 
 @pytest.fixture
@@ -18,46 +13,17 @@ def meter() -> Meter:
     return Meter()
 
 
-@pytest.fixture
-def without_client(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A machine on which `prometheus_client` is not installed."""
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    meters._client.cache_clear()
-    yield
-    meters._client.cache_clear()
-
-
 def _lines(meter: Meter) -> list[str]:
     lines = meter.expose().decode().splitlines()
     return [line for line in lines if line.startswith("rung_")]
 
 
-def test_threads_may_be_the_first_to_count() -> None:
-    """What several threads count for the first time at once is one instrument."""
-    together = threading.Barrier(8)
-
-    def count(seconds: meters.Histogram) -> object:
-        together.wait()
-        return seconds.of("a")
-
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(8) as threads:
-            for _ in range(100):
-                seconds = Meter().histogram("rung_things_seconds", "Things.", "kind")
-                found = list(threads.map(count, [seconds] * 8))
-                assert all(child is found[0] for child in found)
-    finally:
-        sys.setswitchinterval(interval)
-
-
 def test_counts_add_up(meter: Meter) -> None:
     """Two children of the same labels are one."""
     counter = meter.counter("rung_things_total", "Things.", "kind")
-    counter.of("a").inc()
-    counter.of("a").inc(2)
-    counter.of("b").inc()
+    counter.labels("a").inc()
+    counter.labels("a").inc(2)
+    counter.labels("b").inc()
 
     assert _lines(meter) == [
         'rung_things_total{kind="a"} 3.0',
@@ -67,7 +33,7 @@ def test_counts_add_up(meter: Meter) -> None:
 
 def test_a_histogram_has_its_buckets(meter: Meter) -> None:
     """Observations are counted at and above their bound."""
-    meter.histogram("rung_time_seconds", "Time.", bounds=(1.0, 2.0)).of().observe(1.5)
+    meter.histogram("rung_time_seconds", "Time.", bounds=(1.0, 2.0)).observe(1.5)
 
     assert _lines(meter) == [
         'rung_time_seconds_bucket{le="1.0"} 0.0',
@@ -110,18 +76,8 @@ def test_the_process_itself_is_told_of(meter: Meter) -> None:
     assert "process_open_fds" in told
 
 
-@pytest.mark.usefixtures("without_client")
-def test_counting_works_where_nobody_can_read(meter: Meter) -> None:
-    """One machine needs no package of Prometheus': counting does nothing, reading says why."""
-    meter.counter("rung_things_total", "Things.", "kind").of("a").inc()
-    meter.histogram("rung_time_seconds", "Time.").of().observe(1)
-
-    with pytest.raises(MeterMissing, match="pip install prometheus-client"):
-        meter.expose()
-
-
 def test_a_child_that_is_kept_costs_next_to_nothing(meter: Meter) -> None:
     """A batch counts once or twice, so 20 microseconds would already be too much."""
-    count = meter.counter("rung_things_total", "Things.", "kind").of("a")
+    count = meter.counter("rung_things_total", "Things.", "kind").labels("a")
 
     assert min(timeit.repeat(count.inc, number=1_000, repeat=5)) / 1_000 < 20e-6

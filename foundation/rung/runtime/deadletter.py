@@ -204,7 +204,7 @@ def dead_letter(
     origin = f"{ledger_id}/{reader}/{record.topic}/{record.partition}"
     if asked is not None:
         origin = f"{origin}/{record.position}{_AGAIN}"
-    catalog.DEAD_LETTERS.of(reader).inc()
+    catalog.DEAD_LETTERS.labels(reader).inc()
     event = fact(
         MessageRejected(
             topic=record.topic,

@@ -105,9 +105,9 @@ class _Hosted:
         self._broken = False
         """It knows more than is on record, and will be dropped."""
         self._place: Final = {"process": processor.name, "partition": partition}
-        self._facts = catalog.FACTS_DECIDED.of(processor.name)
-        self._decisions = catalog.DECISIONS.of(processor.name)
-        self._seconds = catalog.DECIDE_SECONDS.of(processor.name)
+        self._facts = catalog.FACTS_DECIDED.labels(processor.name)
+        self._decisions = catalog.DECISIONS.labels(processor.name)
+        self._seconds = catalog.DECIDE_SECONDS.labels(processor.name)
 
     async def run(self) -> None:
         self._broken = True

@@ -43,7 +43,7 @@ class Outage:
 
     def note(self, error: BaseException, wait_s: float, *, level: str = "warning") -> None:
         """Take note of a failure, and of how long it is until the next try."""
-        catalog.RETRIES.of(self._what).inc()
+        catalog.RETRIES.labels(self._what).inc()
         if self._reason is None:
             self._begun = asyncio.get_running_loop().time()
         self._tries += 1
@@ -161,9 +161,9 @@ async def supervise(
 
         def note(error: BaseException, wait_s: float) -> None:
             pulse.rest(str(error))
-            catalog.LOOP_RESTARTS.of(pulse.loop).inc()
+            catalog.LOOP_RESTARTS.labels(pulse.loop).inc()
             if isinstance(error, Fenced):
-                catalog.LEDGER_ERRORS.of("Fenced").inc()
+                catalog.LEDGER_ERRORS.labels("Fenced").inc()
             say = _log.error if isinstance(error, LedgerRefused) else _log.warning
             say("starting again", error=str(error), wait_s=round(wait_s, 2))
 

@@ -144,10 +144,10 @@ class Vitals:
                 ends = await asyncio.gather(*(ledger.end(*place) for place in places))
         except TimeoutError:
             self._ledger_away = f"no answer within {ANSWERS_WITHIN_S:.0f} s"
-            catalog.LEDGER_ERRORS.of("NoAnswer").inc()
+            catalog.LEDGER_ERRORS.labels("NoAnswer").inc()
         except LedgerError as error:
             self._ledger_away = str(error)
-            catalog.LEDGER_ERRORS.of(type(error).__name__).inc()
+            catalog.LEDGER_ERRORS.labels(type(error).__name__).inc()
         else:
             self._ledger_away = None
             for place, end in zip(places, ends, strict=True):

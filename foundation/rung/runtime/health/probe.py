@@ -31,7 +31,6 @@ from rung.runtime.health.checks import VITALS, Vitals
 from rung.runtime.http.connection import Connections
 from rung.runtime.http.limits import Limits
 from rung.runtime.metrics.catalog import METER
-from rung.runtime.metrics.meter import MeterMissing
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 STALLED_AFTER_S: Final = 4.0
@@ -92,11 +91,7 @@ async def readiness(vitals: Vitals = VITALS) -> web.Response:
 async def metrics(vitals: Vitals = VITALS) -> web.Response:
     """Return all numbers as Prometheus reads them."""
     await vitals.look()
-    try:
-        body = METER.expose()
-    except MeterMissing as error:
-        return web.Response(status=501, text=f"{error}\n")
-    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
+    return web.Response(body=METER.expose(), headers={"Content-Type": CONTENT_TYPE})
 
 
 def _verdict(reasons: list[str]) -> web.Response:

@@ -388,7 +388,7 @@ class Connections:
 
     def count(self, reason: str, address: str = "") -> None:
         """Count a connection that was cut or refused; a log line follows within a minute."""
-        catalog.HTTP_CONNECTIONS_CUT.of(self._port, reason).inc()
+        catalog.HTTP_CONNECTIONS_CUT.labels(self._port, reason).inc()
         self._cut[reason] += 1
         self._cut_last = address or self._cut_last
 

@@ -9,11 +9,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from types import TracebackType
 from typing import Self
 
+from prometheus_client import Histogram
+
 from rung.events import LedgerError
 from rung.ledger import Draft, Ledger, Record
 from rung.runtime.health.checks import VITALS, Vitals
 from rung.runtime.metrics import catalog
-from rung.runtime.metrics.meter import Watch
 
 
 class ObservedLedger:
@@ -28,7 +29,7 @@ class ObservedLedger:
         """
         self._ledger = ledger
         self._vitals = vitals
-        self._appends: dict[str, Watch] = {}
+        self._appends: dict[str, Histogram] = {}
         vitals.rely_on(ledger)
 
     @property
@@ -50,7 +51,7 @@ class ObservedLedger:
         for topic in topics:
             watch = self._appends.get(topic)
             if watch is None:
-                watch = self._appends[topic] = catalog.APPEND_SECONDS.of(topic)
+                watch = self._appends[topic] = catalog.APPEND_SECONDS.labels(topic)
             watch.observe(took)
         return positions
 
@@ -87,7 +88,7 @@ class ObservedLedger:
                 yield records
                 strand.done(records[-1].position + 1, clock())
         except LedgerError as error:
-            catalog.LEDGER_ERRORS.of(type(error).__name__).inc()
+            catalog.LEDGER_ERRORS.labels(type(error).__name__).inc()
             raise
         finally:
             pulse.leave(strand)
@@ -147,4 +148,4 @@ class _Call:
     ) -> None:
         self._pulse.returned(self._number)
         if isinstance(error, LedgerError):
-            catalog.LEDGER_ERRORS.of(type(error).__name__).inc()
+            catalog.LEDGER_ERRORS.labels(type(error).__name__).inc()

@@ -75,4 +75,4 @@ def _timed(operation: str) -> Iterator[None]:
     try:
         yield
     finally:  # what failed took its time, too
-        catalog.OBJECTS_SECONDS.of(operation).observe(time.perf_counter() - started)
+        catalog.OBJECTS_SECONDS.labels(operation).observe(time.perf_counter() - started)

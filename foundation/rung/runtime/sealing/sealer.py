@@ -295,7 +295,7 @@ class Sealer:
             hasher = await self._hash(place, head)
             if hasher is not None and hasher.count:
                 seal = make_seal(self._ledger.id, place, hasher.finish(), head, self._key)
-                catalog.SEALED_RECORDS.of(place[0]).inc(hasher.count)
+                catalog.SEALED_RECORDS.labels(place[0]).inc(hasher.count)
                 yield _Made(place, draft_of(seal, now()), hasher.count)
 
     async def _hash(self, place: Place, head: Head | None) -> RangeHasher | None:

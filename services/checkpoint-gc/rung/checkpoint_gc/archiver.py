@@ -178,7 +178,7 @@ class _Archiver:
     def tell(self, archived: Archived) -> None:
         """Say how far the archive of a partition is."""
         self._behind[archived.topic, archived.partition] = archived.behind
-        catalog.ARCHIVE_SEGMENTS.of().inc(archived.segments)
+        catalog.ARCHIVE_SEGMENTS.inc(archived.segments)
         self._watch(archived)
 
     async def _compare(self, group: "_Group") -> None:

@@ -47,7 +47,7 @@ class Deletion:
             return []
         assert self._store is not None, "it deletes without a store"
         await asyncio.to_thread(delete_checkpoint, self._store, *ids)
-        catalog.CHECKPOINTS_DELETED.of().inc()
+        catalog.CHECKPOINTS_DELETED.inc()
         return [
             CheckpointDeleted(
                 experiment_id=retired.experiment_id,

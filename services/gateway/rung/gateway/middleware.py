@@ -70,8 +70,8 @@ def route_of(request: web.Request) -> str:
 def _note(request: web.Request, status: int, took_s: float) -> None:
     method = request.method if request.method in _METHODS else "other"
     route = route_of(request)
-    catalog.HTTP_REQUESTS.of(method, route, str(status)).inc()
-    catalog.HTTP_SECONDS.of(route).observe(took_s)
+    catalog.HTTP_REQUESTS.labels(method, route, str(status)).inc()
+    catalog.HTTP_SECONDS.labels(route).observe(took_s)
     # Without a token a client must not be able to fill the disk with lines.
     asked = method not in _READING and request.get(AUTHENTICATED, False)
     notable = asked or status >= 500

@@ -198,9 +198,9 @@ class SeriesStore:
                 batch.rejected.clear()  # told once, however often the batch is tried
             started = time.perf_counter()
             await self._run(lambda tables: query.write(tables, batch))
-            catalog.SERIES_FLUSH_SECONDS.of().observe(time.perf_counter() - started)
+            catalog.SERIES_FLUSH_SECONDS.observe(time.perf_counter() - started)
             for table, rows in batch.rows.items():
-                catalog.SERIES_ROWS.of(table).inc(rows)
+                catalog.SERIES_ROWS.labels(table).inc(rows)
             self._batches.popleft()
             self._pending_bytes -= batch.size
             return True

@@ -55,7 +55,7 @@ class PoolGauge:
             if isinstance(data, AllocationGranted | AllocationDropped):
                 since_s = self._since.pop(data.allocation_id, None)
                 if since_s is not None and isinstance(data, AllocationGranted):
-                    catalog.QUEUE_WAIT_SECONDS.of(data.pool).observe(now_s - since_s)
+                    catalog.QUEUE_WAIT_SECONDS.labels(data.pool).observe(now_s - since_s)
         if len(self._since) > self._since_max:
             self._forget()
 

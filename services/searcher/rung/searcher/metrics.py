@@ -15,7 +15,7 @@ class Restarts:
     """Counts the runs that are asked for because the one before failed."""
 
     def __init__(self) -> None:
-        self._count = catalog.TRIAL_RESTARTS.of()
+        self._count = catalog.TRIAL_RESTARTS
 
     def measured(self) -> AbstractContextManager[None]:
         """Return a context without an effect: restarts are counted as they happen."""
