@@ -89,7 +89,7 @@ def test_exports_and_archives_carry_seals(data: Path, tmp_path: Path, rung: Rung
 
 
 def test_an_old_ledger_says_so(data: Path, rung: Rung) -> None:
-    """Without seals and without a key nothing is wrong, and nothing is claimed."""
+    """Without seals and without a key nothing is wrong, and nothing is claimed: no success."""
     (data / FILE).unlink()
     database = sqlite3.connect(data / "ledger" / "ledger.db")
     (number,) = database.execute("SELECT number FROM topics WHERE name = 'seals'").fetchone()
@@ -100,5 +100,6 @@ def test_an_old_ledger_says_so(data: Path, rung: Rung) -> None:
     database.commit()
     database.close()
     result = rung("verify", "--data", str(data))
-    assert result.code == 0
+    assert result.code == 6
     assert "There are no seals" in result.out
+    assert rung("verify", "--data", str(data), "--json").json["sealed"] is False

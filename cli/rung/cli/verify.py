@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from rung.cli.exit_code import FAILED, OK
+from rung.cli.exit_code import FAILED, OK, TROUBLE
 from rung.cli.link import Link, asynchronous, ledger_option, linked
 from rung.cli.output import print_json, printable
 from rung.events import RungError, topic
@@ -47,8 +47,8 @@ async def verify(
 
     Names each record that was altered, each range that is missing, each end that was cut off, and
     each seal that is wrong; and, apart, what is not sealed yet. It can run while Rung does. Exit
-    code 0: all is as it was sealed; 1: something is not. `rung audit` does this first, and then
-    decides every decision again.
+    code 0: all is as it was sealed; 1: something is not; 6: there are no seals, so nothing can be
+    said. `rung audit` does this first, and then decides every decision again.
     """
     from rung.cli.records import has_ledger  # noqa: PLC0415 - only where it is needed
 
@@ -64,7 +64,9 @@ async def verify(
         print_json(report)
     else:
         tell_seals(report)
-    return OK if report.whole else FAILED
+    if not report.whole:
+        return FAILED
+    return OK if report.sealed else TROUBLE
 
 
 async def verify_source(

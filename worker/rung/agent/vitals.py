@@ -1,8 +1,9 @@
 """What a run takes of its machine: CPU, memory, disk, network, GPU; read beside the training.
 
-Read from the kernel, and from the GPU's driver by `nvidia-ml-py`: the training is neither asked
-nor stopped. Rates are over the time since the reading before; what a process that has ended since
-did last is not in them. What cannot be read is not among the values: no zero stands for it.
+Read from the kernel by `psutil`, and from the GPU's driver by `nvidia-ml-py`: the training is
+neither asked nor stopped. Rates are over the time since the reading before; what a process that
+has ended since did last is not in them. What cannot be read is not among the values: no zero
+stands for it.
 
     cpu_percent                     of one core: two busy cores are 200
     memory_bytes                    private memory of all processes, and what they share once
@@ -16,13 +17,14 @@ did last is not in them. What cannot be read is not among the values: no zero st
 """
 
 import contextlib
-import os
 import shutil
 import time
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+
+import psutil
 
 from rung.agent.isolation import as_owner_of
 from rung.agent.process_tree import tree
@@ -31,9 +33,6 @@ from rung.agent.slots import Device
 KIND: Final = "system"
 DISK: Final = "disk_read_bytes_per_s"
 """Is there if reads and writes could be measured."""
-_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
-_PROC: Final = Path("/proc")
 
 
 class _Reading(NamedTuple):
@@ -106,27 +105,23 @@ class Vitals:
         return _Reading(time.monotonic(), counters, values)
 
 
-def _words(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
 def _cpu_s(pid: int) -> float:
     """Return the seconds that a process and its children that have ended have computed."""
-    fields = _words(_PROC / f"{pid}/stat").rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / _TICKS_PER_S
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return 0.0
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def _memory(processes: Iterable[int]) -> tuple[int, int]:
     """Return private bytes of all, and the most that one of them shares."""
     private = shared = 0
     for pid in processes:
-        fields = _words(_PROC / f"{pid}/statm").split()
-        if fields:
-            private += (int(fields[1]) - int(fields[2])) * _PAGE_BYTES
-            shared = max(shared, int(fields[2]) * _PAGE_BYTES)
+        with contextlib.suppress(psutil.Error):
+            found = psutil.Process(pid).memory_info()
+            private += found.rss - found.shared
+            shared = max(shared, found.shared)
     return private, shared
 
 
@@ -135,36 +130,30 @@ def _disk(processes: Iterable[int]) -> dict[str, float]:
     read = written = 0.0
     for pid in processes:
         try:
-            found = _fields((_PROC / f"{pid}/io").read_text(encoding="ascii"))
-            read += found["read_bytes"]
-            written += found["write_bytes"]
-        except (OSError, KeyError):
-            if (_PROC / str(pid)).exists():
+            found = psutil.Process(pid).io_counters()
+            read += found.read_bytes
+            written += found.write_bytes
+        except (psutil.Error, OSError, RuntimeError, ValueError):
+            if psutil.pid_exists(pid):
                 return {}
     return {"disk_read_bytes": read, "disk_write_bytes": written}
 
 
-def _fields(text: str) -> dict[str, float]:
-    pairs = [line.split(":", 1) for line in text.splitlines() if ":" in line]
-    return {name: float(rest.split()[0]) for name, rest in pairs}
-
-
 def _network() -> tuple[float, float]:
-    lines = [line.split(":", 1) for line in _words(_PROC / "net/dev").splitlines() if ":" in line]
-    devices = [rest.split() for name, rest in lines if name.strip() != "lo"]
-    return sum(float(d[0]) for d in devices), sum(float(d[8]) for d in devices)
+    devices = psutil.net_io_counters(pernic=True, nowrap=False)
+    found = [counts for name, counts in devices.items() if name != "lo"]
+    return float(sum(it.bytes_recv for it in found)), float(sum(it.bytes_sent for it in found))
 
 
 def _host_cpu() -> tuple[float, float]:
-    ticks = [float(word) for word in _words(_PROC / "stat").partition("\n")[0].split()[1:9]]
-    idle = sum(ticks[3:5])
-    return sum(ticks) - idle, idle
+    times = psutil.cpu_times()
+    busy = times.user + times.nice + times.system + times.irq + times.softirq + times.steal
+    return busy, times.idle + times.iowait
 
 
 def _host_memory_percent() -> float:
-    found = _fields(_words(_PROC / "meminfo"))
-    total = found.get("MemTotal", 0.0)
-    return 100 * (1 - found.get("MemAvailable", 0.0) / total) if total else 0.0
+    found = psutil.virtual_memory()  # its own percentage is rounded
+    return 100 * (1 - found.available / found.total)
 
 
 def _free(folder: Path) -> dict[str, float]:
