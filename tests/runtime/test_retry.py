@@ -10,7 +10,7 @@ from rung.backoff import Backoff
 from rung.events import Fenced, LedgerRefused, LedgerUnavailable
 from rung.runtime import retry as module
 from rung.runtime.metrics import catalog
-from rung.runtime.retry import keep_running, retry, supervise
+from rung.runtime.retry import Outage, keep_running, retry, supervise
 
 _FAST = Backoff(0.001, 0.001)
 
@@ -41,9 +41,10 @@ async def test_an_outage_is_logged_where_it_begins_changes_and_ends() -> None:
 async def test_a_loop_that_was_well_for_long_starts_again_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The failures of last week do not make today's wait longer."""
+    """The failures of last week neither make today's wait longer nor keep it out of the log."""
     monkeypatch.setattr(module, "_CALM_S", -1.0)
     waits: list[float] = []
+    outage = Outage("test behind")
     started = asyncio.Event()
 
     async def run() -> None:
@@ -52,15 +53,19 @@ async def test_a_loop_that_was_well_for_long_starts_again_at_once(
             await asyncio.Event().wait()
         raise LedgerUnavailable("away")
 
-    kept = asyncio.create_task(
-        keep_running(run, lambda _, wait_s: waits.append(wait_s), backoff=Backoff(60.0, 60.0))
-    )
-    async with asyncio.timeout(30):
-        await started.wait()
-    kept.cancel()
-    await asyncio.gather(kept, return_exceptions=True)
+    def note(error: BaseException, wait_s: float) -> None:
+        waits.append(wait_s)
+        outage.note(error, wait_s)
+
+    with capture_logs() as lines:
+        kept = asyncio.create_task(keep_running(run, note, backoff=Backoff(60.0, 60.0)))
+        async with asyncio.timeout(30):
+            await started.wait()
+        kept.cancel()
+        await asyncio.gather(kept, return_exceptions=True)
 
     assert waits == [0.0] * 20
+    assert [it["event"] for it in lines] == ["test behind"] * 20
 
 
 async def test_a_loop_starts_again_after_what_may_pass_alone() -> None:
@@ -73,7 +78,7 @@ async def test_a_loop_starts_again_after_what_may_pass_alone() -> None:
     with capture_logs() as lines, pytest.raises(LedgerRefused, match="no rights"):
         await supervise(run, name="test/0")
 
-    assert [(it["event"], it["error"]) for it in lines] == [
+    assert [(it["event"], it["reason"]) for it in lines] == [
         ("starting again", "away"),
         ("starting again", "late"),
     ]

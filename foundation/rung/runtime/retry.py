@@ -42,7 +42,12 @@ class Outage:
         self._tries = 0
 
     def note(self, error: BaseException, wait_s: float, *, level: str = "warning") -> None:
-        """Take note of a failure, and of how long it is until the next try."""
+        """Take note of a failure, and of how long it is until the next try.
+
+        Where that is at once, it worked meanwhile: this is another outage.
+        """
+        if wait_s == 0:
+            self._reason, self._tries = None, 0
         catalog.RETRIES.labels(self._what).inc()
         if self._reason is None:
             self._begun = asyncio.get_running_loop().time()
@@ -153,6 +158,7 @@ async def supervise(
         passes = isinstance(error, LedgerError) and error.retriable
         return math.inf if waits or passes else 0.0
 
+    outage = Outage("starting again")
     with VITALS.pulse(name, follows=follows, awaited=awaited) as pulse:
 
         async def begin() -> None:
@@ -164,7 +170,7 @@ async def supervise(
             catalog.LOOP_RESTARTS.labels(pulse.loop).inc()
             if isinstance(error, Fenced):
                 catalog.LEDGER_ERRORS.labels("Fenced").inc()
-            say = _log.error if isinstance(error, LedgerRefused) else _log.warning
-            say("starting again", error=str(error), wait_s=round(wait_s, 2))
+            level = "error" if isinstance(error, LedgerRefused) else "warning"
+            outage.note(error, wait_s, level=level)
 
         await keep_running(begin, note, patience_s=patience_s)
