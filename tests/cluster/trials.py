@@ -35,12 +35,16 @@ class Trials:
         self.doubled = 0
         """Decisions that lay on record twice."""
 
-    async def submit(self, experiment_id: str, config: dict[str, Any]) -> None:
+    async def submit(self, experiment_id: str, config: dict[str, Any], *, level: int = 1) -> None:
         """Submit an experiment."""
         self._open.add(experiment_id)
         await self._write(
             ExperimentSubmitted(
-                experiment_id=experiment_id, config=config, source="", code_digest=None
+                experiment_id=experiment_id,
+                config=config,
+                source="",
+                code_digest=None,
+                level=level,
             )
         )
 
@@ -50,9 +54,14 @@ class Trials:
             for partition in range(self._ledger.partitions(topic.SEARCHES)):
                 group.create_task(self._follow(partition, group))
 
-    async def ended(self) -> None:
-        """Wait until all that was submitted has ended."""
-        while self._open:
+    @property
+    def open(self) -> frozenset[str]:
+        """Experiments that were submitted and have not ended."""
+        return frozenset(self._open)
+
+    async def ended(self, *names: str) -> None:
+        """Wait until these experiments have ended, or else all that were submitted."""
+        while self._open.intersection(names) if names else self._open:
             self._grew.clear()
             await self._grew.wait()
 

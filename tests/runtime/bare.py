@@ -1,11 +1,9 @@
 """A processor by itself, called as the runtime calls it."""
 
-from typing import Generic, TypeVar
+from typing import Generic
 
 from rung.events import Payload
-from rung.runtime.processor import Processor, types_of
-
-S = TypeVar("S")
+from rung.runtime.processor import Processor, S, types_of
 
 
 class Bare(Generic[S]):

@@ -23,6 +23,7 @@ class Count(Struct):
     decisions: int = 0
     ended: int = 0
     """How many trials ended."""
+    level: int = 1
 
 
 Handles = (
@@ -46,6 +47,7 @@ class Tally:
     facts = "experiments"
     decisions = "searches"
     handles = Handles
+    level = 1
     version = 1
     state_type = Count
 

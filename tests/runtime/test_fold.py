@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rung.events import Event, encode
 from rung.ledger import Record
-from rung.runtime import PartitionFold
+from rung.runtime import PartitionFold, Rejected
 from rung.runtime.fold import Image, KeyFold
 from runtime.tally import Count, Tally, canceled, kill, pause, resume
 
@@ -242,7 +242,8 @@ def test_a_decision_without_a_cause_quarantines_its_key_alone() -> None:
     (rejected,) = fold.record([foreign])
     folded = [fold.fold(record) for record in _records([pause(1, "a"), pause(1, "b")])]
 
-    assert rejected == (foreign, "not a decision: event gateway/a#1 does not name its cause")
+    reason = "not a decision: event gateway/a#1 does not name its cause"
+    assert rejected == Rejected(foreign, reason)
     assert fold.quarantined == {"a": rejected.reason}
     assert [len(each.new) for each in folded] == [0, 2]
 

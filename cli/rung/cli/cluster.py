@@ -1,4 +1,4 @@
-"""`rung cluster init|acls|status`: a ledger on Kafka, made and watched."""
+"""`rung cluster init|acls|status|upgrade`: a ledger on Kafka, made, watched and upgraded."""
 
 import asyncio
 import re
@@ -70,7 +70,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 @click.group()
 def cluster() -> None:
-    """Make and watch a ledger on Kafka."""
+    """Make, watch and upgrade a ledger on Kafka."""
 
 
 @cluster.command()
@@ -241,6 +241,42 @@ async def status(*, url: str, objects: str | None, as_json: bool) -> int:
     else:
         print_status(found)
     return exit_code.FAILED if found.problems else exit_code.OK
+
+
+@cluster.command()
+@_ledger
+@click.option(
+    "--dry-run", is_flag=True, help="Change nothing; exit code 1 if it cannot be raised."
+)
+@_json
+@asynchronous
+async def upgrade(*, url: str, dry_run: bool, as_json: bool) -> int:
+    """Let new experiments and pools be decided as this release decides.
+
+    An upgraded decider goes on to decide as the release before, so that both may run side by side.
+    Once all replicas of searcher, scheduler and checkpoint-gc run this release, this command puts
+    its logic level on record: new experiments have it, and each pool from its next submission on.
+    What was decided before stays as it is. It is refused, and names them, while replicas run that
+    do not know the level. It cannot be undone, and done twice it does nothing. Exit code 1:
+    refused.
+    """
+    kafka = _kafka()
+    from rung.cli.cluster_upgrade import upgrade as raised  # noqa: PLC0415 - an extra, see `_kafka`
+
+    done = await raised(url, kafka.KafkaSettings.from_environment(), dry_run=dry_run)
+    if as_json:
+        print_json(done)
+    elif done.obstacles:
+        click.echo(f"the logic level stays {done.before}, and is not raised to {done.level}:")
+        for line in done.obstacles:
+            click.echo(f"  {line}")
+    elif done.before == done.level:
+        click.echo(f"the logic level is {done.level}: nothing to do")
+    elif dry_run:
+        click.echo(f"the logic level can be raised from {done.before} to {done.level}")
+    else:
+        click.echo(f"the logic level is raised from {done.before} to {done.level}")
+    return exit_code.FAILED if done.obstacles else exit_code.OK
 
 
 def _kafka() -> Any:

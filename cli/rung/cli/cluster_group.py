@@ -13,6 +13,7 @@ from rung.ledger.kafka.cluster import Cluster, connect
 from rung.ledger.kafka.errors import failed
 from rung.ledger.kafka.identity import names
 from rung.metrics.service import NAME as METRICS
+from rung.runtime.assignment_settings import level_of_client
 
 SHARED: Final = (*(name for name, it in SERVICES.items() if it.table), METRICS)
 """Services whose replicas share partitions."""
@@ -26,6 +27,8 @@ class Replica(Struct, frozen=True, kw_only=True):
     host: str
     partitions: dict[str, list[int]]
     """By topic, by its name in the ledger."""
+    level: int = 1
+    """The newest logic level that it knows."""
 
 
 async def replicas_of(cluster: Cluster, service: str) -> list[Replica]:
@@ -47,7 +50,9 @@ async def replicas_of(cluster: Cluster, service: str) -> list[Replica]:
         for code, _, _, _, _, of_group, *_ in answer.groups:
             if code:
                 raise failed(code)
-            members += [_replica(cluster, host, held) for _, _, host, _, held, *_ in of_group]
+            members += [
+                _replica(cluster, name, host, held) for _, name, host, _, held, *_ in of_group
+            ]
         return sorted(members, key=lambda member: (member.host, sorted(member.partitions.items())))
 
     return await cluster.persist(attempt, f"asking who is in {group}")
@@ -70,11 +75,12 @@ async def sharing(url: str) -> dict[str, list[str]]:
     return {service: [item.host for item in some] for service, some in found.items() if some}
 
 
-def _replica(cluster: Cluster, host: str, assignment: bytes) -> Replica:
+def _replica(cluster: Cluster, client_id: str, host: str, assignment: bytes) -> Replica:
     held: dict[str, list[int]] = {}
     if assignment:
         prefix = cluster.address.topic("")
         for name, partitions in ConsumerProtocolMemberAssignment.decode(assignment).assignment:
             if partitions:
                 held[name.removeprefix(prefix)] = sorted(partitions)
-    return Replica(host=host.removeprefix("/"), partitions=held)
+    level = level_of_client(client_id)
+    return Replica(host=host.removeprefix("/"), partitions=held, level=level)

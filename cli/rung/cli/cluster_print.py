@@ -8,6 +8,7 @@ from rung.cli.cluster_group import Replica
 from rung.cli.cluster_status import ClusterStatus
 from rung.cli.output import duration, print_facts, print_table
 from rung.cli.record_status import SealStatus
+from rung.events.installation import LEVEL
 
 _NONE: Final = Replica(host="none", partitions={})
 
@@ -25,6 +26,7 @@ def print_status(status: ClusterStatus) -> None:
     print_facts(
         [
             ("ledger", f"{status.ledger} ({status.ledger_id})"),
+            ("logic level", _level(status.level)),
             ("open experiments", ", ".join(open_) or "none"),
             ("open dead letters", status.dead_letters),
             ("sealed", _sealed(status.seals)),
@@ -38,9 +40,9 @@ def print_status(status: ClusterStatus) -> None:
     )
     _heading("services")
     print_table(
-        ["service", "replica", "partitions"],
+        ["service", "replica", "partitions", "level"],
         [
-            (service, replica.host, _held(replica))
+            (service, replica.host, _held(replica), replica.level)
             for service, held in status.replicas.items()
             for replica in held or [_NONE]
         ],
@@ -94,6 +96,12 @@ def print_status(status: ClusterStatus) -> None:
                 for item in status.newest_letters
             ],
         )
+
+
+def _level(level: int) -> str:
+    if level >= LEVEL:
+        return f"{level}"
+    return f"{level}; `rung cluster upgrade` raises it to {LEVEL}, once all replicas know that"
 
 
 def _sealed(seals: SealStatus | None) -> str:

@@ -27,6 +27,7 @@ from rung.ledger.kafka import KafkaLedger, KafkaSettings, parse_address
 from rung.ledger.kafka.cluster import Cluster, connect
 from rung.ledger.kafka.errors import FAILURES
 from rung.ledger.kafka.identity import names
+from rung.runtime.levels import InstallationLevel
 from rung.storage import ObjectError, ObjectStore
 
 _LETTERS: Final = 5
@@ -79,6 +80,8 @@ class ClusterStatus(Struct, kw_only=True):
 
     ledger: str
     ledger_id: str = ""
+    level: int = 1
+    """The logic level of new experiments and pools."""
     problems: list[str] = field(default_factory=list[str])
     """The worst first; none: all is well."""
     brokers: list[Broker] = field(default_factory=list[Broker])
@@ -203,6 +206,7 @@ async def _look_at_records(
     await _look_again(ledger, status, known)
     status.deciders, status.pools = known.deciders, known.pools
     status.experiments = dict(known.experiments)
+    await _look(status, "logic level", _look_at_level(ledger, status))
     await _look(status, "dead letters", look_at_letters(ledger, status))
     await _look(status, "seals", _look_at_seals(ledger, status, from_heads=from_snapshots))
     await _look(status, "imports", _look_at_imports(ledger, status))
@@ -281,6 +285,10 @@ async def _look_at_seals(ledger: KafkaLedger, status: ClusterStatus, *, from_hea
         raise LedgerError(f"the signed heads cannot be read: {error}") from error
 
 
+async def _look_at_level(ledger: KafkaLedger, status: ClusterStatus) -> None:
+    status.level = await InstallationLevel(ledger).read()
+
+
 async def _look_at_imports(ledger: KafkaLedger, status: ClusterStatus) -> None:
     status.unfinished_imports = await look_at_imports(ledger)
 
@@ -304,6 +312,11 @@ def _judge(status: ClusterStatus, now: datetime) -> None:
             wrong.append(f"{decider.name}: {decider.pending:,} decisions are due")
         for key, reason in decider.broken.items():
             wrong.append(f"{decider.name}: cannot go on with {key}: {reason}")
+        if decider.left_alone:
+            wrong.append(
+                f"{decider.name}: {decider.left_alone:,} keys are left alone, of logic level "
+                f"{decider.level}: replace its replicas by the release that raised the level"
+            )
     wrong += [problem for item in status.consumers if (problem := item.problem())]
     wrong += [
         f"pool {pool.name}: {pool.waiting:,} allocations wait, and it has no agent"

@@ -34,6 +34,10 @@ class Decider(Struct, kw_only=True):
     """Decisions that are due and not on record."""
     broken: dict[str, str] = field(default_factory=dict[str, str])
     """Keys that it cannot fold, with the reason."""
+    left_alone: int = 0
+    """Keys of a logic level that replicas, or this release, do not know."""
+    level: int = 0
+    """The highest such level."""
     since_snapshot: int = 0
     """Facts to fold again at a start."""
     snapshot_s: float | None = None
@@ -153,7 +157,13 @@ async def _fold(
     async for _, folded in refold(ledger, process, fold, partition, until=end):
         pending += len(folded.new)
     decider.pending += pending
-    decider.broken |= fold.quarantined
+    for key, reason in fold.quarantined.items():
+        parked = fold.parked.get(key)
+        if parked is not None and parked.level:
+            decider.left_alone += 1
+            decider.level = max(decider.level, parked.level)
+        else:
+            decider.broken[key] = reason
     return pending
 
 

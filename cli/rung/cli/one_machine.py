@@ -34,6 +34,7 @@ from rung.metrics.settings import Settings as MetricsSettings
 from rung.metrics.store import SeriesStore
 from rung.runtime.health.checks import VITALS
 from rung.runtime.health.disk import Disk
+from rung.runtime.levels import raise_level
 from rung.runtime.logs import bind
 from rung.runtime.metrics.observed_ledger import ObservedLedger
 from rung.runtime.metrics.observed_store import ObservedStore
@@ -130,6 +131,7 @@ async def run(  # noqa: PLR0913 - what it is started with
 
     try:
         await check_imported(ledger)
+        await raise_level(ledger)
         async with sealing(sealer), asyncio.TaskGroup() as group:
             services = [
                 group.create_task(work)

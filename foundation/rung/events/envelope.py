@@ -56,6 +56,7 @@ from rung.events.experiment import (
     ResumeRequested,
     SearchPlanned,
 )
+from rung.events.installation import InstallationUpgraded, PoolUpgraded
 from rung.events.ledger_import import ImportCompleted, ImportKeysListed, ImportStarted
 from rung.events.metric import AgentBeat, LogsDeleted, LogsDropped, LogsPrinted, MetricsReported
 from rung.events.seal import PartitionSealed, PartitionTrimmed
@@ -112,6 +113,7 @@ Payload = (
     | AgentResumed
     | JoinRefused
     | PoolConfigured
+    | PoolUpgraded
     | AllocationRequested
     | AllocationWithdrawn
     | MoveRequested
@@ -133,6 +135,7 @@ Payload = (
     | ImportStarted
     | ImportKeysListed
     | ImportCompleted
+    | InstallationUpgraded
     | PartitionSealed
     | PartitionTrimmed
 )
@@ -148,6 +151,7 @@ _SUBJECTS: Final = (
     "place",
     "topic",
     "pool",
+    "ledger_id",
 )
 
 
@@ -210,6 +214,11 @@ def experiment_of(data: Payload) -> str | None:
         return found
     allocation_id: str | None = getattr(data, "allocation_id", None)
     return None if allocation_id is None else allocation_id.partition(".")[0]
+
+
+def level_of(data: Payload) -> int:
+    """Return the logic level to which an event raises its key; 1, the lowest, if to none."""
+    return data.level if isinstance(data, ExperimentSubmitted | PoolUpgraded) else 1
 
 
 def subject_of(data: Payload) -> str:

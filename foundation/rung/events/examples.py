@@ -52,6 +52,7 @@ from rung.events.experiment import (
     SearchPlanned,
     Submission,
 )
+from rung.events.installation import InstallationUpgraded, PoolUpgraded
 from rung.events.ledger_import import (
     ImportCompleted,
     ImportedKey,
@@ -257,6 +258,7 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
     AgentLeft(pool="default", agent_id="node-a", incarnation=4, session="41be07c2aa935d68"),
     AgentLost(pool="default", agent_id="node-a", incarnation=4, silent_ms=30_412),
     PoolConfigured(pool="default", policy="priority", options={}),
+    PoolUpgraded(pool="default", level=2),
     AllocationRequested(
         pool="default",
         allocation_id=_A,
@@ -356,6 +358,7 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
     ),
     MessageDropped(topic="experiments", partition=0, position=1207, key=_E, reader="searcher"),
     MessageTaken(topic="experiments", partition=0, position=1207, key=_E, reader="searcher"),
+    InstallationUpgraded(ledger_id=_LEDGER, level=2, release="0.3.0"),
     ImportStarted(
         ledger_id=_LEDGER,
         import_id=_DIGEST,

@@ -39,6 +39,8 @@ class ExperimentSubmitted(Struct, frozen=True, kw_only=True, omit_defaults=True)
     """SHA-256 of the code archive in the object store, None without a code folder."""
     submission: Submission | None = None
     """None: it was submitted to an earlier release."""
+    level: int = 1
+    """The logic level at which everything about it is decided."""
 
 
 class PauseRequested(Struct, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
-"""How quickly the partitions of a silent replica go to others."""
+"""What replicas of a service tell and ask of their group on Kafka."""
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Final, Self
 
@@ -10,6 +11,23 @@ from rung.events import LedgerError
 
 _SESSION: Final = "RUNG_KAFKA_SESSION_TIMEOUT_S"
 _REBALANCE: Final = "RUNG_KAFKA_REBALANCE_TIMEOUT_S"
+
+
+_CLIENT: Final = re.compile(r"rung-level-(\d+)")
+
+
+def client_id_of(level: int) -> str:
+    """Return the name by which a replica says in its group which logic level it knows."""
+    return f"rung-level-{level}"
+
+
+def level_of_client(client_id: str) -> int:
+    """Return the newest logic level that a replica of that name knows.
+
+    Releases before levels had other names, and decide at level 1.
+    """
+    found = _CLIENT.fullmatch(client_id)
+    return 1 if found is None else int(found[1])
 
 
 class ShareSettings(Struct, frozen=True, kw_only=True):

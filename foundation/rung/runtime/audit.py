@@ -105,7 +105,7 @@ def _without_facts(fold: PartitionFold[Any], came: range) -> Iterator[tuple[str,
 
 
 def _line(rejected: Rejected) -> str:
-    record, reason = rejected
+    record, reason, _ = rejected
     return f"{record.topic}/{record.partition} position {record.position}: {reason}"
 
 

@@ -21,6 +21,7 @@ import structlog
 
 from rung.backoff import Backoff
 from rung.events import LedgerError, LedgerMissing, RungError
+from rung.events.installation import LEVEL
 from rung.ledger import Ledger
 from rung.ledger.export.import_record import check_imported
 from rung.ledger.factory import open_ledger
@@ -32,7 +33,7 @@ from rung.runtime.http.limits import raise_open_files
 from rung.runtime.metrics.observed_ledger import ObservedLedger
 from rung.runtime.metrics.observed_store import ObservedStore
 from rung.runtime.retry import retry
-from rung.runtime.service import Component, Service, serve, topics_of
+from rung.runtime.service import Component, Service, processors_of, serve, topics_of
 from rung.storage import ObjectStore, open_store
 
 T = TypeVar("T")
@@ -166,7 +167,8 @@ def launch_components(
     async def run() -> None:
         async with probe(place.probe, service=service), _store(place) as store:
             components = build(store)
-            async with _opened(place, service, topics_of(components), store) as opened:
+            level = min((it.level for it in processors_of(components)), default=LEVEL)
+            async with _opened(place, service, topics_of(components), store, level) as opened:
                 await serve(opened.ledger, components, opened.share)
 
     _run(run(), service)
@@ -272,7 +274,11 @@ async def _store(place: Place) -> AsyncIterator[ObjectStore | None]:
 
 @contextlib.asynccontextmanager
 async def _opened(
-    place: Place, service: str, topics: Sequence[str], store: ObjectStore | None
+    place: Place,
+    service: str,
+    topics: Sequence[str],
+    store: ObjectStore | None,
+    level: int = LEVEL,
 ) -> AsyncIterator[Opened]:
     shared = bool(topics) and place.ledger.startswith(_KAFKA)
     if shared and not place.objects:
@@ -287,7 +293,7 @@ async def _opened(
             return
         from rung.runtime.faust_assignment import open_share  # noqa: PLC0415 - an extra, not always there
 
-        share = open_share(place.ledger, service=service, topics=topics)
+        share = open_share(place.ledger, service=service, topics=topics, level=level)
 
         async def unready() -> str | None:
             return None if share.ready else "no share of the partitions yet"

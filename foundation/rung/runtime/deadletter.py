@@ -172,7 +172,7 @@ def _answers(event: Event, letter: Letter) -> bool:
 
 def say_rejected(reader: str, rejected: Sequence[Rejected]) -> None:
     """Say in the log what a reader did not take, what it is about, and from which request."""
-    for record, reason in rejected:
+    for record, reason, _ in rejected:
         try:
             event = decode(record.value)
         except UndecodableEvent:
@@ -200,7 +200,7 @@ def dead_letter(
         rejected: the record, and why.
         asked: `Letter.asked`, where it was tried again because an operator asked for it.
     """
-    record, reason = rejected
+    record, reason, _ = rejected
     origin = f"{ledger_id}/{reader}/{record.topic}/{record.partition}"
     if asked is not None:
         origin = f"{origin}/{record.position}{_AGAIN}"

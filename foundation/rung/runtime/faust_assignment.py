@@ -29,9 +29,10 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
 from rung.events import LedgerUnavailable
+from rung.events.installation import LEVEL
 from rung.ledger.kafka import Address, KafkaSettings, parse_address
 from rung.runtime.assignment import ENDS_WITHIN_S, Portion, Work
-from rung.runtime.assignment_settings import ShareSettings
+from rung.runtime.assignment_settings import ShareSettings, client_id_of
 from rung.runtime.retry import supervise
 
 _STOPS_WITHIN_S: Final = 5.0
@@ -45,13 +46,14 @@ _log = structlog.get_logger()
 class FaustShare:
     """The partitions that Faust gives this replica; implements `rung.runtime.assignment.Share`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a member is, and what it says of itself
         self,
         address: Address,
         kafka: KafkaSettings,
         *,
         service: str,
         topics: Sequence[str],
+        level: int = LEVEL,
         settings: ShareSettings,
     ) -> None:
         """Prepare it; `joined` joins the group.
@@ -61,11 +63,14 @@ class FaustShare:
             kafka: how to reach the cluster.
             service: its replicas share.
             topics: that are shared out, by their names in the ledger; all replicas name the same.
+            level: the newest logic level that this replica knows, which the broker tells whoever
+                asks for the members.
             settings: how quickly a silent replica loses its partitions.
         """
         self._address = address
         self._kafka = kafka
         self._service = service
+        self._level = level
         self._names = {address.topic(name): name for name in topics}
         self._settings = settings
         self._portion = Portion()
@@ -140,6 +145,7 @@ class FaustShare:
         app = _App(
             self._address.topic(f"replicas.{self._service}"),
             broker=[f"kafka://{server}" for server in self._address.servers],
+            broker_client_id=client_id_of(self._level),
             broker_credentials=_credentials(kafka),
             broker_request_timeout=max(kafka.request_timeout_s, settings.session_timeout_s),
             broker_session_timeout=settings.session_timeout_s,
@@ -268,13 +274,14 @@ def _credentials(kafka: KafkaSettings) -> Any:
     return None if context is None else faust.SSLCredentials(context)
 
 
-def open_share(url: str, *, service: str, topics: Sequence[str]) -> FaustShare:
+def open_share(url: str, *, service: str, topics: Sequence[str], level: int = LEVEL) -> FaustShare:
     """Return the share of one more replica of a service, as the environment says.
 
     Args:
         url: of the ledger, `kafka://host:9092/prefix`.
         service: its replicas share.
         topics: that are shared out.
+        level: the newest logic level that this replica knows.
 
     Raises:
         LedgerError: the URL or the environment does not fit.
@@ -284,5 +291,6 @@ def open_share(url: str, *, service: str, topics: Sequence[str]) -> FaustShare:
         KafkaSettings.from_environment(),
         service=service,
         topics=topics,
+        level=level,
         settings=ShareSettings.from_environment(),
     )

@@ -18,7 +18,8 @@ De-duplication is done here, once for all processors: a fact whose origin's sequ
 seen is dropped, and so is a decision whose cause is not later than the last one seen.
 
 A key whose fact cannot be decoded, or makes the processor raise, is quarantined: nothing of it is
-folded or decided past that fact, until it is tried again. Other keys go on.
+folded or decided past that fact, until it is tried again. Other keys go on. A key whose logic
+level this release does not know is left alone in the same way, from the fact on that raises it.
 
 A key that has ended keeps its last cause, by which decisions that a replica writes late are
 dropped; its state and marks go. Nothing here knows the ledger; `loop.py` and `audit.py` do.
@@ -26,18 +27,16 @@ dropped; its state and marks go. Nothing here knows the ledger; `loop.py` and `a
 
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple
 
 from msgspec import Struct, field
 
 from rung.events import Event, Payload, UndecodableEvent, decision, decode_from
 from rung.events.codec import decode_handled, decode_head
-from rung.events.envelope import experiment_of
+from rung.events.envelope import experiment_of, level_of
 from rung.events.topic import TOPICS
 from rung.ledger import Record
-from rung.runtime.processor import Processor, types_of
-
-S = TypeVar("S")
+from rung.runtime.processor import Processor, S, types_of
 
 Cause = tuple[int, int]
 """Position of a fact, and which of its decisions it is."""
@@ -107,6 +106,8 @@ class Parked(Struct, Generic[S]):
     known: KeyFold[S] | None = None
     reason: str = ""
     """Why it was quarantined."""
+    level: int = 0
+    """The logic level that the release did not know; 0: it was not for that."""
 
 
 class Image(Struct, Generic[S]):
@@ -128,6 +129,8 @@ class Rejected(NamedTuple):
 
     record: Record
     reason: str
+    level: int = 0
+    """The logic level that this release does not know, where nothing else is wrong."""
 
 
 class Folded(NamedTuple):
@@ -172,6 +175,7 @@ class PartitionFold(Generic[S]):
         self._ahead = image.ahead
         self._dropped = dropped
         self._quarantined = {key: parked.reason for key, parked in image.parked.items()}
+        self._began = image.decisions
         self.parked = image.parked
         """Quarantined keys, where to go on with them."""
         self._last: dict[str, Cause] = {}
@@ -194,6 +198,9 @@ class PartitionFold(Generic[S]):
         """Position behind the last decision scanned; what lies behind it this fold decided."""
         self.changed: dict[str, None] = {}
         """Keys that were folded since the last snapshot."""
+        for key, known in list(image.keys.items()):
+            if known.state is not None and known.state.level > processor.level:
+                self._leave_alone(key, self._next_of(key), known.state.level)
 
     @property
     def quarantined(self) -> dict[str, str]:
@@ -317,13 +324,28 @@ class PartitionFold(Generic[S]):
 
     def _reject(self, record: Record, reason: str) -> Rejected:
         """Quarantine the key of a record; what is known of it may be half folded, and goes."""
-        self._quarantined[record.key] = reason
-        self._keys.pop(record.key, None)
-        self._last.pop(record.key, None)
-        self._waiting.pop(record.key, None)
-        self._late.pop(record.key, None)
+        self._quarantine(record.key, reason)
         self.changed.pop(record.key, None)
         return Rejected(record, reason)
+
+    def _quarantine(self, key: str, reason: str) -> None:
+        self._quarantined[key] = reason
+        for known in (self._keys, self._last, self._waiting, self._late):
+            known.pop(key, None)
+
+    def _leave_alone(self, key: str, position: int, level: int) -> str:
+        """Quarantine a key from a fact on whose level is not known here; return why."""
+        known = self._processor.level
+        reason = (
+            f"its logic level {level} is newer than those that this release of "
+            f"{self._processor.name} knows (up to {known}): start a newer release"
+        )
+        # Of decisions that are on record and not folded it is not known where they begin.
+        decisions = self._began if key in self._last else self.decisions
+        parked = Parked(position, decisions, self._keys.get(key), reason, level)
+        self._quarantine(key, reason)
+        self.park(key, parked)
+        return reason
 
     def fold(self, record: Record, *, compare: bool = False) -> Folded:
         """Fold one fact and what follows from it.
@@ -333,9 +355,7 @@ class PartitionFold(Generic[S]):
         """
         assert record.position >= self.facts, (record, self.facts)
         self.facts = record.position + 1
-        if self._skips(record.key):
-            return _NOTHING
-        if self._ahead and record.position < self._ahead.get(record.key, 0):
+        if self._skips(record.key) or record.position < self._ahead.get(record.key, 0):
             return _NOTHING
         try:
             if record.position in self._dropped:
@@ -343,6 +363,10 @@ class PartitionFold(Generic[S]):
             fact = decode_handled(record.value, self._types)
             if fact is None:
                 return self._pass(record)
+            level = level_of(fact.data)
+            if level > self._processor.level:
+                reason = self._leave_alone(record.key, record.position, level)
+                return Folded([], [], None, Rejected(record, reason, level))
             return self._fold(record, fact, compare=compare)
         except UndecodableEvent as error:
             reason = str(error)

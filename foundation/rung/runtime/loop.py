@@ -11,14 +11,16 @@ Snapshots are saved beside the loop, and if they cannot be saved it goes on with
 spare the next start some folding, and where they lie may be away for hours.
 
 A key that was quarantined is tried again at each start, and when an operator asks for it: from the
-newest snapshot, beside the loop, until it has caught up.
+newest snapshot, beside the loop, until it has caught up. A key of a logic level that this release
+does not know waits in the same way, but is no dead letter: nothing is wrong with it, and a replica
+of a newer release takes it up.
 """
 
 import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import structlog
 
@@ -30,12 +32,10 @@ from rung.runtime.fold import Folded, Image, KeyFold, PartitionFold, Rejected
 from rung.runtime.health.loops import CURRENT
 from rung.runtime.metrics import catalog
 from rung.runtime.metrics.observer import Observer
-from rung.runtime.processor import Processor
+from rung.runtime.processor import Processor, S
 from rung.runtime.retry import Outage, keep_running, of_ledger, supervise
 from rung.runtime.shield import finish
 from rung.runtime.snapshot import Snapshots
-
-S = TypeVar("S")
 
 _READ_MAX: Final = 2_000
 _WORTH_SAVING: Final = 500
@@ -214,18 +214,27 @@ class _Hosted:
 
     async def _park(self, rejected: list[Rejected]) -> None:
         """Have the keys of rejected facts go on from where the newest snapshot has them."""
-        for record, reason in rejected:
+        for record, reason, _ in broken(rejected):
             parked = await self._snapshots.parked(record.key)
             parked.reason = reason
             self._fold.park(record.key, parked)
 
     async def _reject(self, rejected: list[Rejected]) -> None:
+        levels = {item.level for item in rejected if item.level}
+        if levels:
+            left_alone = sum(bool(item.level) for item in rejected)
+            self._warn_of_levels(max(levels), left_alone)
+        rejected = broken(rejected)
         if not rejected:
             return
         say_rejected(self._processor.name, rejected)
         await self._ledger.append(
             [dead_letter(self._ledger.id, self._processor.name, item) for item in rejected]
         )
+
+    def _warn_of_levels(self, level: int, keys: int) -> None:
+        known = self._processor.level
+        _log.warning("keys left alone", keys=keys, logic_level=level, known=known, **self._place)
 
     async def _retry(self) -> None:
         """Try quarantined keys: all at the start, then those that an operator asks for."""
@@ -254,14 +263,17 @@ class _Hosted:
 
     async def _answer_rejected(self, rejected: Rejected, asked: Sequence[Letter]) -> None:
         """Tell which message still keeps a key from being folded, and which no longer do."""
-        name, (record, _) = self._processor.name, rejected
-        again = dead_letter(self._ledger.id, name, rejected, asked=asked[-1].asked)
+        name, record = self._processor.name, rejected.record
+        again = [
+            dead_letter(self._ledger.id, name, it, asked=asked[-1].asked)
+            for it in broken([rejected])
+        ]
         passed = {
             letter.position: letter.key
             for letter in asked
             if record.topic == self._processor.facts and letter.position < record.position
         }
-        await self._letters.answer([again], passed)
+        await self._letters.answer(again, passed)
 
     async def _settle(self) -> None:
         """Note that messages were taken after all whose keys are folded beyond them."""
@@ -292,6 +304,8 @@ class _Hosted:
             dropped=self._letters.dropped,
             only=key,
         )
+        if key in fold.quarantined:  # its level is not known here
+            return None
         new: list[Event] = []
         rejected = await self._catch_up(fold, new)
         async with self._on_record:
@@ -333,6 +347,11 @@ class _Hosted:
             await self._snapshots.save(self._fold, self._settled)
         except LedgerError as error:
             _log.warning("no snapshot saved", reason=str(error), **self._place)
+
+
+def broken(rejected: list[Rejected]) -> list[Rejected]:
+    """Return what cannot be folded by any replica, and not just by one of this release."""
+    return [item for item in rejected if not item.level]
 
 
 async def recover(ledger: Ledger, processor: Processor[S], partition: int) -> PartitionFold[S]:

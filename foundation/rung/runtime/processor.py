@@ -5,7 +5,18 @@ from typing import Any, Protocol, TypeVar, get_args
 
 from rung.events import Payload
 
-S = TypeVar("S")
+
+class Leveled(Protocol):
+    """A state of a key: it holds the level at which what follows is decided.
+
+    `evolve` takes it from the fact that raises it (`rung.events.envelope.level_of`); `evolve` and
+    `decide` branch on it where a release changed what is decided.
+    """
+
+    level: int
+
+
+S = TypeVar("S", bound=Leveled)
 
 
 class Processor(Protocol[S]):
@@ -20,6 +31,8 @@ class Processor(Protocol[S]):
         facts: the topic that it folds.
         decisions: the topic that it alone writes.
         handles: the union of the types of facts and decisions that it folds.
+        level: the newest logic level that it knows, with all before it. A key of a newer one is
+            left alone until a replica of a newer release comes.
         version: of the state's layout; a snapshot of another version is not read.
         state_type: the state's class, a msgspec Struct, so that it can be written as a snapshot.
     """
@@ -28,6 +41,7 @@ class Processor(Protocol[S]):
     facts: str
     decisions: str
     handles: UnionType
+    level: int
     version: int
     state_type: type[S]
 

@@ -18,7 +18,7 @@ import secrets
 import zlib
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic
 
 import msgspec
 import structlog
@@ -28,9 +28,7 @@ from rung.events import LedgerError
 from rung.ledger import Ledger
 from rung.runtime.fold import Image, KeyFold, Parked, PartitionFold
 from rung.runtime.health.checks import STATE
-from rung.runtime.processor import Processor
-
-S = TypeVar("S")
+from rung.runtime.processor import Processor, S
 
 BUCKETS: Final = 64
 _LOADS_WITHIN_S: Final = 15.0

@@ -28,6 +28,7 @@ _SOURCE: Final = "/rung/import"
 _KEYS_MAX: Final = 1_000
 """Of one event: some 200 KB."""
 _READ: Final = 1_000
+_OF_IMPORTS: Final = (ImportStarted, ImportKeysListed, ImportCompleted)
 _NO_CAUSE: Final = (-1, -1)
 
 
@@ -166,7 +167,7 @@ class ImportRecord:
         await self._append([completed])
 
     def _check_own(self, event: Event) -> None:
-        if event.origin != self._origin:
+        if isinstance(event.data, _OF_IMPORTS) and event.origin != self._origin:
             raise LedgerError(
                 "another `rung ledger import` into this ledger began at the same time; let one of"
                 " them end, and then run the other again"

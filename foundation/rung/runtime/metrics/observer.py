@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from rung.events import Event
 from rung.ledger import Record
 from rung.runtime.fold import PartitionFold
-
-S = TypeVar("S")
+from rung.runtime.processor import S
 
 
 class Observer(Protocol[S]):

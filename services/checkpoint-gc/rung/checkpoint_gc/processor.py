@@ -56,6 +56,7 @@ from rung.events.checkpoint import (
     HoldEnded,
 )
 from rung.events.experiment import ExperimentSubmitted
+from rung.events.installation import LEVEL
 from rung.events.trial import RunEnded, TrialEnded, TrialExited, TrialValidated
 from rung.methods.table import options_named
 
@@ -98,6 +99,8 @@ class State(Struct, kw_only=True):
     """One experiment."""
 
     experiment_id: str
+    level: int = 1
+    """The logic level of its decisions."""
     policy: Policy | None = None
     trials: dict[str, Trial] = field(default_factory=dict[str, Trial])
     trial_of: dict[str, str] = field(default_factory=dict[str, str])
@@ -122,6 +125,7 @@ class CheckpointGC:
     facts = topic.EXPERIMENTS
     decisions = topic.RETIREMENTS
     handles = Handles
+    level = LEVEL
     version = 2
     state_type = State
 
@@ -137,6 +141,7 @@ class CheckpointGC:
         """Fold a fact or a decision into the experiment."""
         match event:
             case ExperimentSubmitted():
+                state.level = event.level
                 state.policy = policy_of(event.config)
                 state.shares = shares_checkpoints(event.config)
             case TrialValidated():

@@ -5,10 +5,22 @@ from collections.abc import Sequence
 import structlog
 
 from rung.events import Event, encode
+from rung.events.installation import PoolUpgraded
 from rung.gateway.context import Context
 from rung.ledger import Draft
 
 _log = structlog.get_logger()
+
+
+def pool_upgrade(context: Context, name: str, level: int) -> list[Event]:
+    """Return the fact that raises a pool to a logic level, none if it is there already.
+
+    It may be on record although the read model does not show it yet; twice is no harm.
+    """
+    pool = next((pool for pool in context.views.pools() if pool.name == name), None)
+    if level <= (1 if pool is None else pool.level):
+        return []
+    return [context.writer.stamp(PoolUpgraded(pool=name, level=level))]
 
 
 async def write(context: Context, facts: Sequence[Event]) -> None:

@@ -18,6 +18,7 @@ from rung.gateway.settings import Settings
 from rung.gateway.views import Ambiguous, Views
 from rung.ledger import Ledger
 from rung.runtime import FactWriter
+from rung.runtime.levels import InstallationLevel
 from rung.storage import ObjectStore
 
 Audit = Callable[[str], Awaitable[api.Audit]]
@@ -56,12 +57,15 @@ class Context:
     """Set when the server goes down, so that streams end."""
     integrity: Integrity = field(init=False)
     """Checks the files of checkpoints before they are sent."""
+    level: InstallationLevel = field(init=False)
+    """That of new experiments, and of pools that somebody uses."""
     turns: dict[str, Turn] = field(default_factory=dict[str, Turn])
     """Who waits for whom, by idempotency key, while it is being answered."""
 
     def __post_init__(self) -> None:
         """Begin with nothing checked."""
         self.integrity = Integrity(self.store)
+        self.level = InstallationLevel(self.ledger)
 
     def need_series(self) -> Series:
         """Return the series.

@@ -31,6 +31,7 @@ from rung.events.allocation import (
     Share,
     Slot,
 )
+from rung.events.installation import PoolUpgraded
 
 
 class Agent(Struct):
@@ -85,6 +86,8 @@ class Pool(Struct):
     """By which the scheduler gives its slots."""
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     """The policy's."""
+    level: int = 1
+    """The logic level of the scheduler's decisions."""
     agents: dict[str, Agent] = field(default_factory=dict[str, Agent])
     refused: dict[str, Refused] = field(default_factory=dict[str, Refused])
     """By session."""
@@ -117,6 +120,8 @@ class PoolView:
                 state.policy, state.options = data.policy, data.options
             if event.origin is not None and event.origin.startswith("client/"):
                 state.requests.setdefault(event.origin, wish_of(data))
+        elif isinstance(data, PoolUpgraded):
+            state.level = max(state.level, data.level)
         elif isinstance(data, _OfAllocation):
             _evolve_allocation(state, event, data)
 

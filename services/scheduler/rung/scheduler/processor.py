@@ -3,9 +3,10 @@
 Theory of operation
 ===================
 
-The state is that of one pool. Facts: the pool is configured; agents join, are suspended and
-resumed, leave and are lost; allocations are requested, withdrawn and released; somebody wants a
-trial moved. Decisions: joins are refused; allocations are granted, signaled, lost and dropped.
+The state is that of one pool. Facts: the pool is configured or upgraded; agents join, are
+suspended and resumed, leave and are lost; allocations are requested, withdrawn and released;
+somebody wants a trial moved. Decisions: joins are refused; allocations are granted, signaled,
+lost and dropped.
 
 An allocation that is in none of these states is unknown, and what is said of it is ignored:
 
@@ -80,6 +81,7 @@ from rung.events.allocation import (
     MoveRequested,
     PoolConfigured,
 )
+from rung.events.installation import LEVEL, PoolUpgraded
 from rung.events.trial import Withdrawal
 from rung.scheduler.membership import admits, refusal, speaks
 from rung.scheduler.placement import given_back
@@ -99,6 +101,7 @@ PoolFact = (
     | AllocationReleased
     | MoveRequested
     | PoolConfigured
+    | PoolUpgraded
 )
 PoolDecision = (
     JoinRefused | AllocationGranted | AllocationSignaled | AllocationLost | AllocationDropped
@@ -113,6 +116,7 @@ class Scheduler:
     facts = topic.POOLS
     decisions = topic.PLACEMENTS
     handles = Handles
+    level = LEVEL
     version = 3
     state_type = State
 
@@ -172,6 +176,8 @@ def _fold_fact(state: State, event: PoolFact) -> None:
             _move(state, event)
         case PoolConfigured():
             _configure(state, event)
+        case PoolUpgraded():
+            state.level = max(state.level, event.level)
         case _:
             _fold_agent(state, event)
 

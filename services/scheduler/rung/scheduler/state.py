@@ -55,6 +55,8 @@ class State(Struct, kw_only=True):
     """The name of its policy, until `pool.configured` says another one."""
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     """The policy's."""
+    level: int = 1
+    """The logic level of its decisions."""
     room: Room = field(default_factory=Room)
     """The agents that are there, and their idle slots."""
     incarnations: dict[str, int] = field(default_factory=dict[str, int])

@@ -94,6 +94,7 @@ from rung.events.experiment import (
     ResumeRequested,
     SearchPlanned,
 )
+from rung.events.installation import LEVEL
 from rung.events.trial import (
     CODE_REFUSED,
     ExitOutcome,
@@ -170,6 +171,7 @@ class Searcher:
     facts = topics.EXPERIMENTS
     decisions = topics.SEARCHES
     handles = Handles
+    level = LEVEL
     version = 2
     state_type = State
 
@@ -223,7 +225,7 @@ def _submit(state: State, event: ExperimentSubmitted) -> None:
     settings = read_settings(event.config)
     config = {name: value for name, value in event.config.items() if name != "hyperparameters"}
     method = settings.search.plan(settings.space)
-    state.phase = "active"
+    state.phase, state.level = "active", event.level
     state.experiment = Experiment(
         settings, config, event.code_digest, method, submission=event.submission
     )

@@ -16,6 +16,7 @@ from msgspec import Struct, field
 from rung.events import Payload
 from rung.events.checkpoint import CheckpointStored
 from rung.events.experiment import ExperimentEnded, ExperimentSubmitted, SearchPlanned
+from rung.events.installation import LEVEL
 from rung.events.trial import (
     ExitOutcome,
     RunRequested,
@@ -74,7 +75,7 @@ def simulate(
     """
     cluster = _Cluster(config, metric, slots, experiment_id)
     submitted = ExperimentSubmitted(
-        experiment_id=experiment_id, config=config, source="", code_digest=None
+        experiment_id=experiment_id, config=config, source="", code_digest=None, level=LEVEL
     )
     cluster.deliver(submitted)
     while cluster.result.ended is None:

@@ -183,3 +183,5 @@ class State(Struct):
     experiment_id: str
     phase: Phase = "new"
     experiment: Experiment | None = None
+    level: int = 1
+    """The logic level of its decisions."""

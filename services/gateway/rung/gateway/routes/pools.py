@@ -14,7 +14,7 @@ from rung import api
 from rung.api import ProblemItem
 from rung.events.allocation import PoolConfigured
 from rung.events.errors import InvalidConfig
-from rung.gateway.append import write
+from rung.gateway.append import pool_upgrade, write
 from rung.gateway.context import Context, context_of, reply
 from rung.gateway.idempotency import REUSED, key_of, once
 from rung.gateway.pool_view import Pool, wish_of
@@ -41,7 +41,9 @@ async def configure_pool(request: web.Request) -> web.StreamResponse:
         pool = next((pool for pool in context.views.pools() if pool.name == name), Pool(name))
         if key is None or key not in pool.requests:
             sequence = None if key is None else 1
-            await write(context, [context.writer.stamp(fact, origin=key, sequence=sequence)])
+            upgrade = pool_upgrade(context, name, await context.level.read())
+            configured = context.writer.stamp(fact, origin=key, sequence=sequence)
+            await write(context, [*upgrade, configured])
         elif pool.requests[key] != wish_of(fact):
             detail = f"this Idempotency-Key was used to {pool.requests[key]}"
             raise Problem(422, REUSED, f"{detail}; draw a new key for another request")

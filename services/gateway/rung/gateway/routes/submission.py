@@ -20,7 +20,7 @@ from rung.events.checkpoint import CheckpointPinned
 from rung.events.errors import InvalidConfig
 from rung.events.experiment import ExperimentSubmitted, Submission
 from rung.gateway import ids
-from rung.gateway.append import write
+from rung.gateway.append import pool_upgrade, write
 from rung.gateway.context import Context, context_of, reply
 from rung.gateway.experiment import Experiment
 from rung.gateway.feasibility import shortage
@@ -95,7 +95,10 @@ async def _submit(
         if code is not None:
             await asyncio.to_thread(_store, context.store, code)
             start = resolve_start(context.views, fields)  # it may have been retired meanwhile
-        await write(context, _facts(context, key, experiment_id, fields, source, digest, start))
+        level = await context.level.read()
+        upgrade = pool_upgrade(context, fields["resources"]["resource_pool"], level)
+        facts = _facts(context, key, experiment_id, fields, source, digest, start, level)
+        await write(context, [*upgrade, *facts])
         known = context.views.experiment(experiment_id)
     if key is not None and known is not None:
         _check_same(known, key, source, digest)
@@ -110,6 +113,7 @@ def _facts(  # noqa: PLR0913, PLR0917 - what makes a submission
     source: str,
     digest: str | None,
     start: Start | None,
+    level: int,
 ) -> list[Event]:
     """Return what goes on record: the checkpoint that it starts from is pinned first."""
     sequence = None if key is None else 1
@@ -131,6 +135,7 @@ def _facts(  # noqa: PLR0913, PLR0917 - what makes a submission
             weight=fields["resources"]["weight"],
             time_ms=time.time_ns() // 1_000_000,
         ),
+        level=level,
     )
     facts.append(context.writer.stamp(submitted, origin=key, sequence=sequence))
     return facts
