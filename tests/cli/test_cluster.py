@@ -9,6 +9,7 @@ import pytest
 from msgspec import structs
 
 from cli.conftest import Rung
+from rung.cli import cluster_upgrade
 from rung.cli.cluster import Retention
 from rung.cli.cluster_group import Replica
 from rung.cli.cluster_print import print_status
@@ -20,6 +21,7 @@ from rung.cli.cluster_status import (
     _judge,
     look_at_letters,
 )
+from rung.cli.cluster_upgrade import Upgrade, obstacles
 from rung.cli.decider_status import Decider, PoolStatus
 from rung.cli.forwarder_status import Consumer
 from rung.cli.kafka_access import COMPONENTS
@@ -28,6 +30,7 @@ from rung.events.deadletter import MessageDropped, MessageRejected, MessageRetry
 from rung.ledger import MemoryLedger, kafka
 from rung.ledger.kafka import Created, Finding
 from rung.runtime import FactWriter
+from rung.runtime.assignment_settings import client_id_of, level_of_client
 
 NOW = datetime(2026, 1, 1, 2, tzinfo=UTC)
 
@@ -65,6 +68,8 @@ def test_retention_that_is_none(text: str) -> None:
         (["status", "--ledger", "kafka://a@b"], 6, "RUNG_KAFKA_SASL_USERNAME"),
         (["init", "--ledger", "kafka://127.0.0.1:1"], 3, "Is it the right address"),
         (["status", "--ledger", "kafka://127.0.0.1:1"], 3, "Is it the right address"),
+        (["upgrade", "--ledger", "/folder"], 6, "kafka://host:9092"),
+        (["upgrade", "--ledger", "kafka://127.0.0.1:1"], 3, "Is it the right address"),
     ],
 )
 def test_refused(
@@ -268,3 +273,58 @@ def test_acls_as_json(rung: Rung) -> None:
         "name": "x.replicas.metrics",
         "pattern": "LITERAL",
     }
+
+
+@pytest.mark.parametrize(
+    ("before", "blocked", "arguments", "code", "words"),
+    [
+        (1, [], [], 0, "the logic level is raised from 1 to 2"),
+        (1, [], ["--dry-run"], 0, "the logic level can be raised from 1 to 2"),
+        (2, [], [], 0, "the logic level is 2: nothing to do"),
+        (1, ["searcher: no"], [], 1, "stays 1, and is not raised to 2:\n  searcher: no\n"),
+        (1, ["searcher: no"], ["--json"], 1, '"obstacles": [\n'),
+    ],
+)
+def test_what_is_said_of_an_upgrade(  # noqa: PLR0917 - a row of the table
+    before: int,
+    blocked: list[str],
+    arguments: list[str],
+    code: int,
+    words: str,
+    rung: Rung,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was done, what could be, or who stands in the way."""
+
+    async def upgrade(*_: object, dry_run: bool) -> Upgrade:
+        assert dry_run == ("--dry-run" in arguments)
+        return Upgrade(before=before, level=2, obstacles=blocked)
+
+    monkeypatch.setattr(cluster_upgrade, "upgrade", upgrade)
+    result = rung("cluster", "upgrade", "--ledger", "kafka://h", *arguments)
+    assert result.code == code
+    assert words in result.out
+
+
+def test_who_stands_in_the_way_of_an_upgrade() -> None:
+    """A replica that does not know the level is named with its host; a service needs one."""
+    old = Replica(host="10.0.0.7", partitions={}, level=level_of_client("faust-0.11.3"))
+    new = Replica(host="10.0.0.8", partitions={}, level=level_of_client(client_id_of(2)))
+    newest = Replica(host="10.0.0.9", partitions={}, level=level_of_client(client_id_of(13)))
+    replicas = {"searcher": [old, new], "scheduler": [newest], "checkpoint-gc": list[Replica]()}
+    first, second = obstacles(replicas, 2)
+
+    assert first.startswith("checkpoint-gc: no replica runs; start it with release ")
+    assert second.startswith("searcher on 10.0.0.7 knows logic levels up to 1; replace it by ")
+    assert len(obstacles(replicas, 14)) == 4
+    assert obstacles({"searcher": [new]}, 2) == []
+
+
+def test_keys_that_are_left_alone_are_one_line() -> None:
+    """However many there are: they are of a level that the replicas do not know."""
+    status = _status()
+    (decider,) = status.deciders
+    decider.left_alone, decider.level = 1200, 3
+    _judge(status, NOW)
+    (problem,) = status.problems
+    assert problem.startswith("searcher: 1,200 keys are left alone, of logic level 3: replace its")

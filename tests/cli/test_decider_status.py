@@ -45,9 +45,9 @@ async def _known(
     return known
 
 
-def _submitted(name: str = EXPERIMENT) -> ExperimentSubmitted:
+def _submitted(name: str = EXPERIMENT, level: int = 1) -> ExperimentSubmitted:
     return ExperimentSubmitted(
-        experiment_id=name, config=config("single"), source="", code_digest=None
+        experiment_id=name, config=config("single"), source="", code_digest=None, level=level
     )
 
 
@@ -106,6 +106,15 @@ async def test_pools_are_as_the_scheduler_sees_them() -> None:
     await _write(ledger, joined)
     (pool,) = (await _known(ledger, Scheduler())).pools
     assert (pool.name, pool.agents, pool.slots, pool.idle, pool.waiting) == ("default", 1, 3, 3, 0)
+
+
+async def test_keys_of_an_unknown_level_are_counted() -> None:
+    """They are no fault of theirs: other keys are due, and these wait for a newer release."""
+    ledger = MemoryLedger()
+    await _write(ledger, _submitted("known"), _submitted("newer", 3), _submitted("newest", 4))
+    (decider,) = (await _known(ledger, Searcher())).deciders
+    assert (decider.left_alone, decider.level, decider.broken) == (2, 4, {})
+    assert decider.pending == 3
 
 
 async def test_a_key_that_cannot_be_folded_is_named() -> None:

@@ -15,14 +15,8 @@ import yaml
 
 from deploy.place import SERVICES, tool
 from deploy.rendered import CHART, EXAMPLES, KUBERNETES, Objects, containers, of, pods, render
-from rung.checkpoint_gc import service as checkpoint_gc
-from rung.cli.deciders import DECIDERS
 from rung.cli.kafka_access import COMPONENTS
 from rung.gateway.settings import MIB, Settings
-from rung.runtime.service import Decider
-from rung.scheduler import service as scheduler
-from rung.searcher import service as searcher
-from rung.storage.folder import FolderStore
 from rung.storage.s3.settings import Identity, from_environment
 
 
@@ -59,28 +53,15 @@ def test_every_service_is_deployed(objects: Objects, example: str) -> None:
     assert len(of(objects, "DaemonSet")) == EXAMPLES[example]
 
 
-def test_two_releases_of_a_decider_never_run_side_by_side(
-    objects: Objects, tmp_path: Path
-) -> None:
-    """Who decides is replaced as a whole; the others go one by one, without a gap."""
-    tables = {
-        searcher.NAME: searcher.components(),
-        scheduler.NAME: scheduler.components(),
-        checkpoint_gc.NAME: checkpoint_gc.components(FolderStore(tmp_path)),
-    }
+def test_services_are_upgraded_without_a_gap(objects: Objects) -> None:
+    """One replica after the other, each ready first; deciders too, as logic levels allow."""
     strategies = {
         item["metadata"]["labels"]["app.kubernetes.io/component"]: item["spec"]["strategy"]
         for item in of(objects, "Deployment")
     }
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
 
-    assert all(any(isinstance(it, Decider) for it in table) for table in tables.values())
-    assert len(DECIDERS) == len(tables)
-    assert strategies == {
-        name: {"type": "Recreate"}
-        if name in tables
-        else {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
-        for name in SERVICES
-    }
+    assert strategies == dict.fromkeys(SERVICES, rolling)
 
 
 def test_a_selector_selects_its_own_pods_only(objects: Objects) -> None:

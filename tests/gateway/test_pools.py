@@ -8,6 +8,8 @@ from gateway.client import Client
 from gateway.conftest import EXPERIMENT_FILE, World, until
 from rung.events.allocation import AgentJoined, PoolConfigured, Slot
 from rung.events.experiment import ExperimentSubmitted
+from rung.events.installation import PoolUpgraded
+from rung.runtime.levels import raise_level
 
 _PATH = "/pools/default/configure"
 _PRIORITY = {"policy": "priority", "options": {}}
@@ -113,3 +115,21 @@ async def test_a_submission_carries_what_policies_go_by(world: World, client: Cl
     assert sorted([first.workspace, second.workspace]) == ["Uncategorized", "vision"]
     assert (first.owner, second.owner) == ("", "")
     assert 1_700_000_000_000 < first.time_ms <= second.time_ms
+
+
+async def test_a_pool_is_raised_to_the_installation_s_level(world: World, client: Client) -> None:
+    """By whoever submits to it or configures it next; once, and before what it is raised for."""
+    await client.call("POST", _PATH, json=_PRIORITY)
+    await raise_level(world.ledger, 3)
+    text = f"{EXPERIMENT_FILE}resources: {{resource_pool: west}}\n"
+    for _ in range(2):
+        assert (await client.submit(text)).status == 201
+        assert (await client.call("POST", _PATH, json=_PRIORITY)).status == 202
+
+    configured = PoolConfigured(pool="default", policy="priority", options={})
+    of = {"default": list[object](), "west": list[object]()}
+    for each in await world.all("pools"):
+        of[each.pool].append(each)  # type: ignore[union-attr]
+    upgraded = PoolUpgraded(pool="default", level=3)
+    assert of["default"] == [configured, upgraded, configured, configured]
+    assert of["west"] == [PoolUpgraded(pool="west", level=3)]

@@ -14,6 +14,7 @@ from rung.events.allocation import AgentJoined, Slot
 from rung.events.experiment import ExperimentSubmitted
 from rung.gateway.ids import LETTERS
 from rung.gateway.settings import Settings
+from rung.runtime.levels import raise_level
 
 
 async def test_experiment_is_on_record(world: World, client: Client) -> None:
@@ -31,6 +32,16 @@ async def test_experiment_is_on_record(world: World, client: Client) -> None:
     assert fact.code_digest is None
     assert 0 <= fact.config["reproducibility"]["experiment_seed"] < 2**31
     assert fact.config["max_restarts"] == 5
+
+
+async def test_experiment_has_the_installation_s_level(world: World, client: Client) -> None:
+    """From the moment on at which it is raised, without a restart of the gateway."""
+    await client.submit(EXPERIMENT_FILE)
+    await raise_level(world.ledger, 2)
+    await client.submit(EXPERIMENT_FILE)
+
+    facts = await world.all("experiments")
+    assert sorted(it.level for it in facts if isinstance(it, ExperimentSubmitted)) == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ gateway writes it.
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any, Final
 
 from msgspec import structs
@@ -19,7 +19,7 @@ from rung.events.experiment import ExperimentEnded
 from rung.events.installation import PoolUpgraded
 from rung.events.trial import RunRequested, TrialClosed, TrialRequested
 from rung.ledger import Ledger
-from rung.runtime import FactWriter, Portion, Processor, audit, host
+from rung.runtime import FactWriter, Portion, Processor, Share, audit, host
 from rung.runtime.levels import InstallationLevel
 from rung.scheduler.processor import Scheduler
 from rung.scheduler.state import State as PoolState
@@ -92,11 +92,20 @@ def level_of_decision(data: Payload) -> int | None:
 class Replica:
     """One replica of the deciders of a release."""
 
-    def __init__(self, ledger: Ledger, level: int) -> None:
-        """Start it; it has no partitions yet."""
+    def __init__(
+        self, ledger: Ledger, level: int, shares: Mapping[str, Share] | None = None
+    ) -> None:
+        """Start it.
+
+        Args:
+            ledger: what it reads and writes.
+            level: the newest that it knows.
+            shares: by processor, what gives it its partitions; `hold` does if not given.
+        """
         self._share = Portion()
+        given = shares or dict.fromkeys(("searcher", "scheduler"), self._share)
         self._tasks = [
-            asyncio.create_task(host(ledger, it, share=self._share, snapshot_every=25))
+            asyncio.create_task(host(ledger, it, share=given[it.name], snapshot_every=25))
             for it in RELEASES[level]
         ]
 

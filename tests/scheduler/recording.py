@@ -1,16 +1,20 @@
 """Recorded histories: a pool's facts and decisions as lines of JSON.
 
 `python -m scheduler.recording` (with `tests` on the path) writes those that are missing. They are
-written once and stay: today's code must decide every one of them again as it was.
+written once per logic level and stay: today's code must decide every one of them again as it was.
+A release that raises the level writes one more folder.
 """
 
 import random
 from collections.abc import Iterable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Final
 
 from rung.events import Event, Payload, decision, decode, encode, fact
+from rung.events.installation import LEVEL, PoolUpgraded
 from scheduler.scenario import (
+    POOL,
     Pool,
     drain,
     joined,
@@ -24,6 +28,7 @@ from scheduler.scenario import (
 )
 
 FOLDER: Final = Path(__file__).parent / "histories"
+LEVELS: Final = range(1, LEVEL + 1)
 POOLS: Final = {"priority-one-agent": (1, 8), "priority-gangs": (4, 2), "priority-many": (6, 4)}
 """Name → how many agents, and how many slots each has."""
 FACTS: Final = 250
@@ -34,15 +39,18 @@ History = list[tuple[Payload, list[Payload]]]
 class Life:
     """Draws what happens in a pool: more is wanted than there is room for."""
 
-    def __init__(self, seed: int, agents: int, slots: int) -> None:
+    def __init__(self, seed: int, agents: int, slots: int, level: int) -> None:
         self.pool = Pool()
         self._random = random.Random(seed)  # noqa: S311 - reproducible, not secret
         self._lives = {f"agent-{number}": 1 for number in range(agents)}
         self._slots = slots
+        self._level = level
         self._asked = 0
 
     def facts(self) -> Iterator[Payload]:
         """Yield facts that fit what was decided on those before."""
+        if self._level > 1:
+            yield PoolUpgraded(pool=POOL, level=self._level)
         yield from (joined(agent, self._slots) for agent in self._lives)
         for _ in range(FACTS):
             running = list(self.pool.state.allocations)
@@ -90,9 +98,14 @@ class Life:
         return joined(agent, self._slots, life + 1)
 
 
-def record(name: str) -> History:
+def path_of(level: int, name: str) -> Path:
+    """Return where the history of a pool at a logic level lies."""
+    return FOLDER / f"level-{level}" / f"{name}.jsonl"
+
+
+def record(level: int, name: str) -> History:
     """Return the history of a pool."""
-    life = Life(len(name), *POOLS[name])
+    life = Life(len(name), *POOLS[name], level)
     return [(event, life.pool.tell(event)) for event in life.facts()]
 
 
@@ -133,11 +146,11 @@ def refold(facts: Iterable[Payload]) -> bytes:
 
 def main() -> None:
     """Write the histories that are not there yet."""
-    FOLDER.mkdir(exist_ok=True)
-    for name in sorted(POOLS):
-        path = FOLDER / f"{name}.jsonl"
+    for level, name in product(LEVELS, sorted(POOLS)):
+        path = path_of(level, name)
+        path.parent.mkdir(exist_ok=True)
         if not path.exists():
-            path.write_bytes(b"".join(lines(record(name))))
+            path.write_bytes(b"".join(lines(record(level, name))))
 
 
 if __name__ == "__main__":

@@ -1,24 +1,28 @@
 """Recorded histories: a search's facts and decisions as lines of JSON.
 
 `python -m searcher.recording` (with `tests` on the path) writes those that are missing. They are
-written once per method and stay: today's code must decide every one of them again as it was.
+written once per method and logic level, and stay: today's code must decide every one of them again
+as it was. A release that raises the level writes one more folder.
 With paths as arguments it folds them instead and prints what it decided.
 """
 
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from rung.events import Event, Payload, decision, decode, encode, fact
+from rung.events.installation import LEVEL
 from rung.searcher.processor import Searcher
 from runtime.bare import Bare
 from searcher.scenario import EXPERIMENT, config
 from searcher.world import ALL_FAULTS, World
 
 FOLDER: Final = Path(__file__).parent / "histories"
+LEVELS: Final = range(1, LEVEL + 1)
 
 _GRID: Final = {"a": {"type": "int", "minval": 1, "maxval": 9, "count": 3}, "b": {"c": [1]}}
 
@@ -37,11 +41,15 @@ SEARCHES: Final[dict[str, dict[str, Any]]] = {
 History = list[tuple[Payload, list[Payload]]]
 
 
-def record(name: str) -> History:
+def path_of(level: int, name: str) -> Path:
+    """Return where the history of a search at a logic level lies."""
+    return FOLDER / f"level-{level}" / f"{name}.jsonl"
+
+
+def record(level: int, name: str) -> History:
     """Return the history of a search under faults."""
-    return (
-        World(SEARCHES[name], seed=len(name), faults=ALL_FAULTS, count=20).run().scenario.history
-    )
+    world = World(SEARCHES[name], seed=len(name), faults=ALL_FAULTS, count=20, level=level)
+    return world.run().scenario.history
 
 
 def lines(history: Iterable[tuple[Payload, list[Payload]]]) -> Iterator[bytes]:
@@ -92,11 +100,11 @@ def refold(history: History) -> bytes:
 
 def main() -> None:
     """Write the histories that are not there yet."""
-    FOLDER.mkdir(exist_ok=True)
-    for name in sorted(SEARCHES):
-        path = FOLDER / f"{name}.jsonl"
+    for level, name in product(LEVELS, sorted(SEARCHES)):
+        path = path_of(level, name)
+        path.parent.mkdir(exist_ok=True)
         if not path.exists():
-            path.write_bytes(b"".join(lines(record(name))))
+            path.write_bytes(b"".join(lines(record(level, name))))
 
 
 if __name__ == "__main__":

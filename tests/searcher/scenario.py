@@ -68,13 +68,15 @@ def kinds(decisions: list[Payload]) -> list[str]:
 class Scenario:
     """One experiment and its searcher."""
 
-    def __init__(self, settings: dict[str, Any], *, code_digest: str | None = None) -> None:
+    def __init__(
+        self, settings: dict[str, Any], *, code_digest: str | None = None, level: int = 1
+    ) -> None:
         self.searcher = Bare(Searcher())
         self.state = self.searcher.initial(EXPERIMENT)
         self.history: list[tuple[Payload, list[Payload]]] = []
         self.specs: dict[int, RunSpec] = {}
         """The newest run of each trial."""
-        self.first = self.tell(submitted(settings, code_digest=code_digest))
+        self.first = self.tell(submitted(settings, code_digest=code_digest, level=level))
 
     @property
     def experiment(self) -> Experiment:
@@ -174,10 +176,12 @@ class Scenario:
         return self.tell(KillRequested(experiment_id=EXPERIMENT))
 
 
-def submitted(settings: dict[str, Any], *, code_digest: str | None = None) -> ExperimentSubmitted:
+def submitted(
+    settings: dict[str, Any], *, code_digest: str | None = None, level: int = 1
+) -> ExperimentSubmitted:
     """Return the submission of an experiment."""
     return ExperimentSubmitted(
-        experiment_id=EXPERIMENT, config=settings, source="", code_digest=code_digest
+        experiment_id=EXPERIMENT, config=settings, source="", code_digest=code_digest, level=level
     )
 
 

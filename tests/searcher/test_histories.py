@@ -7,26 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from searcher.recording import FOLDER, SEARCHES, lines, read, record, refold
+from searcher.recording import FOLDER, LEVELS, SEARCHES, lines, path_of, read, record, refold
 
-PATHS = sorted(FOLDER.glob("*.jsonl"))
-
-
-def test_every_method_has_a_history() -> None:
-    """No search method goes unrecorded."""
-    assert [path.stem for path in PATHS] == sorted(SEARCHES)
+PATHS = sorted(FOLDER.rglob("*.jsonl"))
+RECORDED = [(level, name) for level in LEVELS for name in sorted(SEARCHES)]
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_every_method_has_a_history_at_every_level() -> None:
+    """No search method goes unrecorded, and none as it was decided by a former release."""
+    assert sorted(path_of(level, name) for level, name in RECORDED) == PATHS
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_recorded_decisions_are_decided_again(path: Path) -> None:
     """Today's code answers every recorded fact with the recorded decisions, byte for byte."""
     assert refold(read(path)).startswith(path.read_bytes())
 
 
-@pytest.mark.parametrize("name", sorted(SEARCHES))
-def test_a_search_can_be_recorded_again(name: str) -> None:
+@pytest.mark.parametrize(("level", "name"), RECORDED)
+def test_a_search_can_be_recorded_again(level: int, name: str) -> None:
     """A search under the same faults, on the same cluster, has the same history."""
-    assert b"".join(lines(record(name))) == (FOLDER / f"{name}.jsonl").read_bytes()
+    assert b"".join(lines(record(level, name))) == path_of(level, name).read_bytes()
 
 
 def test_decisions_do_not_depend_on_the_process() -> None:

@@ -59,7 +59,13 @@ class World:
     """One search on such a cluster."""
 
     def __init__(
-        self, config: dict[str, Any], seed: int, faults: tuple[str, ...], count: int = 40
+        self,
+        config: dict[str, Any],
+        seed: int,
+        faults: tuple[str, ...],
+        count: int = 40,
+        *,
+        level: int = 1,
     ) -> None:
         self._seed = seed
         self._draws = 0
@@ -75,7 +81,7 @@ class World:
         self.stopped: dict[int, TrialStopped] = {}
         self.promoted: list[TrialPromoted] = []
         self.ended: ExperimentEnded | None = None
-        self.scenario = Scenario(config)
+        self.scenario = Scenario(config, level=level)
         self._obey(self.scenario.first)
 
     def chance(self, limit: int) -> int:
