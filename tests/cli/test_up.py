@@ -1,5 +1,7 @@
 """`rung up` in the background, and `rung down`, which ends it."""
 
+import asyncio
+import contextlib
 import re
 import subprocess
 import sys
@@ -10,6 +12,10 @@ import click
 import pytest
 
 from cli.conftest import Rung
+from rung.cli.data_folder import DataFolder
+from rung.events.installation import LEVEL
+from rung.ledger import SqliteLedger
+from rung.runtime.levels import raise_level
 
 pytestmark = pytest.mark.processes
 
@@ -52,6 +58,23 @@ def test_what_a_detached_one_said_is_for_its_owner(
     assert "newer Rung" in result.err
     assert "newer Rung" in said.read_text()
     assert said.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_level_of_a_newer_release_is_refused(tmp_path: Path) -> None:
+    """Its experiments would be left alone: it says which release to start."""
+
+    async def raised() -> None:
+        with contextlib.closing(DataFolder.open(tmp_path)) as folder:
+            ledger = await SqliteLedger.open(folder.ledger)
+            await raise_level(ledger, LEVEL + 1)
+            await ledger.close()
+
+    asyncio.run(raised())
+    command = [sys.executable, "-m", "rung.cli", "up", "--port", "0", "--data", str(tmp_path)]
+    result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 6
+    assert f"logic level {LEVEL + 1} is on record" in result.stderr
+    assert "use the newer release" in result.stderr
 
 
 def test_a_slow_start_is_waited_for(

@@ -19,6 +19,7 @@ from rung.events.experiment import (
     ResumeRequested,
     Submission,
 )
+from rung.events.installation import LEVEL, PoolUpgraded
 from rung.events.trial import (
     RunRequested,
     TrialClosed,
@@ -90,6 +91,8 @@ def run(scenario: Scenario, seed: int) -> Outcome:
         Carrier(world, it)
     for number, slots in enumerate(scenario.agents):
         Agent(world, f"agent-{number}", slots, checkpoints)
+    if LEVEL > 1:
+        world.write(PoolUpgraded(pool="default", level=LEVEL), "gateway/sim")
     if scenario.policy != "priority":
         configured = PoolConfigured(
             pool="default", policy=scenario.policy, options=scenario.options
@@ -113,6 +116,7 @@ def _submit(world: World, scenario: Scenario) -> None:
             source="",
             code_digest=None,
             submission=Submission(owner=owner, time_ms=moment_ms) if owner else None,
+            level=LEVEL,
         )
         if number:
             world.after(moment_ms, partial(world.write, submitted, "gateway/sim"))
