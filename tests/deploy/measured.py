@@ -20,6 +20,7 @@ _COUNTERS_AND_GAUGES: Final[Mapping[str, str]] = {
     "rung_http_connections": "port",
     "rung_http_connections_cut_total": "port reason",
     "rung_http_requests_total": "method route status",
+    "rung_keys_left_alone": "process partition",
     "rung_lag_records": "consumer topic partition",
     "rung_ledger_errors_total": "kind",
     "rung_loop_restarts_total": "loop",

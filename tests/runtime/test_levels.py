@@ -15,6 +15,7 @@ from rung.ledger.export.import_record import ImportRecord
 from rung.runtime import FactWriter, audit, host
 from rung.runtime.levels import InstallationLevel, raise_level
 from rung.runtime.loop import recover
+from rung.runtime.metrics.catalog import KEYS_LEFT_ALONE
 from runtime.tally import Count, Handles, Tally, kill, pause
 
 Everything = Handles | ExperimentSubmitted
@@ -116,6 +117,7 @@ async def test_a_key_of_an_unknown_level_is_left_alone() -> None:
     async with hosted(ledger, 1):
         assert _who(await reached(ledger, count=4)) == [("a", 0), ("a", 0), ("b", 3), ("b", 3)]
         await saved(ledger, 1, 4)
+        assert KEYS_LEFT_ALONE.read() == {("searcher", "0"): 1}
     (parked,) = (await recover(ledger, Release(1), 0)).parked.values()
     assert (parked.facts, parked.level) == (1, 2)
     assert await decided(ledger, "deadletter") == []
@@ -124,6 +126,7 @@ async def test_a_key_of_an_unknown_level_is_left_alone() -> None:
         assert _who(await reached(ledger, count=5))[4:] == [("a", 2)]
         await append(ledger, pause(3))
         assert _who(await reached(ledger, count=6))[5:] == [("a", 4)]
+        assert KEYS_LEFT_ALONE.read() == {("searcher", "0"): 0}
     verdict = await audit(ledger, Release(2))
     assert (verdict.same, verdict.decisions, verdict.pending) == (True, 6, 0)
 

@@ -116,6 +116,8 @@ class _Hosted:
         if self._observer is not None:
             self._observer.begin(self._partition, self._fold)
         retrying = asyncio.create_task(self._retry())
+        measured = contextlib.ExitStack()
+        measured.enter_context(catalog.KEYS_LEFT_ALONE.read_from(self._left_alone))
         try:
             async for records in self._ledger.follow(
                 self._processor.facts, self._partition, self._fold.facts
@@ -127,12 +129,17 @@ class _Hosted:
             await self._leave()
             raise
         finally:
+            measured.close()
             if self._observer is not None:
                 self._observer.end(self._partition)
             others = [task for task in (retrying, self._saving) if task is not None]
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
+
+    def _left_alone(self) -> dict[tuple[str, ...], float]:
+        count = sum(bool(parked.level) for parked in self._fold.parked.values())
+        return {(self._processor.name, str(self._partition)): count}
 
     async def _start(self) -> None:
         """Recover what is on record, and report what of it cannot be read."""

@@ -81,6 +81,11 @@ SNAPSHOT_AGE_SECONDS: Final = METER.gauge(
     "Since this process saved a partition's snapshot, or else since it began with the partition.",
     "process", "partition",
 )  # fmt: skip
+KEYS_LEFT_ALONE: Final = METER.gauge(
+    "rung_keys_left_alone",
+    "Experiments or pools of a logic level that this release does not know.",
+    "process", "partition",
+)  # fmt: skip
 TRIAL_RESTARTS: Final = METER.counter(
     "rung_trial_restarts_total", "Runs of trials that were asked for after a failure."
 )
