@@ -3,20 +3,24 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pytest
 
+from rung.cli.deciders import DECIDERS
 from rung.events import Event, LedgerError, Payload, decode, encode, fact
 from rung.events.experiment import ExperimentSubmitted
-from rung.events.installation import InstallationUpgraded
+from rung.events.installation import LEVEL, InstallationUpgraded, PoolUpgraded
 from rung.events.ledger_import import ImportStarted
 from rung.ledger import Draft, MemoryLedger
 from rung.ledger.export.import_record import ImportRecord
-from rung.runtime import FactWriter, audit, host
+from rung.runtime import FactWriter, Processor, audit, host
 from rung.runtime.levels import InstallationLevel, raise_level
 from rung.runtime.loop import recover
 from rung.runtime.metrics.catalog import KEYS_LEFT_ALONE
 from runtime.tally import Count, Handles, Tally, kill, pause
+from searcher.scenario import config
+from searcher.scenario import submitted as search_submitted
 
 Everything = Handles | ExperimentSubmitted
 
@@ -212,6 +216,17 @@ async def test_poison_behind_an_unknown_level_is_seen_by_who_knows_it() -> None:
         await append(ledger, pause(2, "b"))
         await reached(ledger, count=4)
     assert (await recover(ledger, Release(2), 0)).parked.keys() == {"a"}
+
+
+@pytest.mark.parametrize("processor", DECIDERS, ids=lambda it: it.name)
+def test_a_state_has_the_level_of_its_key(processor: Processor[Any]) -> None:
+    """From the fact on that raises it, whichever that is; and all know this release's level."""
+    state = processor.initial("k")
+    assert (state.level, processor.level) == (1, LEVEL)
+    raised = PoolUpgraded(pool="k", level=2)
+    submitted = search_submitted(config("single"), level=2)
+    processor.evolve(state, raised if processor.facts == "pools" else submitted)
+    assert state.level == 2
 
 
 async def test_an_installation_has_level_1_until_it_is_raised() -> None:

@@ -8,11 +8,22 @@ import pytest
 from rung.events import Payload, encode, fact
 from rung.events.allocation import PoolConfigured
 from rung.events.examples import EXAMPLES
+from rung.events.installation import PoolUpgraded
 from rung.ledger import Record
 from rung.runtime import PartitionFold, Processor
 from rung.scheduler import Scheduler
 from rung.scheduler.state import State
-from scheduler.scenario import Pool, brief, joined, left, lost, released, requested, withdrawn
+from scheduler.scenario import (
+    POOL,
+    Pool,
+    brief,
+    joined,
+    left,
+    lost,
+    released,
+    requested,
+    withdrawn,
+)
 
 _TABLE: dict[str, tuple[list[Payload], Payload, list[str]]] = {
     "an idle slot is granted at once": (
@@ -397,7 +408,15 @@ def test_events_of_other_topics_change_nothing() -> None:
 
     assert pool.tell(*others) == []
     assert pool.state.room.agents.keys() == {"a"}
-    assert len(others) + 17 == len(get_args(Payload))
+    assert len(others) + 18 == len(get_args(Payload))
+
+
+def test_a_pool_s_level_is_raised_and_never_lowered() -> None:
+    """A gateway that is behind may say a lower one late; nothing follows from either."""
+    pool = Pool()
+    assert pool.state.level == 1
+    assert [pool.tell(PoolUpgraded(pool=POOL, level=level)) for level in (3, 2)] == [[], []]
+    assert pool.state.level == 3
 
 
 def test_the_scheduler_is_a_process() -> None:
