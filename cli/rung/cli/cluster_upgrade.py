@@ -7,15 +7,18 @@ from typing import Final
 from msgspec import Struct, field
 
 from rung.cli.cluster_group import Replica, replicas_of
-from rung.cli.deciders import DECIDERS
+from rung.cli.service import tables
 from rung.events.installation import LEVEL
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, parse_address
 from rung.ledger.kafka.cluster import connect
 from rung.ledger.kafka.identity import names
 from rung.runtime.levels import InstallationLevel, raise_level
+from rung.runtime.service import Decider
 
-SERVICES: Final = tuple(processor.name for processor in DECIDERS)
-"""Those that decide, each named as its processor."""
+SERVICES: Final = tuple(
+    name for name, table in tables().items() if any(isinstance(it, Decider) for it in table)
+)
+"""Those that decide."""
 
 
 class Upgrade(Struct, kw_only=True):

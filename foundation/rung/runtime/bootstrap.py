@@ -33,7 +33,7 @@ from rung.runtime.http.limits import raise_open_files
 from rung.runtime.metrics.observed_ledger import ObservedLedger
 from rung.runtime.metrics.observed_store import ObservedStore
 from rung.runtime.retry import retry
-from rung.runtime.service import Component, Service, processors_of, serve, topics_of
+from rung.runtime.service import Component, Service, level_of, serve, topics_of
 from rung.storage import ObjectStore, open_store
 
 T = TypeVar("T")
@@ -167,7 +167,7 @@ def launch_components(
     async def run() -> None:
         async with probe(place.probe, service=service), _store(place) as store:
             components = build(store)
-            level = min((it.level for it in processors_of(components)), default=LEVEL)
+            level = level_of(components)
             async with _opened(place, service, topics_of(components), store, level) as opened:
                 await serve(opened.ledger, components, opened.share)
 

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from rung.events.installation import LEVEL
 from rung.ledger import Ledger
 from rung.runtime.assignment import Share, Whole
 from rung.runtime.batch_sink import BatchSink, PeriodicSink, batch_sink, periodic_sink
@@ -70,6 +71,12 @@ def topics_of(components: Iterable[Component]) -> tuple[str, ...]:
             case BatchSink() | PeriodicSink() | Shared():
                 found += it.topics
     return tuple(dict.fromkeys(found))
+
+
+def level_of(components: Iterable[Component]) -> int:
+    """Return the newest logic level that all processors among components know."""
+    levels = [it.processor.level for it in components if isinstance(it, Decider)]
+    return min(levels, default=LEVEL)
 
 
 async def serve(
