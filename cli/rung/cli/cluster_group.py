@@ -4,7 +4,6 @@ from typing import Final
 
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 from aiokafka.protocol.admin import DescribeGroupsRequest
-from aiokafka.protocol.coordination import FindCoordinatorRequest
 from msgspec import Struct
 
 from rung.cli.service import SERVICES
@@ -17,8 +16,6 @@ from rung.runtime.assignment_settings import level_of_client
 
 SHARED: Final = (*(name for name, it in SERVICES.items() if it.table), METRICS)
 """Services whose replicas share partitions."""
-_GROUP = 0
-_PURPOSE = "groups"
 
 
 class Replica(Struct, frozen=True, kw_only=True):
@@ -40,12 +37,8 @@ async def replicas_of(cluster: Cluster, service: str) -> list[Replica]:
     group = cluster.address.topic(f"replicas.{service}")
 
     async def attempt() -> list[Replica]:
-        node = next(iter(cluster.metadata.brokers))
-        found = await cluster.send(node, FindCoordinatorRequest(group, _GROUP), _PURPOSE)
-        if found.error_code:
-            raise failed(found.error_code)
-        request = DescribeGroupsRequest([group])
-        answer = await cluster.send(int(found.coordinator_id), request, _PURPOSE)
+        node = await cluster.coordinator(group)
+        answer = await cluster.send(DescribeGroupsRequest([group]), node)
         members = []
         for code, _, _, _, _, of_group, *_ in answer.groups:
             if code:

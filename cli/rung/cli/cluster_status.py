@@ -151,36 +151,34 @@ async def _reachable(store: ObjectStore | None, status: ClusterStatus) -> Object
 
 async def _look_at_brokers(cluster: Cluster, status: ClusterStatus) -> dict[str, _Health]:
     """Ask every broker that is known, and see from one answer who leads and who is in step."""
-    wanted = names(cluster.address)
 
-    async def ask(node: int) -> Any:
+    async def answers(node: int) -> bool:
         try:
             async with asyncio.timeout(_PATIENCE_S / 2):
-                request = MetadataRequest(wanted, allow_auto_topic_creation=False)
-                return await cluster.send(node, request, "status")
+                await cluster.send(MetadataRequest([]), node)
         except (*FAILURES, TimeoutError):
-            return None
+            return False
+        return True
 
-    answers = {node: await ask(node) for node in sorted(cluster.metadata.brokers)}
-    known = next((answer for answer in answers.values() if answer is not None), None)
+    known = {node: await answers(node) for node in sorted(cluster.brokers)}
     health: dict[str, _Health] = {}
     holding: set[int] = set()
-    for _, full, _, partitions in known.topics if known else ():
+    for full, partitions in cluster.topics.items():
         found = _Health()
-        for _, partition, leader, replicas, in_step, *_ in sorted(partitions, key=lambda p: p[1]):
+        for number, leader, replicas, in_sync in partitions:
             holding.update(replicas)
             if leader < 0:
-                found.leaderless.append(partition)
-            if len(in_step) < len(replicas):
-                found.behind.append(partition)
+                found.leaderless.append(number)
+            if len(in_sync) < len(replicas):
+                found.behind.append(number)
         health[full.removeprefix(cluster.address.topic(""))] = found
-    for node in sorted(holding | answers.keys()):
-        server = cluster.metadata.brokers.get(node)
+    for node in sorted(holding | known.keys()):
+        server = cluster.brokers.get(node)
         status.brokers.append(
             Broker(
                 id=node,
                 address=str(server) if server else None,
-                answers=answers.get(node) is not None,
+                answers=known.get(node, False),
             )
         )
     return health

@@ -1,4 +1,4 @@
-"""What an operator's tools do with topics and ACLs: made and read, by kafka-python.
+"""What an operator's tools do with topics and ACLs, by kafka-python: made, trimmed, settings read.
 
 It blocks, so its calls run on a thread. Whoever makes or checks no topics does not import it: that
 takes a third of a second, which services and agents need not spend.
@@ -86,7 +86,7 @@ async def described(
         LedgerUnavailable: the cluster does not answer.
         LedgerError: it refuses.
     """
-    there = [name for name in topics if cluster.metadata.partitions(name)]
+    there = [name for name in topics if name in cluster.topics]
     if not there:
         return {}
 
@@ -258,7 +258,7 @@ async def _asked(cluster: Cluster, ask: Callable[[Any], T]) -> T:
 def _ask(cluster: Cluster, ask: Callable[[Any], T]) -> T:
     logging.getLogger("kafka").setLevel(logging.ERROR)  # a debug line of it tells the password
     limit_ms = int(cluster.settings.request_timeout_s * 1000)
-    servers = cluster.metadata.brokers.values() or cluster.address.servers
+    servers = cluster.brokers.values() or cluster.address.servers
     with KafkaAdminClient(
         bootstrap_servers=[str(server) for server in servers],
         client_id="rung",

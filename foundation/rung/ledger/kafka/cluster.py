@@ -1,43 +1,49 @@
-"""The brokers of a cluster: who leads which partition, and connections to them.
+"""Cluster: how its clients are configured, and what it tells of its brokers and topics.
 
-Kept apart from the clients of aiokafka on purpose, although it speaks through their protocol and
-connections: a paused broker must not hold up requests to others, an error must arrive as what it
-is, and a cluster that came back at other addresses must be found again.
-
-Each purpose has connections of its own, because a broker answers the requests of one connection
-one after the other, and a follower's lie there until something is appended.
+The clients of a ledger are aiokafka's own: `AIOKafkaProducer` in `writer`, an `AIOKafkaConsumer`
+each in `reader` and `follower`, and here an `AIOKafkaClient` for whatever else is asked. They find
+new leaders by themselves, but keep to the brokers that they saw last. So a client that failed is
+replaced by a new one, which begins with the addresses of the URL.
 """
 
 import asyncio
-import contextlib
+import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-import structlog
-from aiokafka import errors
-from aiokafka.conn import CloseReason, create_conn
+from aiokafka import AIOKafkaClient, errors
+from aiokafka.client import CoordinationType
+from aiokafka.conn import create_conn
 from aiokafka.protocol.metadata import MetadataRequest
 
-from rung.events.errors import LedgerError, LedgerUnavailable
-from rung.ledger.kafka.errors import FAILURES, explain, passes, told
-from rung.ledger.kafka.metadata import Metadata
+from rung.events.errors import LedgerDamaged, LedgerError, LedgerUnavailable
+from rung.ledger.kafka.errors import FAILURES, explain, failed, passes, told
 from rung.ledger.kafka.settings import Address, KafkaSettings, Server
 
-_HEDGE_S: Final = 0.5
-"""After this long another broker is asked for the metadata too."""
+CLIENT_ID: Final = "rung"
 _WAIT_S_MIN: Final = 0.05
 _WAIT_S_MAX: Final = 1.0
-_IDLE_MS: Final = 9 * 60 * 1000
+_GONE_S: Final = 3.0
+_GONE_ANSWERS: Final = 3
+_UNKNOWN_TOPIC: Final = 3
 _WANTED: Final = " And does it want a certificate of yours (RUNG_KAFKA_SSL_CERTFILE)?"
 
 T = TypeVar("T")
 
-_log = structlog.get_logger()
+
+class Partition(NamedTuple):
+    """One partition of a topic."""
+
+    number: int
+    leader: int
+    """A broker's node id, -1 where none leads."""
+    replicas: Sequence[int]
+    in_sync: Sequence[int]
 
 
 class Cluster:
-    """Connections to a cluster, and what it says about some topics."""
+    """A cluster, and what it tells about the topics of a ledger."""
 
     def __init__(self, address: Address, settings: KafkaSettings, topics: Sequence[str]) -> None:
         """Prepare it; nothing is connected yet.
@@ -49,27 +55,69 @@ class Cluster:
         """
         self.address: Final = address
         self.settings: Final = settings
-        self._topics: Final = list(topics)
-        self._login = settings.login()
-        self.metadata: Final = Metadata(address)
-        self._links: dict[tuple[Server, str], Any] = {}
-        self._connecting: dict[tuple[Server, str], asyncio.Task[Any]] = {}
+        self.brokers: dict[int, Server] = {}
+        """Those that take requests, by node id, as of the newest answer."""
+        self.topics: dict[str, list[Partition]] = {}
+        """Those of the ledger that are there, as of the newest answer."""
+        self._names: Final = list(topics)
+        self._login: Final = settings.login()
+        self._client: AIOKafkaClient | None = None
+        self._starting = asyncio.Lock()
         self._refreshing: asyncio.Task[None] | None = None
-        self._closed = False
+        self._missing: dict[str, tuple[float, int]] = {}
 
-    async def send(self, node: int, request: Any, purpose: str) -> Any:
-        """Send a request to a node and return its answer.
+    def options(self) -> dict[str, Any]:
+        """Return what all clients of aiokafka are made with."""
+        servers = [*self.address.servers]
+        random.shuffle(servers)
+        return {
+            "bootstrap_servers": [str(server) for server in servers],
+            "client_id": CLIENT_ID,
+            "request_timeout_ms": int(self.settings.request_timeout_s * 1000),
+            **self._login,
+        }
+
+    async def started(self, client: T) -> T:
+        """Start a client of aiokafka and return it.
+
+        Raises:
+            KafkaError, OSError: it cannot be started; the client is stopped.
+        """
+        one: Any = client
+        try:
+            await (one.bootstrap() if isinstance(one, AIOKafkaClient) else one.start())
+        except BaseException as error:
+            await (one.close() if hasattr(one, "close") else one.stop())
+            if isinstance(error, errors.KafkaConnectionError):
+                await self._greet()
+            raise
+        return client
+
+    async def send(self, request: Any, node: int | None = None) -> Any:
+        """Send a request to a node, any one if none is named, and return its answer.
 
         Raises:
             KafkaError, OSError: there is none.
         """
-        server = self.metadata.brokers.get(node)
-        if server is None:
-            raise errors.NodeNotReadyError(f"node {node} is not known")
-        return await self._ask(server, request, purpose)
+        client = await self._started()
+        try:
+            return await client.send(client.get_random_node() if node is None else node, request)
+        except FAILURES as error:
+            if passes(error) and self._client is client:
+                self._client = None
+                await client.close()
+            raise
+
+    async def coordinator(self, group: str) -> int:
+        """Return the node that keeps the positions of a group.
+
+        Raises:
+            KafkaError, OSError: none is known.
+        """
+        return int(await (await self._started()).coordinator_lookup(CoordinationType.GROUP, group))
 
     async def refresh(self) -> None:
-        """Ask for the metadata anew; callers at the same time share one answer.
+        """Ask for brokers and topics anew; callers at the same time share one answer.
 
         Raises:
             KafkaError, OSError: no broker answers.
@@ -79,27 +127,51 @@ class Cluster:
             self._refreshing.add_done_callback(_retrieve)
         await asyncio.shield(self._refreshing)
 
+    def require(self, name: str) -> None:
+        """Refuse a topic that brokers agree for a while not to have.
+
+        Raises:
+            LedgerDamaged: the topic is gone.
+        """
+        since, answers = self._missing.get(name, (0.0, 0))
+        waited_s = asyncio.get_running_loop().time() - since
+        if answers >= _GONE_ANSWERS and waited_s > _GONE_S:
+            raise LedgerDamaged(
+                f"the topic {name} is not on {self.address} any more: it was deleted, or the "
+                "cluster lost it. Restore it, or begin a new ledger under another prefix"
+            )
+
+    async def look(self, name: str) -> None:
+        """Ask whether a topic is still there, if there is an answer.
+
+        Raises:
+            LedgerDamaged: it is gone.
+        """
+        try:
+            await self.refresh()
+        except FAILURES:
+            return
+        self.require(name)
+
     async def persist(
-        self, attempt: Callable[[], Awaitable[T]], what: str, *, within_s: float | None = None
+        self, attempt: Callable[[], Awaitable[T]], what: str, *, topic: str | None = None
     ) -> T:
-        """Try until it succeeds, asking who leads now in between.
+        """Try until it succeeds.
 
         Args:
             attempt: may raise KafkaError or OSError.
             what: is being done, for the message.
-            within_s: how long to try; as the settings say if not given.
+            topic: that it needs, by its name on the cluster.
 
         Raises:
             LedgerUnavailable: it did not succeed in time.
+            LedgerDamaged: the topic is gone.
             LedgerError: it cannot succeed.
         """
-        limit_s = self.settings.timeout_s if within_s is None else within_s
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + limit_s
         wait_s = _WAIT_S_MIN
         last: Exception = TimeoutError("no answer")
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout(self.settings.timeout_s):
                 while True:
                     try:
                         return await attempt()
@@ -109,119 +181,68 @@ class Cluster:
                         last = error
                     await asyncio.sleep(wait_s * random.uniform(0.5, 1))  # noqa: S311 - no secret
                     wait_s = min(2 * wait_s, _WAIT_S_MAX)
-                    await self.refresh_quietly()
+                    if topic is not None:
+                        await self.look(topic)
         except TimeoutError:
             raise LedgerUnavailable(
-                f"{what}: {self.address} does not serve it since {limit_s:g} s ({told(last)})"
+                f"{what}: {self.address} does not serve it since {self.settings.timeout_s:g} s "
+                f"({told(last)})"
             ) from last
 
-    async def refresh_quietly(self) -> None:
-        """Ask for the metadata anew; no answer is one that the next request will notice."""
-        with contextlib.suppress(*FAILURES):
-            await self.refresh()
-
     async def close(self) -> None:
-        """Close all connections."""
-        self._closed = True
-        tasks = [*self._connecting.values()]
+        """Close the connections of the cluster's own client."""
         if self._refreshing is not None:
-            tasks.append(self._refreshing)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        closing = [link.close(reason=CloseReason.SHUTDOWN) for link in self._links.values()]
-        self._links.clear()
-        await asyncio.gather(*(future for future in closing if future), return_exceptions=True)
+            self._refreshing.cancel()
+            await asyncio.gather(self._refreshing, return_exceptions=True)
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
 
-    async def _ask(self, server: Server, request: Any, purpose: str) -> Any:
-        link = await self._link(server, purpose)
-        try:
-            return await link.send(request)
-        except TimeoutError:
-            link.close(reason=CloseReason.CONNECTION_TIMEOUT)
-            raise errors.RequestTimedOutError(
-                f"{server} did not answer within {self.settings.request_timeout_s:g} s"
-            ) from None
-
-    async def _link(self, server: Server, purpose: str) -> Any:
-        key = (server, purpose)
-        link = self._links.get(key)
-        if link is not None and link.connected():
-            return link
-        if self._closed:
-            raise errors.KafkaConnectionError("closed")
-        task = self._connecting.get(key)
-        if task is None:
-            if link is not None:
-                link.close()
-            task = asyncio.create_task(self._connect(key))
-            task.add_done_callback(_retrieve)
-            self._connecting[key] = task
-        return await asyncio.shield(task)
-
-    async def _connect(self, key: tuple[Server, str]) -> Any:
-        server, _ = key
-        settings = self.settings
-        try:
-            async with asyncio.timeout(settings.request_timeout_s):
-                link = await create_conn(
-                    server.host,
-                    server.port,
-                    client_id="rung",
-                    request_timeout_ms=int(settings.request_timeout_s * 1000),
-                    max_idle_ms=_IDLE_MS,
-                    **self._login,
-                )
-        except TimeoutError:
-            raise errors.KafkaConnectionError(
-                f"{server} did not greet within {settings.request_timeout_s:g} s"
-            ) from None
-        else:
-            self._links[key] = link
-            return link
-        finally:
-            del self._connecting[key]
+    async def _started(self) -> AIOKafkaClient:
+        async with self._starting:
+            if self._client is None:
+                self._client = await self.started(AIOKafkaClient(**self.options()))
+            return self._client
 
     async def _refresh(self) -> None:
-        """Ask brokers in turn, the next one when the last is slow, until one answers."""
-        known = list(self.metadata.brokers.values())
-        random.shuffle(known)
-        servers = [*known, *(at for at in self.address.servers if at not in known)]
-        request = MetadataRequest(self._topics, allow_auto_topic_creation=False)
-        asking: set[asyncio.Task[Any]] = set()
-        last: Exception | None = None
-        try:
-            while servers or asking:
-                if servers:
-                    server = servers.pop(0)
-                    asking.add(asyncio.create_task(self._ask(server, request, "metadata")))
-                done, asking = await asyncio.wait(
-                    asking,
-                    timeout=_HEDGE_S if servers else None,
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-                for task in done:
-                    try:
-                        answer = task.result()
-                    except FAILURES as error:
-                        last = error
-                        continue
-                    if answer.brokers:
-                        self._learn(answer)
-                        return
-                    last = errors.KafkaConnectionError("no broker takes requests yet")
-        finally:
-            for task in asking:
-                task.cancel()
-            await asyncio.gather(*asking, return_exceptions=True)
-        assert last is not None
-        raise last
+        # What the clients ask by themselves would make missing topics, where brokers do that.
+        answer = await self.send(MetadataRequest(self._names, allow_auto_topic_creation=False))
+        if not answer.brokers:
+            raise errors.KafkaConnectionError("no broker takes requests yet")
+        self.brokers = {node: Server(host, port) for node, host, port, _ in answer.brokers}
+        now = asyncio.get_running_loop().time()
+        topics: dict[str, list[Partition]] = {}
+        for code, name, _, partitions in answer.topics:
+            if code == _UNKNOWN_TOPIC:
+                since, answers = self._missing.get(name, (now, 0))
+                self._missing[name] = (since, answers + 1)
+                continue
+            self._missing.pop(name, None)
+            if code and not passes(error := failed(code)):
+                raise error
+            topics[name] = sorted(Partition(*item[1:5]) for item in partitions)
+        self.topics = topics
 
-    def _learn(self, answer: Any) -> None:
-        self.metadata.learn(answer)
-        live = {*self.metadata.brokers.values(), *self.address.servers}
-        for key in [key for key in self._links if key[0] not in live]:
-            self._links.pop(key).close()
+    async def _greet(self) -> None:
+        """Connect to one broker, to see why a client could not: it logs that, and does not raise.
+
+        Raises:
+            KafkaError, OSError: why.
+        """
+        server = random.choice(self.address.servers)  # noqa: S311 - no secret
+        try:
+            link: Any = await create_conn(
+                server.host,
+                server.port,
+                client_id=CLIENT_ID,
+                request_timeout_ms=int(self.settings.request_timeout_s * 1000),
+                **self._login,
+            )
+        except TimeoutError:
+            raise errors.KafkaConnectionError(
+                f"{server} did not greet within {self.settings.request_timeout_s:g} s"
+            ) from None
+        link.close()
 
 
 async def connect(address: Address, settings: KafkaSettings, topics: Sequence[str]) -> Cluster:
@@ -231,6 +252,7 @@ async def connect(address: Address, settings: KafkaSettings, topics: Sequence[st
         LedgerUnavailable: no broker answers in time.
         LedgerError: the settings do not fit the cluster.
     """
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it logs each attempt of each retry
     cluster = Cluster(address, settings, topics)
     try:
         await cluster.persist(cluster.refresh, "connecting")

@@ -42,7 +42,9 @@ def passes(error: Exception) -> bool:
     """Whether the same request may succeed later without anybody's doing."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return False
-    return isinstance(error, OSError) or getattr(error, "retriable", False)
+    if isinstance(error, (OSError, errors.KafkaTimeoutError)):
+        return True
+    return bool(getattr(error, "retriable", False))
 
 
 def explain(error: Exception, what: str) -> LedgerError:

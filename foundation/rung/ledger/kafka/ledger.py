@@ -17,15 +17,14 @@ from rung.events.errors import (
     ObjectError,
     ObjectMissing,
 )
-from rung.ledger.kafka.batch import BATCH_BYTES, OVERHEAD_BYTES, Place, Row
 from rung.ledger.kafka.cluster import Cluster, connect
 from rung.ledger.kafka.follower import Follower
-from rung.ledger.kafka.group import Groups
 from rung.ledger.kafka.identity import Identity, identity, names
 from rung.ledger.kafka.limits import limits
+from rung.ledger.kafka.positions import Positions
 from rung.ledger.kafka.reader import Reader
 from rung.ledger.kafka.settings import KafkaSettings, parse_address
-from rung.ledger.kafka.writer import Writer
+from rung.ledger.kafka.writer import BATCH_BYTES, OVERHEAD_BYTES, Place, Row, Writer
 from rung.ledger.port import Draft, Record, check_trim
 from rung.storage import ObjectStore
 
@@ -59,17 +58,20 @@ class KafkaLedger:
         cluster = await connect(
             address, settings or KafkaSettings.from_environment(), names(address)
         )
+        reader = Reader(cluster)
         try:
-            found = _check(cluster, await identity(cluster))
+            found = _check(cluster, await identity(cluster, reader))
             sizes = await limits(cluster)
         except BaseException:
+            await reader.close()
             await cluster.close()
             raise
-        return cls(cluster, found, sizes, snapshots)
+        return cls(cluster, reader, found, sizes, snapshots)
 
     def __init__(
         self,
         cluster: Cluster,
+        reader: Reader,
         found: Identity,
         sizes: dict[str, int],
         snapshots: ObjectStore | None,
@@ -79,9 +81,9 @@ class KafkaLedger:
         self._sizes = sizes
         self._snapshots = snapshots
         self._writer = Writer(cluster, min(BATCH_BYTES, *sizes.values()))
-        self._reader = Reader(cluster)
-        self._follower = Follower(cluster, self._reader)
-        self._groups = Groups(cluster)
+        self._reader = reader
+        self._follower = Follower(cluster, reader)
+        self._positions = Positions(cluster)
         self._closing: asyncio.Task[None] | None = None
 
     @property
@@ -154,12 +156,12 @@ class KafkaLedger:
     async def position(self, consumer: str, topic: str, partition: int) -> int:
         """Return the position a consumer committed last, 0 if it never did."""
         self._check(topic, partition)
-        return await self._groups.position(consumer, topic, partition)
+        return await self._positions.position(consumer, topic, partition)
 
     async def commit(self, consumer: str, topic: str, partition: int, position: int) -> None:
         """Remember where a consumer goes on after a restart."""
         self._check(topic, partition)
-        await self._groups.commit(consumer, topic, partition, position)
+        await self._positions.commit(consumer, topic, partition, position)
 
     async def snapshot(self, name: str, partition: int) -> bytes | None:
         """Return the newest snapshot saved under the name, None if there is none."""
@@ -188,6 +190,7 @@ class KafkaLedger:
     async def _close(self) -> None:
         await self._follower.close(self._refusal())
         await self._writer.close()
+        await self._reader.close()
         await self._cluster.close()
 
     def _row(self, draft: Draft) -> tuple[Place, Row]:
@@ -240,7 +243,7 @@ def _check(cluster: Cluster, found: Identity | None) -> Identity:
         )
     for name in TOPICS:
         full = cluster.address.topic(name)
-        count = cluster.metadata.partitions(full)
+        count = len(cluster.topics.get(full, ()))
         if not count:
             raise LedgerMissing(
                 f"the topic {full} is missing: {_INIT.format(url=cluster.address)}, which makes "

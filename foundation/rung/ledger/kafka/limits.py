@@ -1,6 +1,6 @@
 """How large a record each topic takes.
 
-Asked by every process that opens the ledger, so over connections that it has anyway.
+Asked by every process that opens the ledger, so by the client that it has anyway.
 """
 
 from typing import Final
@@ -45,10 +45,8 @@ async def limits(cluster: Cluster) -> dict[str, int]:
 
 async def _ask(cluster: Cluster, found: dict[str, int]) -> str:
     """Fill in what is told by topic, and return why the rest is not."""
-    names = [cluster.address.topic(name) for name in TOPICS]
-    resources = [(_TOPIC_RESOURCE, name, None) for name in names]
-    node = next(iter(cluster.metadata.brokers))
-    answer = await cluster.send(node, DescribeConfigsRequest(resources), "calls")
+    resources = [(_TOPIC_RESOURCE, cluster.address.topic(name), None) for name in TOPICS]
+    answer = await cluster.send(DescribeConfigsRequest(resources))
     reason = "the broker says nothing of it"
     for code, _, _, name, entries in answer.resources:
         if code:

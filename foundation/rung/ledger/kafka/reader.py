@@ -1,30 +1,32 @@
-"""Reads records from any position, without waiting for more."""
+"""Reads records from any position, without waiting for more.
 
-from collections import OrderedDict
-from typing import Final
+Theory of operation. One `AIOKafkaConsumer` has all partitions of the ledger, all paused. A read
+goes to its position, lets its own partition run until records come, and pauses it again; reads of
+different partitions run beside each other. What was fetched beyond the limit is kept for the next
+read. Where nothing is to come nothing is fetched, for the consumer would wait at the broker.
+"""
 
-from aiokafka import errors
+import asyncio
+from collections import OrderedDict, defaultdict
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
 
-from rung.events.errors import LedgerDamaged, LedgerTrimmed
+from aiokafka import AIOKafkaConsumer, ConsumerStoppedError, TopicPartition, errors
+
+from rung.events.errors import LedgerDamaged, LedgerTrimmed, LedgerUnavailable
 from rung.ledger.kafka.cluster import Cluster
-from rung.ledger.kafka.errors import failed
-from rung.ledger.kafka.fetch import (
-    AT_ONCE_MS,
-    Wanted,
-    answers,
-    end_of,
-    fetch_request,
-    start_of,
-    unpack,
-)
 from rung.ledger.port import FLEETING, Record
 
-_RECORD_BYTES: Final = 2048
-"""A record is expected to be no larger, on average."""
-_FETCH_BYTES_MIN: Final = 1 << 16
-_FETCH_BYTES_MAX: Final = 4 << 20
+FETCH_BYTES: Final = 1 << 20
+"""How much of a partition comes at once; a record that is larger comes all the same."""
+_AT_ONCE_MS: Final = 1
+"""How long a broker waits for records of which there are some: not at all. With 0 there are
+brokers that do not even look."""
+_COMES_WITHIN_MS: Final = 1000
 _AHEAD: Final = 16
 """Of so many partitions is kept what was fetched beyond what was asked for."""
+
+T = TypeVar("T")
 
 
 class Reader:
@@ -32,6 +34,12 @@ class Reader:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._consumer: AIOKafkaConsumer | None = None
+        self._starting = asyncio.Lock()
+        self._users = 0
+        self._turns: defaultdict[TopicPartition, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._ends: dict[TopicPartition, int] = {}
+        """Positions that partitions are known to reach."""
         self._ahead: OrderedDict[tuple[str, int], list[Record]] = OrderedDict()
 
     async def read(self, topic: str, partition: int, position: int, limit: int) -> list[Record]:
@@ -47,10 +55,11 @@ class Reader:
         place = (topic, partition)
         records = self._ahead.pop(place, [])
         if not records or records[0].position != position:
-            size = min(max(limit * _RECORD_BYTES, _FETCH_BYTES_MIN), _FETCH_BYTES_MAX)
-            records = await self._cluster.persist(
-                lambda: self._fetch(topic, partition, position, size),
-                f"reading {self._cluster.address.topic(topic)}/{partition} from {position}",
+            records = await self._ask(
+                topic,
+                partition,
+                f"reading from {position} of",
+                lambda consumer, at: self._fetch(consumer, topic, at, position),
             )
         if len(records) > limit:
             self._ahead[place] = records[limit:]
@@ -60,77 +69,160 @@ class Reader:
 
     async def end(self, topic: str, partition: int) -> int:
         """Return the position that the next record will get."""
-        name = self._cluster.address.topic(topic)
-        return await self._cluster.persist(
-            lambda: end_of(self._cluster, name, partition), f"asking where {name}/{partition} ends"
-        )
+        _, end = await self._ask(topic, partition, "asking for the end of", self._bounds)
+        return end
 
     async def start(self, topic: str, partition: int) -> int:
         """Return the first position that exists."""
-        name = self._cluster.address.topic(topic)
-        return await self._cluster.persist(
-            lambda: start_of(self._cluster, name, partition),
-            f"asking where {name}/{partition} begins",
-        )
+        return await self._ask(topic, partition, "asking for the start of", _start)
 
-    async def place(self, topic: str, partition: int, position: int) -> int:
-        """Return where to read when a position is asked for.
+    async def place(self, topic: str, partition: int, position: int) -> tuple[int, int]:
+        """Return where to read when a position is asked for, and where the partition ends.
 
         Raises:
             LedgerTrimmed: it is no longer there.
             LedgerDamaged: it is not there yet, so that records were lost.
         """
-        name = self._cluster.address.topic(topic)
-        start = await self.start(topic, partition)
+        return await self._ask(
+            topic,
+            partition,
+            f"looking for {position} in",
+            lambda consumer, at: self._placed(consumer, topic, at, position),
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._consumer is not None:
+            await self._consumer.stop()
+
+    async def _ask(
+        self,
+        topic: str,
+        partition: int,
+        what: str,
+        work: Callable[[AIOKafkaConsumer, TopicPartition], Awaitable[T]],
+    ) -> T:
+        """Let the consumer do something with a partition that nothing else does at the time."""
+        place = TopicPartition(self._cluster.address.topic(topic), partition)
+
+        async def attempt() -> T:
+            consumer = await self._started()
+            async with self._turns[place]:
+                try:
+                    return await work(consumer, place)
+                except ConsumerStoppedError:
+                    raise errors.KafkaConnectionError("the connections were closed") from None
+
+        self._users += 1
+        try:
+            return await self._cluster.persist(
+                attempt, f"{what} {place.topic}/{partition}", topic=place.topic
+            )
+        except LedgerUnavailable:
+            if self._users == 1 and self._consumer is not None:
+                consumer, self._consumer = self._consumer, None
+                await consumer.stop()
+            raise
+        finally:
+            self._users -= 1
+
+    async def _started(self) -> AIOKafkaConsumer:
+        async with self._starting:
+            if self._consumer is None:
+                consumer = await self._cluster.started(
+                    AIOKafkaConsumer(
+                        auto_offset_reset="none",
+                        enable_auto_commit=False,
+                        fetch_max_wait_ms=_AT_ONCE_MS,
+                        max_partition_fetch_bytes=FETCH_BYTES,
+                        **self._cluster.options(),
+                    )
+                )
+                places = [
+                    TopicPartition(name, partition.number)
+                    for name, partitions in self._cluster.topics.items()
+                    for partition in partitions
+                ]
+                consumer.assign(places)
+                for place in places:
+                    consumer.seek(place, 0)
+                consumer.pause(*places)
+                self._consumer = consumer
+            return self._consumer
+
+    async def _fetch(
+        self, consumer: AIOKafkaConsumer, topic: str, place: TopicPartition, position: int
+    ) -> list[Record]:
+        if position >= self._ends.get(place, 0):
+            position, end = await self._placed(consumer, topic, place, position)
+            if position == end:
+                return []
+        try:
+            found = await _come(consumer, place, position)
+        except errors.OffsetOutOfRangeError as error:
+            placed, _ = await self._placed(consumer, topic, place, position)
+            if placed == position:  # a leader that does not know yet how far it reaches
+                raise errors.StaleMetadata(str(error)) from error
+            return await self._fetch(consumer, topic, place, placed)
+        if not found:
+            del self._ends[place]
+            raise errors.RequestTimedOutError("nothing comes")
+        return [record_of(item, topic) for item in found]
+
+    async def _placed(
+        self, consumer: AIOKafkaConsumer, topic: str, place: TopicPartition, position: int
+    ) -> tuple[int, int]:
+        start, end = await self._bounds(consumer, place)
+        name, partition = place
         if position < start:
             if topic in FLEETING:
-                return start
+                return start, end
             raise LedgerTrimmed(
                 f"position {position} of {name}/{partition} is no longer there, its retention "
                 f"took it away: the first one is {start}",
                 first=start,
             )
-        end = await self.end(topic, partition)
         if position > end:
             raise LedgerDamaged(
                 f"{name}/{partition} ends at {end}, before position {position}: the cluster lost "
                 "records (an unclean leader election, or a topic made anew). Restore them, or "
                 "begin a new ledger under another prefix"
             )
-        return position
+        return position, end
 
-    async def _fetch(self, topic: str, partition: int, position: int, size: int) -> list[Record]:
-        name = self._cluster.address.topic(topic)
-        at = position
-        while True:
-            wanted = [Wanted(name, partition, at)]
-            request = fetch_request(wanted, wait_ms=AT_ONCE_MS, bytes_max=size, bytes_each=size)
-            node = self._cluster.metadata.leader(name, partition)
-            answer = next(answers(await self._cluster.send(node, request, "read")), None)
-            if answer is None:
-                raise errors.StaleMetadata(f"node {node} says nothing of {name}/{partition}")
-            if answer.code:
-                error = failed(answer.code)
-                if not isinstance(error, errors.OffsetOutOfRangeError):
-                    raise error
-                at = await self._readable(topic, partition, at)
-                continue
-            fetched = unpack(answer.raw, topic, partition, at)
-            if fetched.records:
-                return fetched.records
-            if fetched.end == at:  # otherwise: nothing but markers of somebody's transactions
-                end = await end_of(self._cluster, name, partition, seen=answer.end)
-                if end < at:
-                    await self._readable(topic, partition, at)
-                elif end == at:
-                    return []
-            at = fetched.end
+    async def _bounds(self, consumer: AIOKafkaConsumer, place: TopicPartition) -> tuple[int, int]:
+        """Return where a partition begins and ends.
 
-    async def _readable(self, topic: str, partition: int, position: int) -> int:
-        """Ask whoever leads now where to read on, when somebody could not read a position.
-
-        Raises:
-            LedgerError: it cannot be read at all.
+        The end is looked for in the last records too: there are brokers (Tansu) that say where
+        the last batch begins.
         """
-        await self._cluster.refresh()
-        return await self.place(topic, partition, position)
+        start, end = await _start(consumer, place), (await consumer.end_offsets([place]))[place]
+        if end > start:
+            try:
+                last = await _come(consumer, place, end - 1)
+            except errors.OffsetOutOfRangeError as error:  # trimmed meanwhile
+                raise errors.StaleMetadata(str(error)) from error
+            end = max([end, *(item.offset + 1 for item in last[-1:])])
+        self._ends[place] = end
+        return start, end
+
+
+def record_of(item: Any, topic: str) -> Record:
+    """Return a record as the ledger gives it."""
+    key = (item.key or b"").decode(errors="replace")
+    return Record(topic, item.partition, item.offset, key, item.value or b"")
+
+
+async def _start(consumer: AIOKafkaConsumer, place: TopicPartition) -> int:
+    return int((await consumer.beginning_offsets([place]))[place])
+
+
+async def _come(consumer: AIOKafkaConsumer, place: TopicPartition, position: int) -> list[Any]:
+    """Return what is fetched at a position; nothing if it does not come."""
+    consumer.seek(place, position)
+    consumer.resume(place)
+    try:
+        found = await consumer.getmany(place, timeout_ms=_COMES_WITHIN_MS)
+    finally:
+        consumer.pause(place)
+    return list(found.get(place, []))

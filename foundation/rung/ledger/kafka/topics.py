@@ -17,6 +17,7 @@ from rung.ledger.kafka.cluster import Cluster, connect
 from rung.ledger.kafka.finding import Finding, compare_settings, compare_shape
 from rung.ledger.kafka.identity import IDENTITY, Identity, identity, introduce, names
 from rung.ledger.kafka.limits import RECORD_BYTES_MAX
+from rung.ledger.kafka.reader import Reader
 from rung.ledger.kafka.settings import KafkaSettings, parse_address
 
 FOR_EVER: Final = None
@@ -64,8 +65,9 @@ async def create(
     kept = _retention(retention)
     address = parse_address(url)
     cluster = await connect(address, settings, names(address))
+    reader = Reader(cluster)
     try:
-        known = await identity(cluster)
+        known = await identity(cluster, reader)
         if known and partitions not in {None, known.partitions}:
             raise LedgerError(
                 f"{address} has {known.partitions} partitions per topic, not {partitions}: their "
@@ -73,11 +75,15 @@ async def create(
                 "export and import the ledger"
             )
         count = known.partitions if known else partitions or PARTITIONS
-        copies = replication or min(REPLICATION, len(cluster.metadata.brokers))
+        copies = replication or min(REPLICATION, len(cluster.brokers))
         made = await _make_topics(cluster, count, copies, kept)
-        known = known or await introduce(cluster, count)
+        if known is None:
+            await reader.close()  # it does not know the topics that were just made
+            reader = Reader(cluster)
+            known = await identity(cluster, reader) or await introduce(cluster, reader, count)
         return Created(id=known.id, partitions=known.partitions, made=made)
     finally:
+        await reader.close()
         await cluster.close()
 
 
@@ -105,18 +111,20 @@ async def check(
     kept = _retention(retention)
     address = parse_address(url)
     cluster = await connect(address, settings, names(address))
+    reader = Reader(cluster)
     try:
-        known = await identity(cluster)
-        copies = replication or min(REPLICATION, len(cluster.metadata.brokers))
+        known = await identity(cluster, reader)
+        copies = replication or min(REPLICATION, len(cluster.brokers))
         configs = await admin.described(cluster, names(address))
         findings: list[Finding] = []
         for name in (IDENTITY, *TOPICS):
             full = address.topic(name)
+            there = cluster.topics.get(full, [])
             findings += compare_shape(
                 full,
-                found=cluster.metadata.partitions(full),
+                found=len(there),
                 partitions=_partitions(name, known),
-                replicas=cluster.metadata.replicas(full),
+                replicas=[len(partition.replicas) for partition in there],
                 copies=copies,
             )
             if full in configs:
@@ -125,6 +133,7 @@ async def check(
                 findings += compare_settings(full, expected, configs[full], lasting=lasting)
         return findings
     finally:
+        await reader.close()
         await cluster.close()
 
 
@@ -170,17 +179,16 @@ async def _make_topics(
 
     address = cluster.address
     wanted = {address.topic(name): name for name in (IDENTITY, *TOPICS)}
-    missing = [full for full in wanted if not cluster.metadata.partitions(full)]
+    missing = [full for full in wanted if full not in cluster.topics]
     if not missing:
         return []
 
     async def see() -> None:
         await cluster.refresh()
         for full in wanted:
-            if not cluster.metadata.partitions(full):
+            there = cluster.topics.get(full, [])
+            if not there or any(partition.leader < 0 for partition in there):
                 raise errors.LeaderNotAvailableError(full)
-            for partition in range(cluster.metadata.partitions(full)):
-                cluster.metadata.leader(full, partition)
 
     await admin.make(
         cluster,

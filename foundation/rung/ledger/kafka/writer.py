@@ -1,45 +1,61 @@
 """Appends: what waits for a partition goes out as one batch, and each batch is all or nothing.
 
 Theory of operation. Every partition has a *lane*, in which what was appended lies in its order.
-One request at a time is under way to each broker; it takes along, for each lane whose partition
-that broker leads, as much as fits into one batch from the lane's head. Meanwhile more comes to
-lie in the lanes, so that a hundred writers share a request, and one writer never waits for
-others to come.
+One batch of each lane at a time is with the producer (an `AIOKafkaProducer`, which sends those of
+all lanes that one broker leads in one request, and repeats them until they are acknowledged).
+Meanwhile more comes to lie in the lane, so that a hundred writers share a batch, and one writer
+never waits for others to come. As nothing follows a batch before it is settled, nothing overtakes
+it, whatever a broker makes of it.
 
-What was not acknowledged stays at its lane's head and is sent again, to whoever leads then, so
-nothing overtakes it. An append that is too late (`timeout_s`) or canceled leaves its lane, with
-all of it that was not sent: what lies in the partition of one append is all of it, or its
-beginning. A batch of which the acknowledgement was lost is there twice; readers drop it.
+An append that is too late (`timeout_s`) or canceled leaves its lane, with all of it that was not
+handed to the producer: what lies in the partition of one append is all of it, or its beginning.
+
+The producer numbers its batches, so that what it repeats is written once. The numbers do not go
+on after a batch that was refused, so another producer takes over then; what one producer may have
+written and another one writes again is there twice, and readers drop it. Brokers that give out no
+such numbers serve too, with one more occasion for that.
 """
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any, Final
 
-from aiokafka import errors
-from aiokafka.protocol.produce import ProduceRequest
+from aiokafka import AIOKafkaProducer, errors
 
-from rung.events.errors import LedgerError, LedgerUnavailable
-from rung.ledger.kafka.batch import (
-    BATCH_BYTES,
-    OVERHEAD_BYTES,
-    Batch,
-    Part,
-    Place,
-    Row,
-    acknowledge,
-    build,
-    fail,
-    refusal,
-)
-from rung.ledger.kafka.budget import Budget
+from rung.events.errors import EventTooLarge, LedgerError, LedgerUnavailable
 from rung.ledger.kafka.cluster import Cluster
-from rung.ledger.kafka.errors import FAILURES, explain, failed, passes, told
+from rung.ledger.kafka.errors import FAILURES, explain, passes, told
 
-_REQUEST_BYTES: Final = 16 << 20
+BATCH_BYTES: Final = 1 << 20
+OVERHEAD_BYTES: Final = 100
+"""What a batch and a record weigh beside key and value, at most."""
 _BACKOFF_S: Final = 0.1
-_ALL_IN_SYNC: Final = -1
+_LOOKS_EACH_S: Final = 1.0
+"""So often a lane whose batch is not acknowledged asks whether the topic is still there."""
+_STOPS_WITHIN_S: Final = 1.0
+_NO_NUMBERS: Final = (
+    errors.UnknownError,
+    errors.ClusterAuthorizationFailedError,
+    errors.IncompatibleBrokerVersion,
+)
+"""How a broker says that it gives out no numbers for batches, or not to this user."""
+_LOST_COUNT: Final = (
+    errors.OutOfOrderSequenceNumber,
+    errors.DuplicateSequenceNumber,
+    errors.UnknownProducerId,
+    errors.InvalidProducerEpoch,
+    errors.ProducerFenced,
+    errors.ProducerClosed,
+)
+"""What another producer can write."""
+
+Row = tuple[bytes, bytes]
+"""Key and value."""
+Place = tuple[str, int]
+"""A topic by its name on the cluster, and a partition."""
 
 
 class Writer:
@@ -48,25 +64,22 @@ class Writer:
     def __init__(self, cluster: Cluster, batch_bytes: int = BATCH_BYTES) -> None:
         self._cluster = cluster
         self._batch_bytes = batch_bytes
-        self._budget = Budget(cluster.settings.buffer_bytes)
-        self._lanes: dict[Place, deque[Part]] = {}
-        self._flying: set[Place] = set()
-        self._busy: dict[int, asyncio.Task[None]] = {}
-        self._waiting: asyncio.Task[None] | None = None
-        self._scheduled = False
+        self._lanes: dict[Place, _Lane] = {}
+        self._producer: AIOKafkaProducer | None = None
+        self._starting = asyncio.Lock()
+        self._numbers = True
+        self._stopping: set[asyncio.Task[None]] = set()
         self._last: Exception | None = None
-        self._open: dict[Part, float] = {}
-        """What waits for its acknowledgement, the oldest first, and until when."""
-        self._timer: asyncio.TimerHandle | None = None
-        self._clock = asyncio.get_running_loop().time
+        self._buffered = 0
+        self._line: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._appends = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
     @property
     def buffered_bytes(self) -> int:
-        """How much waits to be acknowledged."""
-        return self._budget.taken
+        """How much waits to be acknowledged, by appends or after they gave up."""
+        return self._buffered
 
     async def append(self, rows: dict[Place, list[Row]]) -> dict[Place, list[int]]:
         """Append rows to partitions, in order within each; return their positions.
@@ -75,190 +88,299 @@ class Writer:
             LedgerUnavailable: they were not acknowledged in time.
             LedgerError: the cluster refuses them.
         """
-        size = sum(
-            len(key) + len(value) + OVERHEAD_BYTES for more in rows.values() for key, value in more
-        )
+        size = sum(_size(more) for more in rows.values())
+        size = min(size, self._cluster.settings.buffer_bytes)
         self._appends += 1
         self._idle.clear()
-        parts: dict[Place, Part] = {}
-        deadline = self._clock() + self._cluster.settings.timeout_s
+        taken = 0
+        parts: list[_Part] = []
         try:
-            if not self._budget.take_now(size):
-                await self._wait_for_room(size, deadline, next(iter(rows)))
-            try:
-                parts = {place: self._put(place, more, deadline) for place, more in rows.items()}
-                for part in parts.values():
+            async with asyncio.timeout(self._cluster.settings.timeout_s):
+                await self._take(size)
+                taken = size
+                parts = [self._put(place, more) for place, more in rows.items()]
+                for part in parts:
                     await part.done
-            finally:
-                self._budget.give(size)
-                for part in parts.values():
-                    self._drop(part)
+        except TimeoutError:
+            raise self._too_late(next(iter(rows)), known=not parts) from self._last
         finally:
+            for part in parts:
+                self._leave(part)
+            self._give(taken)
             self._appends -= 1
             if not self._appends:
                 self._idle.set()
-        return {place: part.positions for place, part in parts.items()}
+        return {part.lane.place: part.positions for part in parts}
 
     async def close(self) -> None:
-        """Wait until what was appended is acknowledged or given up."""
+        """Wait until what was appended is acknowledged or given up, and stop.
+
+        Where a broker is away, the producer goes on by itself with the batches that it has.
+        """
         await self._idle.wait()
-        if self._timer is not None:
-            self._timer.cancel()
-        tasks = [*self._busy.values(), *([self._waiting] if self._waiting else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        pumps = [lane.pump for lane in self._lanes.values() if lane.pump is not None]
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+        if self._producer is not None:
+            self._replace(self._producer)
+        if self._stopping:
+            await asyncio.wait(self._stopping, timeout=_STOPS_WITHIN_S)
 
-    async def _wait_for_room(self, size: int, deadline: float, place: Place) -> None:
+    async def _take(self, size: int) -> None:
+        """Wait in line for room; the small do not pass the large."""
+        if not self._line and self._fits(size):
+            self._buffered += size
+            return
+        ready = asyncio.get_running_loop().create_future()
+        self._line.append((size, ready))
         try:
-            async with asyncio.timeout_at(deadline):
-                await self._budget.take(size)
-        except TimeoutError:
-            raise self._too_late(place, "nothing of it was written") from self._last
+            await ready
+        except asyncio.CancelledError:
+            self._give(size if ready.done() and not ready.cancelled() else 0)
+            raise
 
-    def _put(self, place: Place, rows: Sequence[Row], deadline: float) -> Part:
-        part = Part(place, rows)
-        self._lanes.setdefault(place, deque()).append(part)
-        self._open[part] = deadline
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_at(deadline, self._expire)
-        self._schedule()
+    def _give(self, size: int) -> None:
+        """Give room back to those in line."""
+        self._buffered -= size
+        while self._line:
+            wanted, ready = self._line[0]
+            if not ready.done():
+                if not self._fits(wanted):
+                    return
+                self._buffered += wanted
+                ready.set_result(None)
+            self._line.popleft()
+
+    def _fits(self, size: int) -> bool:
+        return self._buffered + size <= self._cluster.settings.buffer_bytes
+
+    def _put(self, place: Place, rows: Sequence[Row]) -> "_Part":
+        lane = self._lanes.setdefault(place, _Lane(place))
+        part = _Part(lane, rows)
+        lane.parts.append(part)
+        if lane.pump is None:
+            lane.pump = asyncio.create_task(self._pump(lane))
         return part
 
-    def _drop(self, part: Part) -> None:
+    def _leave(self, part: "_Part") -> None:
         """Give up what was not sent of a part, and whatever failed it besides the first."""
-        del self._open[part]
+        part.rows = ()
         if not part.done.done():
             part.done.cancel()
-            self._schedule()
         elif not part.done.cancelled():
             part.done.exception()
+        batch = part.lane.batch
+        if batch is not None and not batch.orphan and batch.given_up:
+            batch.orphan = True  # the producer keeps it, so it counts until it is settled
+            self._buffered += batch.size
 
-    def _expire(self) -> None:
-        """Fail what is too late; one timer serves all, for they expire in their order."""
-        self._timer = None
-        now = self._clock()
-        for part, deadline in self._open.items():
-            if deadline > now:
-                self._timer = asyncio.get_running_loop().call_at(deadline, self._expire)
-                return
-            if not part.done.done():
-                part.done.set_exception(
-                    self._too_late(part.place, "whether it was written is not known")
-                )
-
-    def _too_late(self, place: Place, outcome: str) -> LedgerUnavailable:
+    def _too_late(self, place: Place, *, known: bool) -> LedgerUnavailable:
         why = told(self._last) if self._last else "no answer"
+        outcome = "nothing of it was written" if known else "whether it was written is not known"
         return LedgerUnavailable(
             f"appending to {place[0]}/{place[1]}: {self._cluster.address} did not acknowledge it "
             f"within {self._cluster.settings.timeout_s:g} s ({why}); {outcome}"
         )
 
-    def _schedule(self) -> None:
-        """Send soon: what is appended in this turn of the loop goes together."""
-        if not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._dispatch)
-
-    def _dispatch(self) -> None:
-        """Give every broker that has nothing to do what waits for it."""
-        self._scheduled = False
-        ready: dict[int, list[Place]] = {}
-        for place in self._pending():
-            if place in self._flying:
-                continue
-            try:
-                node = self._cluster.metadata.leader(*place)
-            except errors.KafkaError as error:
-                self._last = error
-                self._look_around()
-            except LedgerError as error:
-                fail(self._lanes[place], error)
-            else:
-                ready.setdefault(node, []).append(place)
-        for node, places in ready.items():
-            if node not in self._busy:
-                self._busy[node] = asyncio.create_task(self._send(node, places))
-
-    def _pending(self) -> list[Place]:
-        """Return the lanes that hold something, after clearing them of what was given up."""
-        for place in list(self._lanes):
-            lane = self._lanes[place]
-            while lane and lane[0].done.done():
-                lane.popleft()
-            if not lane:
-                del self._lanes[place]
-        return list(self._lanes)
-
-    async def _send(self, node: int, places: list[Place]) -> None:
-        batches: dict[Place, Batch] = {}
+    async def _pump(self, lane: "_Lane") -> None:
+        """Send what waits in a lane, batch by batch."""
         try:
-            size = 0
-            for place in places:
-                batch = build(place, self._lanes[place], self._batch_bytes)
-                if not batch.parts:
-                    continue
-                size += len(batch.data)
-                if batches and size > _REQUEST_BYTES:
-                    break
-                batches[place] = batch
-            self._flying.update(batches)
-            if batches and not await self._request(node, batches):
-                await asyncio.sleep(_BACKOFF_S)
-                await self._cluster.refresh_quietly()
-        except Exception as error:
-            for (name, partition), batch in batches.items():
-                reason = LedgerError(f"appending to {name}/{partition}: {told(error)}")
-                fail([part for part, _ in batch.parts], reason)
-            raise
+            while lane.waits():
+                try:
+                    await self._send(lane)
+                except LedgerError as error:
+                    lane.fail(error)
+                except Exception as error:  # noqa: BLE001 - those who wait must learn of it
+                    what = f"appending to {lane.place[0]}/{lane.place[1]}"
+                    lane.fail(explain(error, what))
         finally:
-            self._flying.difference_update(batches)
-            for place in batches:  # the next request begins with those that had to wait
-                if place in self._lanes:
-                    self._lanes[place] = self._lanes.pop(place)
-            del self._busy[node]
-            self._schedule()
+            lane.pump = None
 
-    async def _request(self, node: int, batches: dict[Place, Batch]) -> bool:
-        """Send batches; return whether all arrived or were refused for good."""
-        topics: dict[str, list[tuple[int, bytes]]] = {}
-        for (name, partition), batch in batches.items():
-            topics.setdefault(name, []).append((partition, batch.data))
-        timeout_ms = int(self._cluster.settings.request_timeout_s * 500)
-        request = ProduceRequest(None, _ALL_IN_SYNC, timeout_ms, list(topics.items()))
+    async def _send(self, lane: "_Lane") -> None:
+        """Have one batch written.
+
+        Raises:
+            LedgerError: nothing can be written to this partition.
+        """
+        name, partition = lane.place
+        if name not in self._cluster.topics:
+            await self._cluster.look(name)
+        producer: AIOKafkaProducer | None = None
         try:
-            answer = await self._cluster.send(node, request, "write")
+            producer = await self._started()
+            builder = producer.create_batch()
+            lane.batch = _Batch(builder, lane.parts)
+            future = await producer.send_batch(builder, name, partition=partition)
+            found = await self._settled(future, name)
+            if found.offset < 0:
+                raise errors.DuplicateSequenceNumber
+            lane.batch.acknowledge(found.offset)
         except FAILURES as error:
             self._last = error
-            if not passes(error):
-                for (name, partition), batch in batches.items():
-                    what = f"appending to {name}/{partition}"
-                    fail([part for part, _ in batch.parts], explain(error, what))
-            return False
-        settled = 0
-        for name, partitions in answer.topics:
-            for partition, code, first, *_ in partitions:
-                settled += self._settle(batches[name, partition], code, first)
-        return settled == len(batches)
+            if producer is not None:
+                self._replace(producer)
+            if not passes(error) and not isinstance(error, _LOST_COUNT):
+                if lane.batch is None:
+                    raise explain(error, f"appending to {name}/{partition}") from error
+                lane.batch.fail(_refusal(error, lane.batch, lane.place))
+                return
+            await asyncio.sleep(_BACKOFF_S)
+            await self._cluster.look(name)
+        finally:
+            if lane.batch is not None and lane.batch.orphan:
+                self._give(lane.batch.size)
+            lane.batch = None
 
-    def _settle(self, batch: Batch, code: int, first: int) -> bool:
-        """Take note of what became of a batch; return whether that is final."""
-        if code:
-            error = failed(code)
-            self._last = error
-            if passes(error):
-                return False
-            fail([part for part, _ in batch.parts], refusal(error, batch))
-            return True
-        acknowledge(batch, first)
-        return True
+    async def _started(self) -> AIOKafkaProducer:
+        async with self._starting:
+            while self._producer is None:
+                producer = AIOKafkaProducer(
+                    acks="all",
+                    enable_idempotence=self._numbers,
+                    max_batch_size=self._batch_bytes,
+                    **self._cluster.options(),
+                )
+                try:
+                    self._producer = await self._cluster.started(producer)
+                except _NO_NUMBERS:
+                    if not self._numbers:
+                        raise
+                    self._numbers = False
+            return self._producer
 
-    def _look_around(self) -> None:
-        """Ask who leads, and send again then."""
-        if self._waiting is None or self._waiting.done():
-            self._waiting = asyncio.create_task(self._wait())
+    def _replace(self, producer: AIOKafkaProducer) -> None:
+        """Let a new producer take over; the old one ends when it has settled what it has."""
+        if producer is self._producer:
+            self._producer = None
+            task = asyncio.create_task(producer.stop())
+            self._stopping.add(task)
+            task.add_done_callback(self._stopping.discard)
 
-    async def _wait(self) -> None:
-        await asyncio.sleep(_BACKOFF_S)
-        await self._cluster.refresh_quietly()
-        self._schedule()
+    async def _settled(self, future: asyncio.Future[Any], name: str) -> Any:
+        """Return what became of a batch.
+
+        Raises:
+            LedgerDamaged: the topic is gone.
+            KafkaError: it was refused.
+        """
+        await asyncio.wait({future}, timeout=_LOOKS_EACH_S)
+        if not future.done():
+            future.add_done_callback(_retrieve)
+            watching = asyncio.create_task(self._watch(name))
+            try:
+                await asyncio.wait({future, watching}, return_when=asyncio.FIRST_COMPLETED)
+                if not future.done():
+                    watching.result()
+            finally:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+        return future.result()
+
+    async def _watch(self, name: str) -> None:
+        """Look after a topic until it is gone."""
+        while True:
+            await self._cluster.look(name)
+            await asyncio.sleep(_LOOKS_EACH_S)
+
+
+class _Lane:
+    """What waits for one partition."""
+
+    def __init__(self, place: Place) -> None:
+        self.place: Final = place
+        self.parts: Final[deque[_Part]] = deque()
+        self.batch: _Batch | None = None
+        """What the producer has of it."""
+        self.pump: asyncio.Task[None] | None = None
+
+    def waits(self) -> bool:
+        """Whether there is something to send; what was settled or given up is cleared."""
+        while self.parts and self.parts[0].done.done():
+            self.parts.popleft()
+        return bool(self.parts)
+
+    def fail(self, error: LedgerError) -> None:
+        """Fail all that waits."""
+        for part in self.parts:
+            if not part.done.done():
+                part.done.set_exception(error)
+
+
+class _Part:
+    """What one append has for one partition."""
+
+    __slots__ = ("done", "lane", "positions", "rows", "sent")
+
+    def __init__(self, lane: _Lane, rows: Sequence[Row]) -> None:
+        self.lane = lane
+        self.rows = rows
+        self.sent = 0
+        self.positions: list[int] = []
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class _Batch:
+    """What the producer has of a lane: how many rows of which part."""
+
+    def __init__(self, builder: Any, parts: Iterable[_Part]) -> None:
+        """Take from the parts as many rows as fit, at least one."""
+        self.orphan = False
+        """Whether it is kept although those who appended it gave up."""
+        self._taken: list[tuple[_Part, int]] = []
+        timestamp = int(time.time() * 1000)
+        for part in parts:
+            if part.done.done():
+                continue
+            count = 0
+            for key, value in islice(part.rows, part.sent, None):
+                if builder.append(timestamp=timestamp, key=key, value=value) is None:
+                    break
+                count += 1
+            if count:
+                self._taken.append((part, count))
+            if part.sent + count < len(part.rows):
+                break
+        builder.close()
+        self.size: Final = int(builder.size())
+
+    @property
+    def given_up(self) -> bool:
+        """Whether all who appended something of it have left."""
+        return all(part.done.cancelled() or not part.rows for part, _ in self._taken)
+
+    def acknowledge(self, first: int) -> None:
+        """Tell the parts their positions."""
+        for part, count in self._taken:
+            part.positions += range(first, first + count)
+            first += count
+            part.sent += count
+            if not part.done.done() and part.sent == len(part.rows):
+                part.done.set_result(None)
+
+    def fail(self, error: LedgerError) -> None:
+        """Fail the parts."""
+        for part, _ in self._taken:
+            if not part.done.done():
+                part.done.set_exception(error)
+
+
+def _size(rows: Iterable[Row]) -> int:
+    return sum(len(key) + len(value) + OVERHEAD_BYTES for key, value in rows)
+
+
+def _refusal(error: Exception, batch: _Batch, place: Place) -> LedgerError:
+    """Return why the cluster does not take a batch."""
+    name, partition = place
+    if isinstance(error, errors.MessageSizeTooLargeError):
+        return EventTooLarge(
+            f"the cluster refuses a batch of {batch.size} bytes for {name}: raise the "
+            "topic's max.message.bytes"
+        )
+    return explain(error, f"appending to {name}/{partition}")
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    """Take note of what became of a batch that perhaps nobody waits for any more."""
+    if not future.cancelled():
+        future.exception()

@@ -6,20 +6,18 @@ not be used by anybody who joins it.
 
 from typing import Any, Final
 
-from aiokafka import errors
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
-from aiokafka.protocol.coordination import FindCoordinatorRequest
 
 from rung.ledger.kafka.cluster import Cluster
-from rung.ledger.kafka.errors import failed
+from rung.ledger.kafka.errors import FAILURES, failed
 
 _FOR_EVER_MS: Final = 100 * 365 * 24 * 3600 * 1000
-"""Kafka would forget a position a week after its last commit, however long nothing came."""
-_GROUP: Final = 0
+"""Kafka would forget a position a week after its last commit, however long nothing came, and the
+clients of the libraries cannot ask for more."""
 _NO_GENERATION: Final = -1
 
 
-class Groups:
+class Positions:
     """Reads and writes committed offsets."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -29,13 +27,11 @@ class Groups:
     async def position(self, consumer: str, topic: str, partition: int) -> int:
         """Return the position a consumer committed last, 0 if it never did."""
         group, name = self._names(consumer, topic)
+        request = OffsetFetchRequest(group, [(name, [partition])])
 
         async def attempt() -> int:
-            answer = await self._send(group, OffsetFetchRequest(group, [(name, [partition])]))
-            self._check(group, getattr(answer, "error_code", 0))
-            for _, partitions in answer.topics:
-                for _, position, _, code in partitions:
-                    self._check(group, code)
+            for _, partitions in (await self._send(group, request)).topics:
+                for _, position, _, _ in partitions:
                     return max(int(position), 0)
             return 0
 
@@ -49,10 +45,7 @@ class Groups:
         )
 
         async def attempt() -> None:
-            answer = await self._send(group, request)
-            for _, partitions in answer.topics:
-                for _, code in partitions:
-                    self._check(group, code)
+            await self._send(group, request)
 
         await self._cluster.persist(attempt, f"committing where {group} is in {name}")
 
@@ -60,31 +53,21 @@ class Groups:
         return self._cluster.address.topic(consumer), self._cluster.address.topic(topic)
 
     async def _send(self, group: str, request: Any) -> Any:
+        """Send a request to the group's coordinator and return its answer.
+
+        Raises:
+            KafkaError, OSError: there is none, or one of its codes is an error's.
+        """
         node = self._coordinators.get(group)
-        if node is None or node not in self._cluster.metadata.brokers:
-            node = self._coordinators[group] = await self._find(group)
+        if node is None:
+            node = self._coordinators[group] = await self._cluster.coordinator(group)
         try:
-            return await self._cluster.send(node, request, "calls")
-        except Exception:
+            answer = await self._cluster.send(request, node)
+            codes = [item[-1] for _, partitions in answer.topics for item in partitions]
+            for code in (getattr(answer, "error_code", 0), *codes):
+                if code:
+                    raise failed(code)
+        except FAILURES:
             self._coordinators.pop(group, None)
             raise
-
-    async def _find(self, group: str) -> int:
-        last: Exception = errors.NodeNotReadyError("no broker is known")
-        for node in self._cluster.metadata.brokers:
-            try:
-                answer = await self._cluster.send(
-                    node, FindCoordinatorRequest(group, _GROUP), "calls"
-                )
-            except (errors.KafkaError, OSError) as error:
-                last = error
-                continue
-            if answer.error_code:
-                raise failed(answer.error_code)
-            return int(answer.coordinator_id)
-        raise last
-
-    def _check(self, group: str, code: int) -> None:
-        if code:
-            self._coordinators.pop(group, None)
-            raise failed(code)
+        return answer
