@@ -24,6 +24,8 @@ from rung.ledger.kafka.settings import Address, KafkaSettings, Server
 CLIENT_ID: Final = "rung"
 _WAIT_S_MIN: Final = 0.05
 _WAIT_S_MAX: Final = 1.0
+_LOOKS_EACH_S: Final = 1.0
+"""So often it is asked, while something is not answered, whether the topic is still there."""
 _GONE_S: Final = 3.0
 _GONE_ANSWERS: Final = 3
 _UNKNOWN_TOPIC: Final = 3
@@ -84,10 +86,11 @@ class Cluster:
             KafkaError, OSError: it cannot be started; the client is stopped.
         """
         one: Any = client
+        plain = isinstance(client, AIOKafkaClient)
         try:
-            await (one.bootstrap() if isinstance(one, AIOKafkaClient) else one.start())
+            await (one.bootstrap() if plain else one.start())
         except BaseException as error:
-            await (one.close() if hasattr(one, "close") else one.stop())
+            await (one.close() if plain else one.stop())
             if isinstance(error, errors.KafkaConnectionError):
                 await self._greet()
             raise
@@ -174,7 +177,7 @@ class Cluster:
             async with asyncio.timeout(self.settings.timeout_s):
                 while True:
                     try:
-                        return await attempt()
+                        return await self._attempt(attempt, topic)
                     except FAILURES as error:
                         if not passes(error):
                             raise explain(error, what) from error
@@ -188,6 +191,24 @@ class Cluster:
                 f"{what}: {self.address} does not serve it since {self.settings.timeout_s:g} s "
                 f"({told(last)})"
             ) from last
+
+    async def attend(self, future: asyncio.Future[T], topic: str) -> T:
+        """Return what becomes of a future, unless the topic that it needs is gone.
+
+        Raises:
+            LedgerDamaged: it is.
+        """
+        await asyncio.wait({future}, timeout=_LOOKS_EACH_S)
+        if not future.done():
+            watching = asyncio.create_task(self._watch(topic))
+            try:
+                await asyncio.wait({future, watching}, return_when=asyncio.FIRST_COMPLETED)
+                if not future.done():
+                    watching.result()
+            finally:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+        return future.result()
 
     async def close(self) -> None:
         """Close the connections of the cluster's own client."""
@@ -203,6 +224,23 @@ class Cluster:
             if self._client is None:
                 self._client = await self.started(AIOKafkaClient(**self.options()))
             return self._client
+
+    async def _attempt(self, attempt: Callable[[], Awaitable[T]], topic: str | None) -> T:
+        if topic is None:
+            return await attempt()
+        trying = asyncio.ensure_future(attempt())
+        try:
+            return await self.attend(trying, topic)
+        finally:
+            if not trying.done():
+                trying.cancel()
+                await asyncio.gather(trying, return_exceptions=True)
+
+    async def _watch(self, topic: str) -> None:
+        """Look after a topic until it is gone."""
+        while True:
+            await self.look(topic)
+            await asyncio.sleep(_LOOKS_EACH_S)
 
     async def _refresh(self) -> None:
         # What the clients ask by themselves would make missing topics, where brokers do that.

@@ -19,7 +19,7 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition, errors
@@ -218,7 +218,8 @@ class Follower:
                 )
             )
             self._steer()
-        consumer, looked_s = self._consumer, time.monotonic()
+        consumer: Any = self._consumer
+        looked_s = time.monotonic()
         while True:
             try:
                 found = await consumer.getmany(timeout_ms=int(_TICK_S * 1000))

@@ -33,8 +33,6 @@ BATCH_BYTES: Final = 1 << 20
 OVERHEAD_BYTES: Final = 100
 """What a batch and a record weigh beside key and value, at most."""
 _BACKOFF_S: Final = 0.1
-_LOOKS_EACH_S: Final = 1.0
-"""So often a lane whose batch is not acknowledged asks whether the topic is still there."""
 _STOPS_WITHIN_S: Final = 1.0
 _NO_NUMBERS: Final = (
     errors.UnknownError,
@@ -206,13 +204,14 @@ class Writer:
         name, partition = lane.place
         if name not in self._cluster.topics:
             await self._cluster.look(name)
-        producer: AIOKafkaProducer | None = None
+        producer: Any = None
         try:
             producer = await self._started()
             builder = producer.create_batch()
             lane.batch = _Batch(builder, lane.parts)
             future = await producer.send_batch(builder, name, partition=partition)
-            found = await self._settled(future, name)
+            future.add_done_callback(_retrieve)
+            found = await self._cluster.attend(future, name)
             if found.offset < 0:
                 raise errors.DuplicateSequenceNumber
             lane.batch.acknowledge(found.offset)
@@ -235,7 +234,7 @@ class Writer:
     async def _started(self) -> AIOKafkaProducer:
         async with self._starting:
             while self._producer is None:
-                producer = AIOKafkaProducer(
+                producer: Any = AIOKafkaProducer(
                     acks="all",
                     enable_idempotence=self._numbers,
                     max_batch_size=self._batch_bytes,
@@ -249,39 +248,13 @@ class Writer:
                     self._numbers = False
             return self._producer
 
-    def _replace(self, producer: AIOKafkaProducer) -> None:
+    def _replace(self, producer: Any) -> None:
         """Let a new producer take over; the old one ends when it has settled what it has."""
         if producer is self._producer:
             self._producer = None
             task = asyncio.create_task(producer.stop())
             self._stopping.add(task)
             task.add_done_callback(self._stopping.discard)
-
-    async def _settled(self, future: asyncio.Future[Any], name: str) -> Any:
-        """Return what became of a batch.
-
-        Raises:
-            LedgerDamaged: the topic is gone.
-            KafkaError: it was refused.
-        """
-        await asyncio.wait({future}, timeout=_LOOKS_EACH_S)
-        if not future.done():
-            future.add_done_callback(_retrieve)
-            watching = asyncio.create_task(self._watch(name))
-            try:
-                await asyncio.wait({future, watching}, return_when=asyncio.FIRST_COMPLETED)
-                if not future.done():
-                    watching.result()
-            finally:
-                watching.cancel()
-                await asyncio.gather(watching, return_exceptions=True)
-        return future.result()
-
-    async def _watch(self, name: str) -> None:
-        """Look after a topic until it is gone."""
-        while True:
-            await self._cluster.look(name)
-            await asyncio.sleep(_LOOKS_EACH_S)
 
 
 class _Lane:
