@@ -183,6 +183,9 @@ class Reader:
                 first=start,
             )
         if position > end:
+            await self._cluster.refresh()
+            if name not in self._cluster.topics:  # brokers may not say so here
+                raise errors.UnknownTopicOrPartitionError(name)
             raise LedgerDamaged(
                 f"{name}/{partition} ends at {end}, before position {position}: the cluster lost "
                 "records (an unclean leader election, or a topic made anew). Restore them, or "
