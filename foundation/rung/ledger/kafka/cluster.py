@@ -12,7 +12,7 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from aiokafka import AIOKafkaClient, errors
+from aiokafka import AIOKafkaClient, AIOKafkaConsumer, errors
 from aiokafka.client import CoordinationType
 from aiokafka.conn import create_conn
 from aiokafka.protocol.metadata import MetadataRequest
@@ -26,6 +26,7 @@ _WAIT_S_MIN: Final = 0.05
 _WAIT_S_MAX: Final = 1.0
 _LOOKS_EACH_S: Final = 1.0
 """So often it is asked, while something is not answered, whether the topic is still there."""
+_TURNS: Final = 20
 _GONE_S: Final = 3.0
 _GONE_ANSWERS: Final = 3
 _UNKNOWN_TOPIC: Final = 3
@@ -308,6 +309,19 @@ async def connect(address: Address, settings: KafkaSettings, topics: Sequence[st
         await cluster.close()
         raise
     return cluster
+
+
+async def stop(consumer: AIOKafkaConsumer) -> None:
+    """Stop a consumer, whatever it waits for.
+
+    A fetch that is canceled in its back-off would end `AIOKafkaConsumer.stop` half-way, so it is
+    ended before.
+    """
+    if consumer.assignment():
+        consumer.unsubscribe()
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+    await asyncio.gather(asyncio.create_task(consumer.stop()), return_exceptions=True)
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:

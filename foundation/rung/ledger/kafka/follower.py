@@ -25,7 +25,7 @@ import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition, errors
 
 from rung.events.errors import LedgerError, LedgerUnavailable
-from rung.ledger.kafka.cluster import Cluster
+from rung.ledger.kafka.cluster import Cluster, stop
 from rung.ledger.kafka.errors import FAILURES, explain, told
 from rung.ledger.kafka.reader import FETCH_BYTES, Reader, record_of
 from rung.ledger.port import Record
@@ -241,7 +241,7 @@ class Follower:
         consumer, self._consumer = self._consumer, None
         self._running.clear()
         if consumer is not None:
-            await consumer.stop()
+            await stop(consumer)
 
     def _blame(self, error: errors.KafkaError) -> None:
         """End the following of what an error is about, or let the reader see to it.

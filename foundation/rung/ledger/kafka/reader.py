@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from aiokafka import AIOKafkaConsumer, ConsumerStoppedError, TopicPartition, errors
 
 from rung.events.errors import LedgerDamaged, LedgerTrimmed, LedgerUnavailable
-from rung.ledger.kafka.cluster import Cluster
+from rung.ledger.kafka.cluster import Cluster, stop
 from rung.ledger.port import FLEETING, Record
 
 FETCH_BYTES: Final = 1 << 20
@@ -93,7 +93,7 @@ class Reader:
     async def close(self) -> None:
         """Close the connections."""
         if self._consumer is not None:
-            await self._consumer.stop()
+            await stop(self._consumer)
 
     async def _ask(
         self,
@@ -121,7 +121,7 @@ class Reader:
         except LedgerUnavailable:
             if self._users == 1 and self._consumer is not None:
                 consumer, self._consumer = self._consumer, None
-                await consumer.stop()
+                await stop(consumer)
             raise
         finally:
             self._users -= 1
