@@ -1,6 +1,7 @@
 """A ledger's topics on a cluster: made, checked, and refused where they do not fit."""
 
 import asyncio
+import struct
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -8,13 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import NewPartitions, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.structs import TopicPartition
 from kafka.admin import KafkaAdminClient
 from structlog.testing import capture_logs
 
-from ledger.brokers import TANSU, Broker, Ground, administration, once_there, settings, started
+from ledger.brokers import (
+    KAFKA,
+    TANSU,
+    Broker,
+    Ground,
+    administration,
+    once_there,
+    reasons,
+    settings,
+    started,
+)
 from ledger.conformance import draft, read_all, take
 from rung.events import (
     TOPICS,
@@ -31,7 +43,7 @@ from rung.ledger.export.export import history
 from rung.ledger.kafka import Finding, KafkaLedger, check, create, parse_address
 from rung.ledger.kafka.admin import make
 from rung.ledger.kafka.cluster import connect
-from rung.ledger.kafka.identity import identity, names
+from rung.ledger.kafka.identity import names
 from rung.ledger.tail import tail
 from servers.kafka import KafkaBroker
 
@@ -196,22 +208,42 @@ async def test_a_broker_that_did_not_look(
 ) -> None:
     """An empty answer about a topic that is not empty is no answer: the ledger is there."""
     ledger = await (place := Ground(broker.url, tmp_path)).open()
-    address = parse_address(place.url)
-    cluster = await connect(address, settings(), names(address))
-    send, told = cluster.send, iter([b""])
+    look, told = AIOKafkaConsumer.getmany, iter([{}, {}])
 
-    async def hurry(node: int, request: Any, purpose: str) -> Any:
-        answer = await send(node, request, purpose)
-        if purpose == "read" and (raw := next(told, None)) is not None:
-            ((name, ((*facts, _),)),) = answer.topics
-            answer.topics = [(name, [(*facts, raw)])]
-        return answer
+    async def hurry(consumer: Any, *places: Any, **limits: int) -> Any:
+        found = await look(consumer, *places, **limits)
+        return next(told, found)
 
-    monkeypatch.setattr(cluster, "send", hurry)
-    found = await identity(cluster)
-    assert (next(told, None), found and found.id) == (None, ledger.id)
-    await cluster.close()
+    monkeypatch.setattr(AIOKafkaConsumer, "getmany", hurry)
+    again = await place.open()
+    assert (next(told, None), again.id) == (None, ledger.id)
+    await again.close()
     await ledger.close()
+
+
+@pytest.mark.skipif(reasons()[KAFKA] is not None, reason=str(reasons()[KAFKA]))
+async def test_positions_are_kept_for_good(place: Ground, shared_kafka: KafkaBroker) -> None:
+    """The cluster does not forget a position after its own retention of offsets, a week."""
+    ledger = await place.open()
+    await ledger.commit("c", topic.EXPERIMENTS, AT, 7)
+    await ledger.close()
+    group = parse_address(place.url).topic("c").encode()
+    consumer = AIOKafkaConsumer(
+        "__consumer_offsets",
+        bootstrap_servers=shared_kafka.address,
+        auto_offset_reset="earliest",
+        exclude_internal_topics=False,
+    )
+    await consumer.start()
+    async with asyncio.timeout(30):
+        async for message in consumer:
+            if message.key and group in message.key:
+                break
+    await consumer.stop()
+    version, position = struct.unpack_from(">hq", message.value)
+    committed_ms, expires_ms = struct.unpack(">qq", message.value[-16:])
+    assert (version, position) == (1, 7)  # the version that says when it expires
+    assert expires_ms - committed_ms > timedelta(days=50 * 365) / timedelta(milliseconds=1)
 
 
 async def test_a_broker_that_stands_still(tmp_path: Path) -> None:

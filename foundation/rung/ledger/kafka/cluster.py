@@ -68,6 +68,7 @@ class Cluster:
         self._starting = asyncio.Lock()
         self._refreshing: asyncio.Task[None] | None = None
         self._missing: dict[str, tuple[float, int]] = {}
+        self._lost: set[str] = set()
 
     def options(self) -> dict[str, Any]:
         """Return what all clients of aiokafka are made with."""
@@ -139,11 +140,22 @@ class Cluster:
         """
         since, answers = self._missing.get(name, (0.0, 0))
         waited_s = asyncio.get_running_loop().time() - since
-        if answers >= _GONE_ANSWERS and waited_s > _GONE_S:
-            raise LedgerDamaged(
-                f"the topic {name} is not on {self.address} any more: it was deleted, or the "
-                "cluster lost it. Restore it, or begin a new ledger under another prefix"
-            )
+        if name in self._lost or (answers >= _GONE_ANSWERS and waited_s > _GONE_S):
+            raise self.gone(name)
+
+    def lose(self, name: str) -> None:
+        """Take note that what was in a topic is gone; nothing is appended to it any more.
+
+        Brokers make a topic that is missing when a client asks for it, if they are set up so.
+        """
+        self._lost.add(name)
+
+    def gone(self, name: str) -> LedgerDamaged:
+        """Return the error that says so."""
+        return LedgerDamaged(
+            f"the topic {name} is not on {self.address} any more: it was deleted, or the "
+            "cluster lost it. Restore it, or begin a new ledger under another prefix"
+        )
 
     async def look(self, name: str) -> None:
         """Ask whether a topic is still there, if there is an answer.

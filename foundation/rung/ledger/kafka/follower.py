@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition, errors
 
-from rung.events.errors import LedgerError, LedgerUnavailable
+from rung.events.errors import LedgerDamaged, LedgerError, LedgerUnavailable
 from rung.ledger.kafka.cluster import Cluster, stop
 from rung.ledger.kafka.errors import FAILURES, explain, told
 from rung.ledger.kafka.reader import FETCH_BYTES, Reader, record_of
@@ -137,6 +137,8 @@ class Follower:
                     stream.live = True
                     self._steer_soon()
         except LedgerError as error:
+            if isinstance(error, LedgerDamaged) and stream.grown:
+                self._cluster.lose(place.topic)
             stream.fail(error)
         finally:
             stream.feeding = False
@@ -319,6 +321,8 @@ class _Stream:
         self.live = live
         """Whether the consumer fetches it, and not the reader."""
         self.feeding = False
+        self.grown = False
+        """Whether records came."""
         self.heard_ms = 0
         self.cursors: set[_Cursor] = set()
         self._chunks: deque[_Chunk] = deque()
@@ -363,6 +367,7 @@ class _Stream:
     def grow(self, records: list[Record]) -> None:
         """Take what was fetched at the stream's position."""
         self.position = records[-1].position + 1
+        self.grown = True
         size = sum(len(record.value) for record in records)
         self._chunks.append(_Chunk(records, size, self.position))
         self._trim()

@@ -204,17 +204,24 @@ class Writer:
         name, partition = lane.place
         if name not in self._cluster.topics:
             await self._cluster.look(name)
+        self._cluster.require(name)
         producer: Any = None
         try:
             producer = await self._started()
             builder = producer.create_batch()
             lane.batch = _Batch(builder, lane.parts)
-            future = await producer.send_batch(builder, name, partition=partition)
+            try:
+                future = await producer.send_batch(builder, name, partition=partition)
+            except AssertionError:  # how it says that there is no such partition
+                raise errors.UnknownTopicOrPartitionError(name) from None
             future.add_done_callback(_retrieve)
             found = await self._cluster.attend(future, name)
             if found.offset < 0:
                 raise errors.DuplicateSequenceNumber
-            lane.batch.acknowledge(found.offset)
+            if found.offset < lane.end:
+                self._cluster.lose(name)
+                raise self._cluster.gone(name)
+            lane.end = lane.batch.acknowledge(found.offset)
         except FAILURES as error:
             self._last = error
             if producer is not None:
@@ -265,6 +272,8 @@ class _Lane:
         self.parts: Final[deque[_Part]] = deque()
         self.batch: _Batch | None = None
         """What the producer has of it."""
+        self.end = 0
+        """Behind what was acknowledged."""
         self.pump: asyncio.Task[None] | None = None
 
     def waits(self) -> bool:
@@ -322,14 +331,15 @@ class _Batch:
         """Whether all who appended something of it have left."""
         return all(part.done.cancelled() or not part.rows for part, _ in self._taken)
 
-    def acknowledge(self, first: int) -> None:
-        """Tell the parts their positions."""
+    def acknowledge(self, first: int) -> int:
+        """Tell the parts their positions; return the one behind."""
         for part, count in self._taken:
             part.positions += range(first, first + count)
             first += count
             part.sent += count
             if not part.done.done() and part.sent == len(part.rows):
                 part.done.set_result(None)
+        return first
 
     def fail(self, error: LedgerError) -> None:
         """Fail the parts."""
