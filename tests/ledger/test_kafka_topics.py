@@ -2,7 +2,7 @@
 
 import asyncio
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -208,7 +208,8 @@ async def test_a_broker_that_did_not_look(
 ) -> None:
     """An empty answer about a topic that is not empty is no answer: the ledger is there."""
     ledger = await (place := Ground(broker.url, tmp_path)).open()
-    look, told = AIOKafkaConsumer.getmany, iter([{}, {}])
+    look = AIOKafkaConsumer.getmany
+    told: Iterator[dict[Any, Any]] = iter([{}, {}])
 
     async def hurry(consumer: Any, *places: Any, **limits: int) -> Any:
         found = await look(consumer, *places, **limits)

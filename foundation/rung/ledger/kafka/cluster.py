@@ -104,7 +104,7 @@ class Cluster:
         Raises:
             KafkaError, OSError: there is none.
         """
-        client = await self._started()
+        client: Any = await self._started()
         try:
             return await client.send(client.get_random_node() if node is None else node, request)
         except FAILURES as error:
@@ -215,7 +215,8 @@ class Cluster:
         if not future.done():
             watching = asyncio.create_task(self._watch(topic))
             try:
-                await asyncio.wait({future, watching}, return_when=asyncio.FIRST_COMPLETED)
+                both: set[asyncio.Future[Any]] = {future, watching}
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
                 if not future.done():
                     watching.result()
             finally:

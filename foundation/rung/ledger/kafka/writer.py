@@ -90,21 +90,23 @@ class Writer:
         size = min(size, self._cluster.settings.buffer_bytes)
         self._appends += 1
         self._idle.clear()
-        taken = 0
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._cluster.settings.timeout_s
         parts: list[_Part] = []
+        timer: asyncio.TimerHandle | None = None
         try:
-            async with asyncio.timeout(self._cluster.settings.timeout_s):
-                await self._take(size)
-                taken = size
-                parts = [self._put(place, more) for place, more in rows.items()]
-                for part in parts:
-                    await part.done
-        except TimeoutError:
-            raise self._too_late(next(iter(rows)), known=not parts) from self._last
-        finally:
+            if not self._take_now(size):
+                await self._take(size, deadline, next(iter(rows)))
+            parts = [self._put(place, more) for place, more in rows.items()]
+            timer = loop.call_at(deadline, self._expire, parts)
             for part in parts:
-                self._leave(part)
-            self._give(taken)
+                await part.done
+        finally:
+            if timer is not None:
+                timer.cancel()
+                for part in parts:
+                    self._leave(part)
+                self._give(size)
             self._appends -= 1
             if not self._appends:
                 self._idle.set()
@@ -120,23 +122,40 @@ class Writer:
         for pump in pumps:
             pump.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)
-        if self._producer is not None:
-            self._replace(self._producer)
+        self._replace(self._producer)
         if self._stopping:
             await asyncio.wait(self._stopping, timeout=_STOPS_WITHIN_S)
 
-    async def _take(self, size: int) -> None:
-        """Wait in line for room; the small do not pass the large."""
-        if not self._line and self._fits(size):
-            self._buffered += size
-            return
+    def _take_now(self, size: int) -> bool:
+        """Take room if there is some and nobody waits for it."""
+        if self._line or not self._fits(size):
+            return False
+        self._buffered += size
+        return True
+
+    async def _take(self, size: int, deadline: float, place: Place) -> None:
+        """Wait in line for room; the small do not pass the large.
+
+        Raises:
+            LedgerUnavailable: there was none in time.
+        """
         ready = asyncio.get_running_loop().create_future()
         self._line.append((size, ready))
         try:
-            await ready
-        except asyncio.CancelledError:
+            async with asyncio.timeout_at(deadline):
+                await ready
+        except BaseException as error:
             self._give(size if ready.done() and not ready.cancelled() else 0)
+            if isinstance(error, TimeoutError):
+                raise self._too_late(place, "nothing of it was written") from self._last
             raise
+
+    def _expire(self, parts: Sequence["_Part"]) -> None:
+        """Fail an append that is too late."""
+        for part in parts:
+            if not part.done.done():
+                outcome = "whether it was written is not known"
+                part.done.set_exception(self._too_late(part.lane.place, outcome))
 
     def _give(self, size: int) -> None:
         """Give room back to those in line."""
@@ -173,9 +192,8 @@ class Writer:
             batch.orphan = True  # the producer keeps it, so it counts until it is settled
             self._buffered += batch.size
 
-    def _too_late(self, place: Place, *, known: bool) -> LedgerUnavailable:
+    def _too_late(self, place: Place, outcome: str) -> LedgerUnavailable:
         why = told(self._last) if self._last else "no answer"
-        outcome = "nothing of it was written" if known else "whether it was written is not known"
         return LedgerUnavailable(
             f"appending to {place[0]}/{place[1]}: {self._cluster.address} did not acknowledge it "
             f"within {self._cluster.settings.timeout_s:g} s ({why}); {outcome}"
@@ -224,8 +242,7 @@ class Writer:
             lane.end = lane.batch.acknowledge(found.offset)
         except FAILURES as error:
             self._last = error
-            if producer is not None:
-                self._replace(producer)
+            self._replace(producer)
             if not passes(error) and not isinstance(error, _LOST_COUNT):
                 if lane.batch is None:
                     raise explain(error, f"appending to {name}/{partition}") from error
@@ -257,9 +274,9 @@ class Writer:
 
     def _replace(self, producer: Any) -> None:
         """Let a new producer take over; the old one ends when it has settled what it has."""
-        if producer is self._producer:
+        if producer is not None and producer is self._producer:
             self._producer = None
-            task = asyncio.create_task(producer.stop())
+            task: asyncio.Task[None] = asyncio.create_task(producer.stop())
             self._stopping.add(task)
             task.add_done_callback(self._stopping.discard)
 
