@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from ledger.brokers import KAFKA, Ground, administration, once_there, reasons
+from ledger.brokers import KAFKA, Ground, administration, once_there, reasons, settings
 from ledger.chain import Chain, hold
 from ledger.conformance import draft, take
 from rung.events import LedgerDamaged, LedgerError, LedgerUnavailable, partition_of, topic
 from rung.ledger import Ledger
+from rung.ledger.kafka import KafkaLedger, KafkaSettings, create, parse_address
 from servers import tansu
 from servers.kafka import KafkaBroker, KafkaCluster
 from servers.tansu import Tansu
@@ -189,8 +190,6 @@ async def test_a_large_record_among_busy_partitions(kafka: KafkaBroker, tmp_path
 
 async def test_no_cluster(tmp_path: Path) -> None:
     """Where nobody listens, opening fails in bounded time with the address and what to check."""
-    from rung.ledger.kafka import KafkaLedger, KafkaSettings  # noqa: PLC0415 - this test's alone
-
     started = time.monotonic()
     with pytest.raises(LedgerUnavailable, match=r"127\.0\.0\.1:1/rung.*SECURITY_PROTOCOL"):
         await KafkaLedger.open("kafka://127.0.0.1:1", settings=KafkaSettings(timeout_s=1))
@@ -234,6 +233,44 @@ async def test_one_of_three_paused(three: KafkaCluster, tmp_path: Path) -> None:
             await grown(writers)
     assert sum(chain.failures for chain in writers) == 0
     await hold(ledger, [chain for chain in writers if chain.key != key])
+    await ledger.close()
+
+
+async def test_a_paused_broker_holds_up_its_own_partitions_alone(
+    three: KafkaCluster, tmp_path: Path
+) -> None:
+    """Those that other brokers lead are appended to, read and followed as before meanwhile."""
+    url = Ground(three.url, tmp_path / "objects").url
+    chosen = settings(timeout_s=60, request_timeout_s=60)  # whoever waits for it waits for long
+    await create(url, chosen, partitions=6, replication=1)
+    ledger = await KafkaLedger.open(url, settings=chosen)
+    keys = {partition_of(f"k{n}", 6): f"k{n}" for n in range(99)}
+    for key in keys.values():
+        await ledger.append([draft(key)])
+    following = [ledger.follow(topic.EXPERIMENTS, at, 0) for at in range(6)]
+    for follower in following:
+        await take(follower, 1)
+    async with administration(three.brokers[0]) as client:
+        (found,) = await client.describe_topics([parse_address(url).topic(topic.EXPERIMENTS)])
+    leaders = {item["partition"]: item["leader"] for item in found["partitions"]}
+    paused = three.brokers[1]
+    live = [at for at in range(6) if leaders[at] != paused.number]
+    assert 0 < len(live) < 6
+    paused.pause()
+    try:
+        stuck = [
+            asyncio.create_task(ledger.append([draft(keys[at])])) for at in {*range(6)} - {*live}
+        ]
+        async with asyncio.timeout(BOUND_S):
+            for number in range(1, 11):
+                for at in live:
+                    assert await ledger.append([draft(keys[at])]) == [number]
+                    assert (await take(following[at], 1))[-1].position == number
+                    assert len(await ledger.read(topic.EXPERIMENTS, at, number, 1)) == 1
+        assert not any(task.done() for task in stuck)
+    finally:
+        paused.resume()
+    await asyncio.gather(*stuck)
     await ledger.close()
 
 

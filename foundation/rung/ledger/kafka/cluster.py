@@ -104,11 +104,11 @@ class Cluster:
         Raises:
             KafkaError, OSError: there is none.
         """
-        client: Any = await self._started()
+        client = await self._started()
         try:
             return await client.send(client.get_random_node() if node is None else node, request)
         except FAILURES as error:
-            if passes(error) and self._client is client:
+            if passes(error) and self._client is not None and self._client is client:
                 self._client = None
                 await client.close()
             raise

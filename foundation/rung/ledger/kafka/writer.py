@@ -274,7 +274,7 @@ class Writer:
 
     def _replace(self, producer: Any) -> None:
         """Let a new producer take over; the old one ends when it has settled what it has."""
-        if producer is not None and producer is self._producer:
+        if self._producer is not None and producer is self._producer:
             self._producer = None
             task: asyncio.Task[None] = asyncio.create_task(producer.stop())
             self._stopping.add(task)
