@@ -68,6 +68,7 @@ class Cluster:
         self._starting = asyncio.Lock()
         self._refreshing: asyncio.Task[None] | None = None
         self._missing: dict[str, tuple[float, int]] = {}
+        self._emptied: dict[str, float] = {}
         self._lost: set[str] = set()
 
     def options(self) -> dict[str, Any]:
@@ -149,6 +150,16 @@ class Cluster:
         Brokers make a topic that is missing when a client asks for it, if they are set up so.
         """
         self._lost.add(name)
+
+    def emptied(self, name: str) -> None:
+        """Take note that a topic which had records has none, as if it were not there.
+
+        Raises:
+            LedgerDamaged: this has been so for a while, the topic is gone.
+        """
+        now = asyncio.get_running_loop().time()
+        if now - self._emptied.setdefault(name, now) > _GONE_S:
+            raise self.gone(name)
 
     def gone(self, name: str) -> LedgerDamaged:
         """Return the error that says so."""

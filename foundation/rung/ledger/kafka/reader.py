@@ -186,8 +186,9 @@ class Reader:
             await self._cluster.refresh()
             if name not in self._cluster.topics:  # brokers may not say so here
                 raise errors.UnknownTopicOrPartitionError(name)
-            if end == 0:
-                raise self._cluster.gone(name)
+            if end == 0:  # deleted, and made again by a client that asked for it
+                self._cluster.emptied(name)
+                raise errors.UnknownTopicOrPartitionError(name)
             raise LedgerDamaged(
                 f"{name}/{partition} ends at {end}, before position {position}: the cluster lost "
                 "records (an unclean leader election, or a topic made anew). Restore them, or "

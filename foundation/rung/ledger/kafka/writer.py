@@ -9,6 +9,7 @@ it, whatever a broker makes of it.
 
 An append that is too late (`timeout_s`) or canceled leaves its lane, with all of it that was not
 handed to the producer: what lies in the partition of one append is all of it, or its beginning.
+The producer cannot be asked to drop a batch, so what it has counts until it is settled.
 
 The producer numbers its batches, so that what it repeats is written once. The numbers do not go
 on after a batch that was refused, so another producer takes over then; what one producer may have
@@ -26,6 +27,7 @@ from typing import Any, Final
 from aiokafka import AIOKafkaProducer, errors
 
 from rung.events.errors import EventTooLarge, LedgerError, LedgerUnavailable
+from rung.ledger.kafka.budget import Budget
 from rung.ledger.kafka.cluster import Cluster
 from rung.ledger.kafka.errors import FAILURES, explain, passes, told
 
@@ -68,8 +70,7 @@ class Writer:
         self._numbers = True
         self._stopping: set[asyncio.Task[None]] = set()
         self._last: Exception | None = None
-        self._buffered = 0
-        self._line: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._budget = Budget(cluster.settings.buffer_bytes)
         self._appends = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -77,7 +78,7 @@ class Writer:
     @property
     def buffered_bytes(self) -> int:
         """How much waits to be acknowledged, by appends or after they gave up."""
-        return self._buffered
+        return self._budget.taken
 
     async def append(self, rows: dict[Place, list[Row]]) -> dict[Place, list[int]]:
         """Append rows to partitions, in order within each; return their positions.
@@ -95,7 +96,7 @@ class Writer:
         parts: list[_Part] = []
         timer: asyncio.TimerHandle | None = None
         try:
-            if not self._take_now(size):
+            if not self._budget.take_now(size):
                 await self._take(size, deadline, next(iter(rows)))
             parts = [self._put(place, more) for place, more in rows.items()]
             timer = loop.call_at(deadline, self._expire, parts)
@@ -105,8 +106,8 @@ class Writer:
             if timer is not None:
                 timer.cancel()
                 for part in parts:
-                    self._leave(part)
-                self._give(size)
+                    size -= _leave(part, size)
+                self._budget.give(size)
             self._appends -= 1
             if not self._appends:
                 self._idle.set()
@@ -126,29 +127,17 @@ class Writer:
         if self._stopping:
             await asyncio.wait(self._stopping, timeout=_STOPS_WITHIN_S)
 
-    def _take_now(self, size: int) -> bool:
-        """Take room if there is some and nobody waits for it."""
-        if self._line or not self._fits(size):
-            return False
-        self._buffered += size
-        return True
-
     async def _take(self, size: int, deadline: float, place: Place) -> None:
-        """Wait in line for room; the small do not pass the large.
+        """Wait in line for room.
 
         Raises:
             LedgerUnavailable: there was none in time.
         """
-        ready = asyncio.get_running_loop().create_future()
-        self._line.append((size, ready))
         try:
             async with asyncio.timeout_at(deadline):
-                await ready
-        except BaseException as error:
-            self._give(size if ready.done() and not ready.cancelled() else 0)
-            if isinstance(error, TimeoutError):
-                raise self._too_late(place, "nothing of it was written") from self._last
-            raise
+                await self._budget.take(size)
+        except TimeoutError:
+            raise self._too_late(place, "nothing of it was written") from self._last
 
     def _expire(self, parts: Sequence["_Part"]) -> None:
         """Fail an append that is too late."""
@@ -157,21 +146,6 @@ class Writer:
                 outcome = "whether it was written is not known"
                 part.done.set_exception(self._too_late(part.lane.place, outcome))
 
-    def _give(self, size: int) -> None:
-        """Give room back to those in line."""
-        self._buffered -= size
-        while self._line:
-            wanted, ready = self._line[0]
-            if not ready.done():
-                if not self._fits(wanted):
-                    return
-                self._buffered += wanted
-                ready.set_result(None)
-            self._line.popleft()
-
-    def _fits(self, size: int) -> bool:
-        return self._buffered + size <= self._cluster.settings.buffer_bytes
-
     def _put(self, place: Place, rows: Sequence[Row]) -> "_Part":
         lane = self._lanes.setdefault(place, _Lane(place))
         part = _Part(lane, rows)
@@ -179,18 +153,6 @@ class Writer:
         if lane.pump is None:
             lane.pump = asyncio.create_task(self._pump(lane))
         return part
-
-    def _leave(self, part: "_Part") -> None:
-        """Give up what was not sent of a part, and whatever failed it besides the first."""
-        part.rows = ()
-        if not part.done.done():
-            part.done.cancel()
-        elif not part.done.cancelled():
-            part.done.exception()
-        batch = part.lane.batch
-        if batch is not None and not batch.orphan and batch.given_up:
-            batch.orphan = True  # the producer keeps it, so it counts until it is settled
-            self._buffered += batch.size
 
     def _too_late(self, place: Place, outcome: str) -> LedgerUnavailable:
         why = told(self._last) if self._last else "no answer"
@@ -248,11 +210,16 @@ class Writer:
                     raise explain(error, f"appending to {name}/{partition}") from error
                 lane.batch.fail(_refusal(error, lane.batch, lane.place))
                 return
+            self._settle(lane)
             await asyncio.sleep(_BACKOFF_S)
             await self._cluster.look(name)
         finally:
-            if lane.batch is not None and lane.batch.orphan:
-                self._give(lane.batch.size)
+            self._settle(lane)
+
+    def _settle(self, lane: "_Lane") -> None:
+        """Take note that the producer has nothing of a lane any more."""
+        if lane.batch is not None:
+            self._budget.give(lane.batch.kept)
             lane.batch = None
 
     async def _started(self) -> AIOKafkaProducer:
@@ -324,8 +291,8 @@ class _Batch:
 
     def __init__(self, builder: Any, parts: Iterable[_Part]) -> None:
         """Take from the parts as many rows as fit, at least one."""
-        self.orphan = False
-        """Whether it is kept although those who appended it gave up."""
+        self.kept = 0
+        """Bytes of the budget that stay taken until it is settled: of appends that gave up."""
         self._taken: list[tuple[_Part, int]] = []
         timestamp = int(time.time() * 1000)
         for part in parts:
@@ -343,10 +310,12 @@ class _Batch:
         builder.close()
         self.size: Final = int(builder.size())
 
-    @property
-    def given_up(self) -> bool:
-        """Whether all who appended something of it have left."""
-        return all(part.done.cancelled() or not part.rows for part, _ in self._taken)
+    def keep(self, part: _Part, size_max: int) -> int:
+        """Count what the producer has of a part whose append gave up; return how much that is."""
+        count = sum(count for taken, count in self._taken if taken is part)
+        size = min(_size(part.rows[part.sent : part.sent + count]), size_max)
+        self.kept += size
+        return size
 
     def acknowledge(self, first: int) -> int:
         """Tell the parts their positions; return the one behind."""
@@ -363,6 +332,21 @@ class _Batch:
         for part, _ in self._taken:
             if not part.done.done():
                 part.done.set_exception(error)
+
+
+def _leave(part: _Part, size_max: int) -> int:
+    """Give up what was not sent of a part, and whatever failed it besides the first.
+
+    Returns how many bytes of it stay with the producer until it has settled them.
+    """
+    batch = part.lane.batch
+    kept = batch.keep(part, size_max) if batch is not None else 0
+    part.rows = ()
+    if not part.done.done():
+        part.done.cancel()
+    elif not part.done.cancelled():
+        part.done.exception()
+    return kept
 
 
 def _size(rows: Iterable[Row]) -> int:
