@@ -19,6 +19,7 @@ import time
 from bisect import bisect_left
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -27,7 +28,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition, errors
 from rung.events.errors import LedgerDamaged, LedgerError, LedgerUnavailable
 from rung.ledger.kafka.cluster import Cluster, stop
 from rung.ledger.kafka.errors import FAILURES, explain, told
-from rung.ledger.kafka.reader import FETCH_BYTES, Reader, record_of
+from rung.ledger.kafka.reader import FETCH_BYTES, Reader, records_of
 from rung.ledger.port import Record
 
 _BATCH: Final = 1000
@@ -232,7 +233,7 @@ class Follower:
                 for place, items in found.items():
                     stream = self._streams.get(place)
                     if stream is not None and items and items[0].offset >= stream.position:
-                        stream.grow([record_of(item, stream.topic) for item in items])
+                        stream.grow(records_of(items, stream.topic))
                         stream.live = stream.wanted
             self._steer()
             if time.monotonic() - looked_s > _TICK_S:
@@ -368,7 +369,7 @@ class _Stream:
         """Take what was fetched at the stream's position."""
         self.position = records[-1].position + 1
         self.grown = True
-        size = sum(len(record.value) for record in records)
+        size = sum(map(len, map(_value, records)))
         self._chunks.append(_Chunk(records, size, self.position))
         self._trim()
         self._wake()
@@ -396,8 +397,8 @@ class _Stream:
             self._chunks.popleft()
 
 
-def _position(record: Record) -> int:
-    return record.position
+_position: Final = attrgetter("position")
+_value: Final = attrgetter("value")
 
 
 def _now_ms() -> int:

@@ -8,7 +8,7 @@ read. Where nothing is to come nothing is fetched, for the consumer would wait a
 
 import asyncio
 from collections import OrderedDict, defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from aiokafka import AIOKafkaConsumer, ConsumerStoppedError, TopicPartition, errors
@@ -167,7 +167,7 @@ class Reader:
         if not found:
             del self._ends[place]
             raise errors.RequestTimedOutError("nothing comes")
-        return [record_of(item, topic) for item in found]
+        return records_of(found, topic)
 
     async def _placed(
         self, consumer: AIOKafkaConsumer, topic: str, place: TopicPartition, position: int
@@ -213,10 +213,16 @@ class Reader:
         return start, end
 
 
-def record_of(item: Any, topic: str) -> Record:
-    """Return a record as the ledger gives it."""
-    key = (item.key or b"").decode(errors="replace")
-    return Record(topic, item.partition, item.offset, key, item.value or b"")
+def records_of(items: Sequence[Any], topic: str) -> list[Record]:
+    """Return what was fetched of one partition as the ledger gives it."""
+    keys: dict[bytes | None, str] = {}  # they repeat, and decoding one costs as much as the rest
+    make, records = Record._make, []
+    for item in items:
+        key = keys.get(item.key)
+        if key is None:
+            key = keys[item.key] = (item.key or b"").decode(errors="replace")
+        records.append(make((topic, item.partition, item.offset, key, item.value or b"")))
+    return records
 
 
 async def _start(consumer: AIOKafkaConsumer, place: TopicPartition) -> int:
