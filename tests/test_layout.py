@@ -14,6 +14,9 @@ _TOOLS = _PROJECT["tool"]
 _BESIDE = ("tests", "deploy/local")
 """Roots of what is not part of the distribution."""
 
+_CLIENTS = {"aiokafka", "faust", "kafka", "mode"}
+_IMPORT = re.compile(rf"^\s*(from|import) ({'|'.join(sorted(_CLIENTS))})\b", re.MULTILINE)
+
 ROOTS = sorted(
     str(path.parent.relative_to(_ROOT))
     for pattern in ("*/rung", "services/*/rung")
@@ -119,3 +122,54 @@ def _marks_all(statement: ast.stmt) -> bool:
 
 def _is_of_a_lane(mark: ast.expr) -> bool:
     return any(f"pytest.mark.{lane}" in ast.unparse(mark) for lane in _LANES)
+
+
+def _clients_of(tree: ast.Module) -> dict[str, str]:
+    """Return what a module imports of the clients of Kafka, by name."""
+    found: dict[str, str] = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                found |= {(it.asname or it.name).split(".")[0]: it.name for it in names}
+            case ast.ImportFrom(module=str(module), names=names):
+                found |= {it.asname or it.name: f"{module}.{it.name}" for it in names}
+            case _:
+                pass
+    return {name: full for name, full in found.items() if full.split(".")[0] in _CLIENTS}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        path
+        for root in ROOTS
+        for path in (_ROOT / root).rglob("*.py")
+        if _IMPORT.search(path.read_text())
+    ],
+    ids=lambda path: str(path.relative_to(_ROOT)),
+)
+def test_the_clients_of_kafka_are_used_as_they_are_documented(path: Path) -> None:
+    """No private attribute is read of aiokafka, Faust or kafka-python, and none is overridden."""
+    tree = ast.parse(path.read_text())
+    clients = _clients_of(tree)
+    found = [
+        ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and re.match(r"_[^_]", node.attr)
+        and not (isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"})
+        and ast.unparse(node) != "Record._make"  # a named tuple's, documented
+    ]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and any(
+            isinstance(name, ast.Name) and name.id in clients
+            for base in node.bases
+            for name in ast.walk(base)
+        ):
+            found += [
+                f"{node.name}.{it.name}"
+                for it in node.body
+                if isinstance(it, (ast.FunctionDef, ast.AsyncFunctionDef))
+                and re.match(r"_[^_]", it.name)
+            ]
+    assert found == []

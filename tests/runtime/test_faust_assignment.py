@@ -1,5 +1,7 @@
 """What Faust is told of a cluster; the rest of it is tested on brokers, in tests/cluster."""
 
+from pathlib import Path
+
 import faust
 import pytest
 
@@ -10,10 +12,10 @@ from rung.runtime.faust_assignment import _credentials, open_share
 URL = "kafka://one:9092,[::1]:9093/lab"
 
 
-async def test_the_application_shares_and_nothing_else() -> None:
+async def test_the_application_shares_and_nothing_else(tmp_path: Path) -> None:
     """It joins a group named for the ledger and the service, and makes nothing of its own."""
     share = open_share(URL, service="searcher", topics=["experiments"])
-    app = share._new_app()
+    app = share._new_app(tmp_path)
     conf = app.conf
     assert conf.id == "lab.replicas.searcher"
     assert [str(url) for url in conf.broker_consumer] == ["kafka://one:9092", "kafka://[::1]:9093"]
@@ -22,16 +24,20 @@ async def test_the_application_shares_and_nothing_else() -> None:
         True,
         False,
     )
+    assert conf.consumer_max_fetch_size == 1
+    assert conf.datadir == tmp_path
     assert conf.broker_credentials is None
     assert [name for topic in app.topics for name in topic.topics] == ["lab.experiments"]
     assert share.held == {}
     assert not share.ready
 
 
-async def test_two_replicas_are_told_apart() -> None:
+async def test_two_replicas_are_told_apart(tmp_path: Path) -> None:
     """Their assignor knows members by their URLs, on one host too."""
     share = open_share(URL, service="searcher", topics=["experiments"])
-    assert share._new_app().conf.canonical_url != share._new_app().conf.canonical_url
+    assert (
+        share._new_app(tmp_path).conf.canonical_url != share._new_app(tmp_path).conf.canonical_url
+    )
 
 
 async def test_what_is_not_shared_out_cannot_be_held() -> None:

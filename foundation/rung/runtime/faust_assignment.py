@@ -5,10 +5,14 @@ group: the broker hears its heartbeats, and when a member comes, goes or falls s
 assignor deals all partitions anew; equal partitions of all topics of a service to one replica,
 and as few as possible to another one than before.
 
-Faust fetches nothing. Its streams pass a few thousand events a second and its tables may not be a
-truth, so the partitions are paused in its consumer as soon as they are assigned, and `host` and
-`forward` follow them through the ledger. Faust has no tables here, hence no recovery; no producer,
-no leader election by topic, no web server, and no folder of its own.
+No event passes through Faust. Its streams pass a few thousand a second and its tables may not be
+a truth, so components follow their partitions through the ledger. Faust resumes what it assigned
+when its tables are recovered; their service is not started here, so it takes nothing. The client
+below it fetches one batch of a partition at most, the least that can be asked for. There is no
+producer, no leader election by topic, no web server, and a folder only while it runs.
+
+Only what Faust documents is used: settings, signals, and classes of the application's that may be
+replaced (decision 0028).
 
 Heartbeats come from a thread of the consumer's. A process that is stopped or dead loses its
 partitions after `session_timeout_s`; one whose event loop hangs keeps them, and its probe says so.
@@ -17,15 +21,17 @@ partitions after `session_timeout_s`; one whose event loop hangs keeps them, and
 import asyncio
 import contextlib
 import socket
+import tempfile
 import uuid
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import faust
 import structlog
 from faust.app.base import BootStrategy
-from faust.transport.drivers import aiokafka as driver
+from faust.tables import TableManager
 from faust.types import TP
 
 from rung.events import LedgerUnavailable
@@ -38,7 +44,9 @@ from rung.runtime.retry import supervise
 _STOPS_WITHIN_S: Final = 5.0
 _PATIENCE_S: Final = 30.0
 _NEVER_S: Final = 2_000_000.0
-"""Faust's consumer leaves the group if nothing is fetched for so long, and nothing ever is."""
+"""Faust's consumer leaves the group if nothing is taken for so long, and nothing ever is."""
+_FETCH_BYTES: Final = 1
+"""Of a partition at once. A broker gives a batch that is larger all the same, to one partition."""
 
 _log = structlog.get_logger()
 
@@ -109,17 +117,19 @@ class FaustShare:
         Raises:
             LedgerUnavailable: it did; another one may do better.
         """
-        try:
-            app = self._new_app()
-        except Exception as error:
-            raise LedgerUnavailable(f"no member of the replicas' group: {error}") from error
-        try:
-            await app.start()
-            await self._stay(app)
-        except Exception as error:  # noqa: BLE001 - whatever it was, see above
-            app.failed(error)
-        finally:
-            await self._leave(app)
+        with contextlib.ExitStack() as stack:
+            try:
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="rung-replica-"))
+                app = self._new_app(Path(folder))
+            except Exception as error:
+                raise LedgerUnavailable(f"no member of the replicas' group: {error}") from error
+            try:
+                await app.start()
+                await self._stay(app)
+            except Exception as error:  # noqa: BLE001 - whatever it was, see above
+                app.failed(error)
+            finally:
+                await self._leave(app)
         raise LedgerUnavailable(f"no member of the group {app.conf.id}: {app.reason}")
 
     async def _stay(self, app: "_App") -> None:
@@ -140,7 +150,7 @@ class FaustShare:
         except Exception as error:  # noqa: BLE001 - the broker notices by its silence
             _log.warning("left without a word", service=self._service, reason=repr(error))
 
-    def _new_app(self) -> "_App":
+    def _new_app(self, folder: Path) -> "_App":
         settings, kafka = self._settings, self._kafka
         app = _App(
             self._address.topic(f"replicas.{self._service}"),
@@ -153,6 +163,9 @@ class FaustShare:
             broker_rebalance_timeout=settings.rebalance_timeout_s,
             broker_max_poll_interval=_NEVER_S,
             consumer_auto_offset_reset="latest",
+            consumer_max_fetch_size=_FETCH_BYTES,
+            TableManager=_Tables,
+            datadir=folder,
             # A member is known by its URL, which nobody opens.
             canonical_url=f"http://{socket.gethostname()}.{uuid.uuid4().hex}",
             autodiscover=False,
@@ -187,21 +200,11 @@ class FaustShare:
         return min(ENDS_WITHIN_S, 0.8 * self._settings.rebalance_timeout_s)
 
 
-class _Listener(driver.ConsumerRebalanceListener):
-    """Runs in the consumer's thread."""
+class _Tables(TableManager):
+    """No tables."""
 
-    async def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
-        """Pause what was assigned before the fetcher gets to see it."""
-        self._thread._ensure_consumer().pause(*assigned)  # noqa: SLF001 - Faust has no other way
-        await super().on_partitions_assigned(assigned)
-
-
-class _Consumer(driver.Consumer):
-    RebalanceListener = _Listener
-
-
-class _Transport(driver.Transport):
-    Consumer = _Consumer
+    async def wait_until_tables_registered(self) -> None:
+        """Return: the subscription need not wait for any."""
 
 
 class _Boot(BootStrategy):
@@ -240,8 +243,6 @@ class _App(faust.App):
         self.on_partitions_revoked.connect(on_revoked)
         for topic in topics:
             self.topics.add(self.topic(topic))
-        tables: Any = self.tables
-        tables._tables_registered.set()  # noqa: SLF001 - the conductor waits for the tables
 
     def failed(self, reason: BaseException) -> None:
         """Take note of the first failure."""
@@ -253,12 +254,6 @@ class _App(faust.App):
         """Be told of a failure, as Faust does it."""
         self.failed(reason)
         await super().crash(reason)
-
-    def _new_transport(self) -> Any:
-        return _Transport(self.conf.broker_consumer, self)
-
-    def _create_directories(self) -> None:
-        """Make none: nothing is kept."""
 
 
 def _credentials(kafka: KafkaSettings) -> Any:
