@@ -247,6 +247,28 @@ async def test_slow_client_is_cut_off(world: World) -> None:
     assert {answer.status for answer in others} == {200}
 
 
+async def test_a_client_that_falls_behind_misses_nothing(world: World) -> None:
+    """What comes while a client takes nothing is more than is held for it: it gets it all."""
+    await world.write(submitted())
+    text = "x" * 100_000
+    async with world.gateway() as client:
+        path = f"/experiments/{EXPERIMENT}/logs/stream"
+        async with opened(client, path) as events:
+            await world.write(_printed(0, (0, "first")))
+            await take(events, 1)
+            for number in range(200):
+                await world.write(_printed(number % 5, (number, text)))
+            seen = await take(events, 200)
+            await world.write(_printed(0, (0, "last")))
+            (last,) = await take(events, 1)
+
+    lines = [(it.data["trial_id"], it.data["lines"][0]["rank"]) for it in seen]
+    for index in range(5):
+        mine = [rank for trial_id, rank in lines if trial_id == f"{EXPERIMENT}.{index}"]
+        assert mine == list(range(index, 200, 5))
+    assert last.data["lines"][0]["text"] == "last"
+
+
 async def test_printed_lines(world: World) -> None:
     """Lines of an experiment or of one trial, of one rank, of a severity."""
     await world.play(play(1))

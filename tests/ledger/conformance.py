@@ -258,6 +258,37 @@ class LedgerConformance:
         assert len(await stays) == 1
         assert len(await take(ledger.follow(topic.EXPERIMENTS, at, 0), 1)) == 1
 
+    async def test_followers_join_while_it_grows(self, ledger: Ledger) -> None:
+        """Whoever joins, wherever and whenever, gets each record from there on once, in order."""
+        at = partition_of("k", 4)
+        chance = random.Random(7)  # noqa: S311 - chooses the places
+        taking: list[tuple[int, asyncio.Task[list[Record]]]] = []
+        for end in range(0, 600, 20):
+            await ledger.append([draft("k", b"%d" % number) for number in range(end, end + 20)])
+            begin = chance.choice((0, end // 2, end + 19, end + 20))
+            following = ledger.follow(topic.EXPERIMENTS, at, begin)
+            taking.append((begin, asyncio.create_task(take(following, 601 - begin))))
+            await asyncio.sleep(0)
+        await ledger.append([draft("k", b"600")])
+        for begin, task in taking:
+            records = await task
+            assert [record.position for record in records] == list(range(begin, 601))
+            assert [record.value for record in records] == [b"%d" % n for n in range(begin, 601)]
+
+    async def test_the_one_that_stops_takes_nothing_from_the_others(self, ledger: Ledger) -> None:
+        """Followers at one place get it all, whichever of them is canceled at whichever moment."""
+        at = partition_of("k", 4)
+        await ledger.append([draft("k")] * 3)
+        for turns in range(12):
+            followers = [ledger.follow(topic.EXPERIMENTS, at, 0) for _ in range(3)]
+            taking = [asyncio.create_task(take(following, 3)) for following in followers]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            taking[0].cancel()
+            await asyncio.gather(taking[0], return_exceptions=True)
+            for records in await asyncio.gather(*taking[1:]):
+                assert [record.position for record in records] == [0, 1, 2]
+
     async def test_consumer_positions(self, ledger: Ledger) -> None:
         """Each consumer has a position of its own in each partition, 0 at first."""
         assert await ledger.position("intake", topic.SEARCHES, 1) == 0
@@ -468,6 +499,26 @@ class DurableConformance(LedgerConformance):
         await one.close()
         await two.close()
 
+    async def test_all_followers_hear_of_others(self, opener: Opener) -> None:
+        """Any number of followers get all that two open ledgers append, in one order."""
+        one, two = await opener(), await opener()
+        at = partition_of("k", 4)
+        taking = [
+            asyncio.create_task(take(one.follow(topic.EXPERIMENTS, at, 0), 120)) for _ in range(20)
+        ]
+
+        async def write(ledger: Ledger, name: bytes) -> None:
+            for number in range(20):
+                await ledger.append([draft("k", name + b" %d" % number)] * 3)
+
+        await asyncio.gather(write(one, b"one"), write(two, b"two"))
+        whole = await read_all(two, topic.EXPERIMENTS, at)
+        assert [record.position for record in whole] == list(range(120))
+        for records in await asyncio.gather(*taking):
+            assert records == whole
+        await one.close()
+        await two.close()
+
 
 class CutConformance:
     """Holds for a ledger from which the oldest records can be removed."""
@@ -492,6 +543,23 @@ class CutConformance:
         assert await read_all(ledger, topic.EXPERIMENTS, at) == [
             Record(topic.EXPERIMENTS, at, 0, "k", b"other")
         ]
+
+    async def test_trimmed_under_followers(self, ledger: Ledger) -> None:
+        """One that is behind gets the next record or learns that it is gone; one ahead goes on."""
+        at = partition_of("k", 4)
+        await ledger.append([draft("k", b"%d" % n, topic.LOGS) for n in range(10)])
+        ahead, behind = (ledger.follow(topic.LOGS, at, 0) for _ in range(2))
+        assert len(await take(ahead, 10)) == 10
+        taken = await take(behind, 1)
+        await ledger.append([draft("k", b"%d" % n, topic.LOGS) for n in range(10, 20)])
+        await ledger.trim(topic.LOGS, at, 15)
+        with contextlib.suppress(LedgerTrimmed):
+            while len(taken) < 20:
+                taken += await take(behind, 1)
+        assert [record.position for record in taken] == list(range(len(taken)))
+        late = ledger.follow(topic.LOGS, at, 15)
+        await ledger.append([draft("k", b"20", topic.LOGS)])
+        assert [record.position for record in await take(late, 6)] == list(range(15, 21))
 
     async def test_a_partition_trimmed_to_its_end_goes_on(self, ledger: Ledger) -> None:
         """Its next record gets the next position; what is not there yet cannot be removed."""

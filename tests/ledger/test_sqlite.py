@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -14,9 +14,11 @@ from ledger.conformance import (
     Opener,
     TransactionalConformance,
     TrimmingConformance,
+    take,
 )
-from rung.events import TOPICS, partition_of, topic
+from rung.events import TOPICS, LedgerTrimmed, partition_of, topic
 from rung.ledger import Draft, Ledger, SqliteLedger
+from rung.ledger.sqlite.reader import Reader
 
 
 @pytest.mark.ledger
@@ -100,3 +102,52 @@ async def test_the_space_of_trimmed_records_is_used_again(tmp_path: Path) -> Non
             sizes.append(database.execute("PRAGMA page_count").fetchone()[0])
     await ledger.close()
     assert sizes[-1] < 1.2 * sizes[0]
+
+
+async def test_a_stream_is_read_once_however_many_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What another process appends is read once for a hundred followers."""
+    reads = 0
+    run = Reader.run
+
+    async def counted(self: Reader, query: Callable[[sqlite3.Connection], object]) -> object:
+        nonlocal reads
+        reads += 1
+        return await run(self, query)
+
+    one, two = await SqliteLedger.open(tmp_path), await SqliteLedger.open(tmp_path)
+    at = partition_of("k", 4)
+    followers = [one.follow("logs", at, 0) for _ in range(100)]
+    await one.append([Draft("logs", "k", b"first")])
+    for following in followers:
+        await anext(following)
+    monkeypatch.setattr(Reader, "run", counted)
+    for number in range(10):
+        taking = [asyncio.create_task(take(following, 1)) for following in followers]
+        await two.append([Draft("logs", "k", b"%d" % number)])
+        assert {records[0].value for records in await asyncio.gather(*taking)} == {b"%d" % number}
+    assert reads <= 40  # of the end, where it looked, and of the record
+    await one.close()
+    await two.close()
+
+
+async def test_trimmed_records_are_not_shared(tmp_path: Path) -> None:
+    """A follower that lies behind gets nothing of what was removed, by whomever."""
+    one, two = await SqliteLedger.open(tmp_path), await SqliteLedger.open(tmp_path)
+    at = partition_of("k", 4)
+    for trimming, until in ((one, 5), (two, 15)):
+        end = await one.end("logs", at)
+        ahead, behind = one.follow("logs", at, end), one.follow("logs", at, end)
+        await one.append([Draft("logs", "k", b"")])
+        assert len(await take(ahead, 1)) == len(await take(behind, 1)) == 1
+        await one.append([Draft("logs", "k", b"")] * 10)
+        assert len(await take(ahead, 10)) == 10
+        await trimming.trim("logs", at, until)
+        if trimming is two:
+            await two.append([Draft("logs", "k", b"")])
+            assert len(await take(ahead, 1)) == 1
+        with pytest.raises(LedgerTrimmed):
+            await anext(behind)
+    await one.close()
+    await two.close()

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
@@ -92,15 +93,21 @@ class SqliteLedger(SqliteTables):
         await self.read(topic, partition, position, 1)
         while True:
             await channel.wait(position)
-            records = channel.recent(position, _BATCH)
-            if not records:
-                records = await self.read(topic, partition, position, _BATCH)
+            read = partial(self.read, topic, partition, position, _BATCH)
+            records = await channel.records(position, _BATCH, read)
             if not records:
                 raise LedgerDamaged(
                     f"{self._path}: {topic}/{partition} ends at {position}, not at {channel.end}"
                 )
             position = records[-1].position + 1
             yield records
+
+    async def trim(self, topic: str, partition: int, position: int) -> None:
+        """Remove the records before a position, also from what followers share."""
+        try:
+            await super().trim(topic, partition, position)
+        finally:
+            await self._watcher.look()
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[SqliteTransaction]:

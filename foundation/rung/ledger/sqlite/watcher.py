@@ -10,14 +10,15 @@ from rung.ledger.channel import Channel
 from rung.ledger.port import Record
 from rung.ledger.sqlite.errors import explain
 from rung.ledger.sqlite.notify import Doorbell
-from rung.ledger.sqlite.reader import Reader, read_ends
+from rung.ledger.sqlite.reader import Reader, read_extents
 
 
 class Watcher:
     """Keeps a channel per followed stream up to date, as this and other processes append.
 
     Until something is followed it costs nothing. With the first follower it hangs up the
-    doorbell; when that rings, one read asks for the ends of all followed streams.
+    doorbell; when that rings, one read asks for the ends of all followed streams, and up to where
+    they were trimmed.
     """
 
     def __init__(
@@ -61,6 +62,13 @@ class Watcher:
         """Take note of what this process appended to a watched stream."""
         self._channels[first].grow(records[-1].position + 1, records)
 
+    async def look(self) -> None:
+        """Take note of what was trimmed and appended until now."""
+        if self._channels and self._closed is None:
+            self._heard()
+            assert self._checking is not None
+            await asyncio.wait([self._checking])
+
     async def close(self, reason: LedgerError) -> None:
         """Take the doorbell down and send the followers away."""
         self._closed = reason
@@ -96,10 +104,11 @@ class Watcher:
             self._again = False
             channels = dict(self._channels)
             try:
-                ends = await self._reader.run(partial(read_ends, firsts=channels))
+                extents = await self._reader.run(partial(read_extents, firsts=list(channels)))
             except LedgerError as error:
                 for channel in channels.values():
                     channel.fail(error)
                 return
-            for channel, end in zip(channels.values(), ends, strict=True):
+            for channel, (trimmed, end) in zip(channels.values(), extents, strict=True):
+                channel.trim(trimmed)
                 channel.grow(end)

@@ -122,6 +122,7 @@ async def _follow_ledger(app: web.Application) -> AsyncIterator[None]:
 
 async def _end_streams(app: web.Application) -> None:
     app[CONTEXT].closing.set()
+    app[CONTEXT].feeds.wake()
 
 
 async def _harden(request: web.Request, response: web.StreamResponse) -> None:  # noqa: ARG001 - aiohttp's signature

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from rung import api
 from rung.gateway.experiment import Checkpoint, Experiment, Trial
+from rung.gateway.feed import Feeds
 from rung.gateway.integrity import Integrity
 from rung.gateway.problem import Problem, not_found, unavailable
 from rung.gateway.series import Series
@@ -59,6 +60,8 @@ class Context:
     """Checks the files of checkpoints before they are sent."""
     level: InstallationLevel = field(init=False)
     """That of new experiments, and of pools that somebody uses."""
+    feeds: Feeds = field(init=False)
+    """What is appended, for clients that follow it."""
     turns: dict[str, Turn] = field(default_factory=dict[str, Turn])
     """Who waits for whom, by idempotency key, while it is being answered."""
 
@@ -66,6 +69,7 @@ class Context:
         """Begin with nothing checked."""
         self.integrity = Integrity(self.store)
         self.level = InstallationLevel(self.ledger)
+        self.feeds = Feeds(self.ledger)
 
     def need_series(self) -> Series:
         """Return the series.

@@ -5,53 +5,36 @@ position behind what was sent, so that `Last-Event-ID` resumes without a loss or
 Where nothing concerns the client for a while, an id without data comes with the comment that says
 that the stream lives: what was passed over is not read again, and a client that left is noticed.
 
-The ledger is the buffer: no more is read from it than the client takes, at most one batch of each
-partition is held, and a client that takes nothing for too long is cut off; it comes back with
-`Last-Event-ID` when it can. What retention took away is left out: a stream that is to begin
-before it begins behind it.
+What lies before the end is read for each client, batch by batch as it takes them; what comes then
+is read for all of them at once (`feed`). The ledger is the buffer: little is held for a client,
+and one that takes nothing for too long is cut off; it comes back with `Last-Event-ID` when it can.
+What retention took away is left out: a stream that is to begin before it begins behind it.
 """
 
 import asyncio
-import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import structlog
 from aiohttp import web
 
 from rung.events import RungError
 from rung.gateway.context import Context, context_of
+from rung.gateway.feed import Feed, Interest, Mailbox, Source, bytes_of, concerns, id_of
 from rung.gateway.problem import bad_parameter
 from rung.ledger import Ledger, Record
 
 RETRY_MS: Final = 1_000
 _CHUNK: Final = 64 * 1024
 _POSITION_MAX: Final = 2**53
+_READ_MAX: Final = 1_000
 
 _log = structlog.get_logger()
 
 
-class Source(NamedTuple):
-    """One partition of a topic."""
-
-    topic: str
-    partition: int
-
-
-class Frame(NamedTuple):
-    """What a record becomes: the event's name and its data, JSON."""
-
-    event: str
-    data: bytes
-
-
-Render = Callable[[Record], Frame | None]
-"""Returns what a record becomes, None if it is of no concern to the client."""
-
-
 async def stream(
-    request: web.Request, sources: Sequence[Source], starts: Sequence[int], render: Render
+    request: web.Request, sources: Sequence[Source], starts: Sequence[int], interest: Interest
 ) -> web.StreamResponse:
     """Answer with a stream of events until the client leaves or the server goes down.
 
@@ -59,7 +42,7 @@ async def stream(
         request: to be answered; its Last-Event-ID goes before `starts`.
         sources: what to merge.
         starts: where to begin in each of them, at the earliest.
-        render: from a record to an event.
+        interest: what the client wants of them.
     """
     context = context_of(request)
     resumed = await _resume(request, context.ledger, sources)
@@ -75,8 +58,8 @@ async def stream(
     client = _Client(request, response, context.settings.write_timeout)
     try:
         await client.send(f"retry: {RETRY_MS}\n\n".encode())
-        async with _merged(context.ledger, sources, positions) as batches:
-            await _pump(context, client, batches, positions, render)
+        async with context.feeds.of(sources) as feed:
+            await _Stream(context, client, sources, positions, interest).run(feed)
         await response.write_eof()
     except ConnectionResetError:
         pass  # the client left
@@ -114,66 +97,83 @@ class _Client:
             self._request.transport.abort()
 
 
-_Batches = asyncio.Queue[tuple[int, Sequence[Record]] | RungError]
+class _Stream:
+    """What one client gets: what it missed, then what comes."""
 
+    def __init__(
+        self,
+        context: Context,
+        client: _Client,
+        sources: Sequence[Source],
+        positions: Sequence[int],
+        interest: Interest,
+    ) -> None:
+        self._context = context
+        self._client = client
+        self._sources = sources
+        self._positions = list(positions)
+        """Up to where the client has got what concerns it."""
+        self._interest = interest
 
-async def _pump(
-    context: Context,
-    client: _Client,
-    batches: _Batches,
-    positions: list[int],
-    render: Render,
-) -> None:
-    closing = asyncio.create_task(context.closing.wait())
-    getting = asyncio.create_task(batches.get())
-    heartbeat = context.settings.heartbeat
-    try:
-        while not closing.done():
-            await asyncio.wait(
-                (getting, closing),
-                timeout=max(0.0, heartbeat - client.quiet_s),
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            if getting.done():
-                batch = getting.result()
-                if isinstance(batch, RungError):
-                    raise batch
-                index, records = batch
-                for chunk in _chunks(index, records, positions, render):
-                    await client.send(chunk)
-                getting = asyncio.create_task(batches.get())
-            if client.quiet_s >= heartbeat and not closing.done():
-                await client.send(f"id: {_id_of(positions)}\n: still here\n\n".encode())
-    finally:
-        closing.cancel()
-        getting.cancel()
+    async def run(self, feed: Feed) -> None:
+        """Send until the server goes down."""
+        while not self._closing:
+            await feed.reached(self._positions)
+            with feed.joined(self._interest) as mailbox:
+                for index, end in enumerate(mailbox.start):
+                    await self._catch_up(index, end)
+                await self._live(mailbox)
 
+    @property
+    def _closing(self) -> bool:
+        return self._context.closing.is_set()
 
-def _chunks(
-    index: int, records: Sequence[Record], positions: list[int], render: Render
-) -> Iterator[bytes]:
-    """Yield the bytes of a batch, made as they are taken."""
-    chunk = bytearray()
-    for record in records:
-        positions[index] = record.position + 1
-        frame = render(record)
-        if frame is None:
-            continue
-        chunk += _bytes_of(frame, positions)
-        if len(chunk) >= _CHUNK:
+    async def _catch_up(self, index: int, end: int) -> None:
+        """Send what one source holds before a position."""
+        source = self._sources[index]
+        while self._positions[index] < end and not self._closing:
+            position = self._positions[index]
+            limit = min(_READ_MAX, end - position)
+            records = await self._context.ledger.read(*source, position, limit)
+            for chunk in self._chunks(index, records):
+                await self._client.send(chunk)
+            self._positions[index] = records[-1].position + 1 if records else end
+            await self._show_life()
+
+    def _chunks(self, index: int, records: Sequence[Record]) -> Iterator[bytes]:
+        """Yield the bytes of a batch, made as they are taken."""
+        chunk = bytearray()
+        for record in records:
+            if not concerns(self._interest, record):
+                continue
+            frame = self._interest.render(record)
+            if frame is None:
+                continue
+            self._positions[index] = record.position + 1
+            chunk += bytes_of(frame, self._positions)
+            if len(chunk) >= _CHUNK:
+                yield bytes(chunk)
+                chunk.clear()
+        if chunk:
             yield bytes(chunk)
-            chunk.clear()
-    if chunk:
-        yield bytes(chunk)
 
+    async def _live(self, mailbox: Mailbox) -> None:
+        """Send what comes, until the server goes down or the client did not keep up."""
+        heartbeat = self._context.settings.heartbeat
+        while not self._closing and not mailbox.overflowed:
+            piece = mailbox.take()
+            if piece is not None:
+                await self._client.send(piece.data)
+                self._positions = list(piece.positions)
+                continue
+            self._positions = list(mailbox.passed() or self._positions)
+            await self._show_life()
+            await mailbox.wait(max(0.0, heartbeat - self._client.quiet_s))
 
-def _bytes_of(frame: Frame, positions: Sequence[int]) -> bytes:
-    lines = b"".join(b"data: " + line + b"\n" for line in frame.data.splitlines())
-    return f"event: {frame.event}\nid: {_id_of(positions)}\n".encode() + lines + b"\n"
-
-
-def _id_of(positions: Sequence[int]) -> str:
-    return ".".join(map(str, positions))
+    async def _show_life(self) -> None:
+        """Say that the stream lives, and how far it is, if nothing was sent for a while."""
+        if self._client.quiet_s >= self._context.settings.heartbeat:
+            await self._client.send(f"id: {id_of(self._positions)}\n: still here\n\n".encode())
 
 
 async def _resume(
@@ -207,34 +207,3 @@ async def _kept(ledger: Ledger, sources: Sequence[Source], positions: Sequence[i
 
 def _is_position(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 16 and int(text) < _POSITION_MAX
-
-
-@contextlib.asynccontextmanager
-async def _merged(
-    ledger: Ledger, sources: Sequence[Source], positions: Sequence[int]
-) -> AsyncIterator[_Batches]:
-    """Follow some partitions at once; at most one batch waits to be taken."""
-    batches: _Batches = asyncio.Queue(maxsize=1)
-
-    async def follow(index: int, source: Source, position: int) -> None:
-        try:
-            async for records in ledger.follow(source.topic, source.partition, position):
-                await batches.put((index, records))
-        except RungError as error:
-            await batches.put(error)
-
-    tasks = [
-        asyncio.create_task(follow(index, source, position))
-        for index, (source, position) in enumerate(zip(sources, positions, strict=True))
-    ]
-    try:
-        yield batches
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def end_of(ledger: Ledger, sources: Sequence[Source]) -> list[int]:
-    """Return where everything ends now, for a client that wants what is new alone."""
-    return [await ledger.end(source.topic, source.partition) for source in sources]

@@ -9,10 +9,11 @@ from msgspec import Meta, Struct
 from rung.events import UndecodableEvent, decode, partition_of, topic
 from rung.events.metric import LogsDropped, LogsPrinted, MetricsReported, missing_text
 from rung.gateway.context import context_of, experiment_of, trial_of
+from rung.gateway.feed import Frame, Interest, Source, end_of
 from rung.gateway.query import read_query
 from rung.gateway.route import Route
 from rung.gateway.routes.logs import Level
-from rung.gateway.sse import Frame, Render, Source, end_of, stream
+from rung.gateway.sse import stream
 from rung.ledger import Record
 
 _TOPICS: Final = (topic.EXPERIMENTS, topic.SEARCHES, topic.RETIREMENTS)
@@ -78,29 +79,30 @@ async def stream_events(request: web.Request) -> web.StreamResponse:
         except UndecodableEvent:
             return None  # it is among the dead letters
 
-    return await stream(request, sources, starts, render)
+    return await stream(request, sources, starts, Interest(experiment_id, "events", render))
 
 
 async def stream_metrics(request: web.Request) -> web.StreamResponse:
     """Stream what an experiment's trials report: `{trial_id, run, rows}` under `metrics`."""
     query = read_query(request, MetricQuery)
-    prefix = f"{experiment_of(request).id}."
+    experiment_id = experiment_of(request).id
 
     def render(record: Record) -> Frame | None:
-        data = _data_of(record, prefix)
+        data = _data_of(record)
         if not isinstance(data, MetricsReported):
             return None
         rows = [row for row in data.rows if query.kind in {None, row.kind}]
         return _frame("metrics", data.trial_id, data.run, rows=rows) if rows else None
 
-    return await _stream(request, topic.METRICS, query.begin, render)
+    interest = Interest(experiment_id, query.kind, render)
+    return await _stream(request, topic.METRICS, query.begin, interest)
 
 
 async def stream_experiment_logs(request: web.Request) -> web.StreamResponse:
     """Stream what an experiment's trials print: `{trial_id, run, lines}` under `logs`."""
     query = read_query(request, LineQuery)
-    render = _lines_of(f"{experiment_of(request).id}.", query)
-    return await _stream(request, topic.LOGS, query.begin, render)
+    interest = _lines_of(experiment_of(request).id, None, query)
+    return await _stream(request, topic.LOGS, query.begin, interest)
 
 
 async def stream_trial_logs(request: web.Request) -> web.StreamResponse:
@@ -109,31 +111,32 @@ async def stream_trial_logs(request: web.Request) -> web.StreamResponse:
     experiment, trial = trial_of(request)
     trial_id = f"{experiment.id}.{trial.index}"
     partition = partition_of(trial_id, context_of(request).ledger.partitions(topic.LOGS))
-    render = _lines_of(trial_id, query, whole=True)
-    return await _stream(request, topic.LOGS, query.begin, render, partition)
+    interest = _lines_of(experiment.id, trial_id, query)
+    return await _stream(request, topic.LOGS, query.begin, interest, partition)
 
 
 async def _stream(
     request: web.Request,
     name: str,
     begin: Literal["start", "now"],
-    render: Render,
+    interest: Interest,
     partition: int | None = None,
 ) -> web.StreamResponse:
     ledger = context_of(request).ledger
     chosen = range(ledger.partitions(name)) if partition is None else [partition]
     sources = [Source(name, number) for number in chosen]
     starts = await end_of(ledger, sources) if begin == "now" else [0] * len(sources)
-    return await stream(request, sources, starts, render)
+    return await stream(request, sources, starts, interest)
 
 
-def _lines_of(key: str, query: LineQuery, *, whole: bool = False) -> Render:
+def _lines_of(experiment_id: str, trial_id: str | None, query: LineQuery) -> Interest:
+    """Return the interest in an experiment's lines, or in those of one of its trials."""
     least = 0 if query.level is None else _LEVELS[query.level]
 
     def render(record: Record) -> Frame | None:
-        if whole and record.key != key:
+        if trial_id not in {None, record.key}:
             return None
-        data = _data_of(record, key)
+        data = _data_of(record)
         if isinstance(data, LogsDropped):
             shown = query.rank in {None, data.rank} and least <= _LEVELS["warning"]
             return _frame("logs", data.trial_id, data.run, lines=[_mark(data)]) if shown else None
@@ -146,7 +149,7 @@ def _lines_of(key: str, query: LineQuery, *, whole: bool = False) -> Render:
         ]
         return _frame("logs", data.trial_id, data.run, lines=lines) if lines else None
 
-    return render
+    return Interest(experiment_id, (trial_id, query.rank, query.level), render)
 
 
 def _mark(data: LogsDropped) -> dict[str, object]:
@@ -160,9 +163,7 @@ def _mark(data: LogsDropped) -> dict[str, object]:
     }
 
 
-def _data_of(record: Record, prefix: str) -> object:
-    if not record.key.startswith(prefix):
-        return None
+def _data_of(record: Record) -> object:
     try:
         return decode(record.value).data
     except UndecodableEvent:
