@@ -16,7 +16,7 @@ from rung.events import (
     partition_of,
     topic,
 )
-from rung.ledger import Draft, Ledger, Record, Transactional
+from rung.ledger import Draft, Ledger, Record, Transactional, append_and_commit
 from rung.ledger.seals import SealKey
 from rung.ledger.seals.verify import Known, verify
 
@@ -299,6 +299,20 @@ class LedgerConformance:
         assert await ledger.position("intake", topic.SEARCHES, 2) == 3
         assert await ledger.position("intake", topic.PLACEMENTS, 1) == 0
         assert await ledger.position("other", topic.SEARCHES, 1) == 0
+
+    async def test_append_and_commit(self, ledger: Ledger) -> None:
+        """What a consumer appends and its position are there afterwards, or neither of them."""
+        at = partition_of("k", 4)
+        drafts = [draft("k", b"one"), draft("k", b"two")]
+        assert await append_and_commit(ledger, drafts, "intake", (topic.SEARCHES, 1), 7) == [0, 1]
+        assert await append_and_commit(ledger, [], "intake", (topic.SEARCHES, 1), 8) == []
+        assert await ledger.position("intake", topic.SEARCHES, 1) == 8
+        assert await ledger.end(topic.EXPERIMENTS, at) == 2
+        unknown = [draft("k"), draft("k", name="weather")]
+        with pytest.raises(LedgerError, match="weather"):
+            await append_and_commit(ledger, unknown, "intake", (topic.SEARCHES, 1), 9)
+        assert await ledger.position("intake", topic.SEARCHES, 1) == 8
+        assert await ledger.end(topic.EXPERIMENTS, at) == 2
 
     async def test_snapshots(self, ledger: Ledger) -> None:
         """A snapshot replaces the one of the same name and partition, and no other."""

@@ -2,7 +2,7 @@
 
 from rung.ledger.factory import open_ledger
 from rung.ledger.memory import MemoryLedger
-from rung.ledger.port import Draft, Ledger, Record, Transactional
+from rung.ledger.port import Draft, Ledger, Record, Transactional, append_and_commit
 from rung.ledger.sqlite.ledger import SqliteLedger
 
 __all__ = [
@@ -12,5 +12,6 @@ __all__ = [
     "Record",
     "SqliteLedger",
     "Transactional",
+    "append_and_commit",
     "open_ledger",
 ]

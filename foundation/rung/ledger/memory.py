@@ -145,6 +145,15 @@ class MemoryLedger:
         self._stream(topic, partition)
         self._consumers[consumer, topic, partition] = position
 
+    async def append_and_commit(
+        self, drafts: Sequence[Draft], consumer: str, topic: str, partition: int, position: int
+    ) -> list[int]:
+        """Append and commit, both or neither."""
+        self._stream(topic, partition)
+        positions = await self.append(drafts)
+        await self.commit(consumer, topic, partition, position)
+        return positions
+
     async def snapshot(self, name: str, partition: int) -> bytes | None:
         """Return the newest snapshot saved under the name, None if there is none."""
         self._check_open()

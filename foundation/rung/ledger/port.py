@@ -147,6 +147,42 @@ class Transactional(Protocol):
         ...
 
 
+@runtime_checkable
+class Combining(Protocol):
+    """A ledger that appends and commits in one step."""
+
+    async def append_and_commit(
+        self, drafts: Sequence[Draft], consumer: str, topic: str, partition: int, position: int
+    ) -> list[int]:
+        """Append as `append` does and commit as `commit` does: both, or neither."""
+        ...
+
+
+async def append_and_commit(
+    ledger: Ledger, drafts: Sequence[Draft], consumer: str, place: tuple[str, int], position: int
+) -> list[int]:
+    """Append what a consumer made of a topic, and remember how far it is.
+
+    That is one step where the ledger can. Elsewhere what was appended may be appended again
+    after a crash, as after any failure of `Ledger.append`.
+
+    Args:
+        ledger: appended to.
+        drafts: what was made.
+        consumer: who made it.
+        place: the topic and the partition that it was made of.
+        position: behind what it was made of.
+
+    Raises:
+        LedgerError: as by `Ledger.append`.
+    """
+    if isinstance(ledger, Combining):
+        return await ledger.append_and_commit(drafts, consumer, *place, position)
+    positions = await ledger.append(drafts)
+    await ledger.commit(consumer, *place, position)
+    return positions
+
+
 def check_trim(topic: str, partition: int, position: int, end: int) -> None:
     """Refuse to remove what is not there yet.
 

@@ -2,19 +2,26 @@
 
 An event that cannot be taken becomes a dead letter, and the loop goes on with the next. When an
 operator asks for it, a dead letter is taken again, or given up.
+
+What a batch is made into and the position behind it go to the ledger in one step. Behind a batch
+of which nothing is made the position is committed now and then alone: taking it again costs
+nothing.
 """
 
 import asyncio
 from collections.abc import Container, Sequence
+from typing import Final
 
 from rung.events import Event, LedgerError, UndecodableEvent, encode
 from rung.events.codec import decode_handled
-from rung.ledger import Draft, Ledger, Record
+from rung.ledger import Draft, Ledger, Record, append_and_commit
 from rung.runtime.deadletter import DeadLetters, Letter, dead_letter, say_rejected
 from rung.runtime.fold import Rejected
 from rung.runtime.health.loops import CURRENT
 from rung.runtime.retry import Outage, keep_running, of_ledger
 from rung.runtime.shield import finish
+
+_COMMIT_EVERY_S: Final = 0.5
 
 
 class Consumer:
@@ -38,6 +45,11 @@ class Consumer:
         self._partition = partition
         self._types = types
         self._letters = DeadLetters(ledger, name, topic, partition)
+        self._reached = 0
+        """Behind what was taken."""
+        self._passed = asyncio.Event()
+        """Set while that is not committed."""
+        self._committing = asyncio.Lock()
 
     async def run(self) -> None:
         """Take what comes until cancelled.
@@ -47,7 +59,9 @@ class Consumer:
         """
         await self._letters.open()
         start = await self._start()
-        beside = [asyncio.create_task(work) for work in (self._answer(), self._beside())]
+        self._passed.clear()
+        works = (self._answer(), self._beside(), self._commit_passed())
+        beside = [asyncio.create_task(work) for work in works]
         try:
             async for records in self._ledger.follow(*self._place, start):
                 await self._deliver(records)
@@ -71,9 +85,6 @@ class Consumer:
     async def _beside(self) -> None:
         """Do what is to be done beside following."""
 
-    async def _close_batch(self) -> None:
-        """Save what was learnt from a batch, before its position is committed."""
-
     async def _take(self, record: Record, event: Event) -> list[Event]:
         """Take an event; return the facts to append.
 
@@ -91,10 +102,35 @@ class Consumer:
         drafts: list[Draft] = []
         for record in records:
             drafts += await self._drafts(record)
-        if drafts:
-            await self._ledger.append(drafts)
-        await self._close_batch()
-        await self._ledger.commit(self._name, *self._place, records[-1].position + 1)
+        await self._conclude(drafts, records[-1].position + 1)
+
+    async def _conclude(self, drafts: Sequence[Draft], position: int) -> None:
+        """Append what was made of a batch, and commit the position behind it, now or soon."""
+        if not drafts:
+            self._reached = position
+            self._passed.set()
+            return
+        async with self._committing:
+            await append_and_commit(self._ledger, drafts, self._name, self._place, position)
+            self._reached = position
+            self._passed.clear()
+
+    async def _commit_passed(self) -> None:
+        """Commit now and then how far the loop is where nothing is appended."""
+        CURRENT.set(None)  # the loop's signs of life are those of the loop alone
+
+        async def commit() -> None:
+            while True:
+                await self._passed.wait()
+                async with self._committing:
+                    position = self._reached
+                    await self._ledger.commit(self._name, *self._place, position)
+                    if position == self._reached:
+                        self._passed.clear()
+                await asyncio.sleep(_COMMIT_EVERY_S)
+
+        outage = Outage("position not committed yet", name=self._name)
+        await keep_running(commit, outage.note, patience_s=of_ledger)
 
     async def _drafts(self, record: Record) -> list[Draft]:
         try:

@@ -31,7 +31,7 @@ from msgspec import Struct, field
 
 from rung.backoff import Backoff
 from rung.events import Event, LedgerError, Payload, RungError, UndecodableEvent, decode_from
-from rung.ledger import Ledger, Record
+from rung.ledger import Draft, Ledger, Record
 from rung.runtime import tracing
 from rung.runtime.assignment import Share, Whole
 from rung.runtime.consumer import Consumer
@@ -162,8 +162,12 @@ class _Acting(Consumer):
             )
         return numbered(self._it, event, number, facts)
 
-    async def _close_batch(self) -> None:
+    async def _conclude(self, drafts: Sequence[Draft], position: int) -> None:
+        # What was postponed is saved before the position behind it is committed.
+        if drafts:
+            await self._ledger.append(drafts)
         await self._seen.save()
+        await self._ledger.commit(self._name, *self._place, position)
 
     async def _answer_one(self, letter: Letter) -> None:
         await super()._answer_one(letter)

@@ -58,6 +58,15 @@ class SqliteTables:
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
         """Append in order, all or none of them, and return their positions."""
+        return await self._append(drafts, None) if drafts else []
+
+    async def append_and_commit(
+        self, drafts: Sequence[Draft], consumer: str, topic: str, partition: int, position: int
+    ) -> list[int]:
+        """Append and commit in one transaction."""
+        return await self._append(drafts, self._commit_of(consumer, topic, partition, position))
+
+    async def _append(self, drafts: Sequence[Draft], statement: Statement | None) -> list[int]:
         rows: list[Row] = []
         size = 0
         partitions = self._about.partitions
@@ -69,7 +78,7 @@ class SqliteTables:
                 )
             rows.append((self._firsts(name)[partition_of(key, partitions)], key, value))
             size += len(value)
-        return await self._write(rows, size, None) if rows else []
+        return await self._write(rows, size, statement)
 
     async def read(self, topic: str, partition: int, position: int, limit: int) -> list[Record]:
         """Return up to `limit` records from `position` on; fewer where they are big."""
@@ -113,9 +122,12 @@ class SqliteTables:
 
     async def commit(self, consumer: str, topic: str, partition: int, position: int) -> None:
         """Remember where a consumer goes on after a restart."""
+        await self._write((), 0, self._commit_of(consumer, topic, partition, position))
+
+    def _commit_of(self, consumer: str, topic: str, partition: int, position: int) -> Statement:
         self._first(topic, partition)
         statement = "REPLACE INTO consumers VALUES (?, ?, ?, ?)"
-        await self._write((), 0, (statement, (consumer, topic, partition, position)))
+        return statement, (consumer, topic, partition, position)
 
     async def snapshot(self, name: str, partition: int) -> bytes | None:
         """Return the newest snapshot saved under the name, None if there is none."""

@@ -5,14 +5,14 @@ them knowing.
 """
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Self
 
 from prometheus_client import Histogram
 
 from rung.events import LedgerError
-from rung.ledger import Draft, Ledger, Record
+from rung.ledger import Draft, Ledger, Record, append_and_commit
 from rung.runtime.health.checks import VITALS, Vitals
 from rung.runtime.metrics import catalog
 
@@ -43,10 +43,24 @@ class ObservedLedger:
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
         """Append, and note how long it took."""
+        return await self._append(drafts, lambda: self._ledger.append(drafts))
+
+    async def append_and_commit(
+        self, drafts: Sequence[Draft], consumer: str, topic: str, partition: int, position: int
+    ) -> list[int]:
+        """Append and commit, in one step where the ledger can, and note how long it took."""
+        place = (topic, partition)
+        return await self._append(
+            drafts, lambda: append_and_commit(self._ledger, drafts, consumer, place, position)
+        )
+
+    async def _append(
+        self, drafts: Sequence[Draft], append: Callable[[], Awaitable[list[int]]]
+    ) -> list[int]:
         topics = {draft.topic for draft in drafts}
         started = time.perf_counter()
         with self._calling(f"append to {', '.join(sorted(topics))}"):
-            positions = await self._ledger.append(drafts)
+            positions = await append()
         took = time.perf_counter() - started
         for topic in topics:
             watch = self._appends.get(topic)
