@@ -16,7 +16,7 @@ from rung.events import (
     partition_of,
     topic,
 )
-from rung.ledger import Draft, Ledger, Record, Transactional, append_and_commit
+from rung.ledger import Draft, Ledger, Record, Transactional, append_and_commit, read_of
 from rung.ledger.seals import SealKey
 from rung.ledger.seals.verify import Known, verify
 
@@ -299,6 +299,27 @@ class LedgerConformance:
         assert await ledger.position("intake", topic.SEARCHES, 2) == 3
         assert await ledger.position("intake", topic.PLACEMENTS, 1) == 0
         assert await ledger.position("other", topic.SEARCHES, 1) == 0
+
+    async def test_read_of_a_root(self, ledger: Ledger) -> None:
+        """Records of a root's keys are found in order, between any positions, and no others."""
+        at = partition_of("k", 4)
+        others = [key for key in (f"k{n}.0" for n in range(999)) if partition_of(key, 4) == at][:3]
+        mine = [key for key in (f"k.{n}" for n in range(999)) if partition_of(key, 4) == at][:3]
+        keys = ["k", *others, *mine, "k"] * 150
+        await ledger.append([draft(key, b"%d" % n) for n, key in enumerate(keys)])
+        whole = await read_all(ledger, topic.EXPERIMENTS, at)
+        own = [record for record in whole if record.key == "k" or record.key in mine]
+        for begin, end in ((0, 1200), (0, 0), (7, 8), (3, 1190), (1200, 1200)):
+            found: list[Record] = []
+            position = begin
+            while position < end:
+                records, reached = await read_of(
+                    ledger, (topic.EXPERIMENTS, at), position, end, "k"
+                )
+                assert position < reached <= end
+                found += records
+                position = reached
+            assert found == [record for record in own if begin <= record.position < end]
 
     async def test_append_and_commit(self, ledger: Ledger) -> None:
         """What a consumer appends and its position are there afterwards, or neither of them."""

@@ -2,7 +2,15 @@
 
 from rung.ledger.factory import open_ledger
 from rung.ledger.memory import MemoryLedger
-from rung.ledger.port import Draft, Ledger, Record, Transactional, append_and_commit
+from rung.ledger.port import (
+    Draft,
+    Ledger,
+    Record,
+    Transactional,
+    append_and_commit,
+    read_of,
+    root_of,
+)
 from rung.ledger.sqlite.ledger import SqliteLedger
 
 __all__ = [
@@ -14,4 +22,6 @@ __all__ = [
     "Transactional",
     "append_and_commit",
     "open_ledger",
+    "read_of",
+    "root_of",
 ]

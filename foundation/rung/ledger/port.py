@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Protocol, runtime_checkable
 from rung.events import topic
 from rung.events.errors import LedgerError
 
+_READ_MAX: Final = 1_000
 FLEETING: Final = frozenset({topic.HEARTBEATS})
 """Topics of which nobody misses what was removed: reading them below their start begins at it."""
 
@@ -156,6 +157,47 @@ class Combining(Protocol):
     ) -> list[int]:
         """Append as `append` does and commit as `commit` does: both, or neither."""
         ...
+
+
+@runtime_checkable
+class Rooted(Protocol):
+    """A ledger that finds the records of one experiment without handing out all others."""
+
+    async def read_of(
+        self, topic: str, partition: int, begin: int, end: int, root: str
+    ) -> tuple[list[Record], int]:
+        """Return some records with keys of a root, see the function `read_of`."""
+        ...
+
+
+def root_of(key: str) -> str:
+    """Return what stands before a key's first dot: an experiment, of its own key or a trial's."""
+    return key.partition(".")[0]
+
+
+async def read_of(
+    ledger: Ledger, place: tuple[str, int], begin: int, end: int, root: str
+) -> tuple[list[Record], int]:
+    """Return the first records between two positions whose keys are of a root.
+
+    Args:
+        ledger: read.
+        place: the topic and the partition.
+        begin: where to begin.
+        end: behind the last one; not beyond the stream's end.
+        root: of the keys.
+
+    Returns:
+        Some records, perhaps none, and the position up to which these are all.
+
+    Raises:
+        LedgerError: as by `Ledger.read`.
+    """
+    if isinstance(ledger, Rooted):
+        return await ledger.read_of(*place, begin, end, root)
+    records = await ledger.read(*place, begin, min(_READ_MAX, end - begin))
+    reached = records[-1].position + 1 if records else end
+    return [record for record in records if root_of(record.key) == root], reached
 
 
 async def append_and_commit(

@@ -38,6 +38,17 @@ _BATCH: Final = """
 SELECT json_group_array(key), json_group_array(length(value)), group_concat(value, '')
 FROM (SELECT key, value FROM records WHERE id >= ? AND id <= ? ORDER BY id)
 """
+_ROOTED_MAX: Final = 200
+_PASSED_MAX: Final = 50_000
+"""So many records are looked at in one query."""
+_ROOTED: Final = """
+SELECT json_group_array(id), json_group_array(key), json_group_array(length(value)),
+    group_concat(value, '')
+FROM (
+    SELECT id, key, value FROM records
+    WHERE id >= ? AND id < ? AND (key = ? OR key >= ? AND key < ?) ORDER BY id LIMIT ?
+)
+"""
 _EXTENTS: Final = f"""
 SELECT json_group_array(json_array(
     (SELECT max(id) FROM records
@@ -180,12 +191,51 @@ def read_records(
         if len(ends) == count:
             break
         # Trimmed between the queries: look again.
-    values: bytes = joined or b""  # what joins to nothing is NULL
     start = oldest - first
+    return _records(topic, partition, range(start, start + count), keys, ends, joined)
+
+
+def read_rooted(
+    database: sqlite3.Connection, stream: tuple[str, int, int], begin: int, end: int, root: str
+) -> tuple[list[Record], int]:
+    """Return records of a stream whose keys are a root, or begin with it and a dot.
+
+    Args:
+        database: a read-only connection.
+        stream: which one, as topic, partition and first id.
+        begin: where to begin.
+        end: behind the last one.
+        root: of the keys.
+
+    Returns:
+        Some records, and the position up to which these are all.
+    """
+    topic, partition, first = stream
+    end = min(end, begin + _PASSED_MAX)
+    keys_of = (root, f"{root}.", f"{root}/")  # "/" comes next to "."
+    ids, keys, sizes, joined = database.execute(
+        _ROOTED, (first + begin, first + end, *keys_of, _ROOTED_MAX)
+    ).fetchone()
+    positions = [found - first for found in _numbers.decode(ids)]
+    ends = list(accumulate(_numbers.decode(sizes)))
+    records = _records(topic, partition, positions, keys, ends, joined)
+    return records, positions[-1] + 1 if len(positions) == _ROOTED_MAX else end
+
+
+def _records(  # noqa: PLR0913, PLR0917 - the columns of a batch
+    topic: str,
+    partition: int,
+    positions: Sequence[int],
+    keys: bytes,
+    ends: Sequence[int],
+    joined: bytes | None,
+) -> list[Record]:
+    """Return records of a batch that was fetched as one row."""
+    values = joined or b""  # what joins to nothing is NULL
     made = zip(
         repeat(topic),
         repeat(partition),
-        range(start, start + count),
+        positions,
         _texts.decode(keys),
         [values[begin:end] for begin, end in pairwise((0, *ends))],
         strict=False,

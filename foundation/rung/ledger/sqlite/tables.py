@@ -9,7 +9,13 @@ from typing import Any, Final, NamedTuple, TypeVar
 from rung.events import TOPICS, EventTooLarge, partition_of, topic
 from rung.events.errors import LedgerError
 from rung.ledger.port import Draft, Record, check_trim
-from rung.ledger.sqlite.reader import read_end, read_records, read_start, read_trimmed
+from rung.ledger.sqlite.reader import (
+    read_end,
+    read_records,
+    read_rooted,
+    read_start,
+    read_trimmed,
+)
 from rung.ledger.sqlite.writer import Retention, Row, Statement
 
 RETENTION: Final = {topic.HEARTBEATS: Retention(keep=1000, every=250)}
@@ -85,6 +91,14 @@ class SqliteTables:
         stream = (topic, partition, self._first(topic, partition))
         read = functools.partial(read_records, stream=stream, position=position, limit=limit)
         return await self._read(functools.partial(read, trimmed=topic in RETENTION))
+
+    async def read_of(
+        self, topic: str, partition: int, begin: int, end: int, root: str
+    ) -> tuple[list[Record], int]:
+        """Return some records with keys of a root; others are passed over within SQLite."""
+        stream = (topic, partition, self._first(topic, partition))
+        read = functools.partial(read_rooted, stream=stream, begin=begin, end=end, root=root)
+        return await self._read(read)
 
     async def start(self, topic: str, partition: int) -> int:
         """Return the first position that exists."""

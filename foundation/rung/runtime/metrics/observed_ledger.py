@@ -12,7 +12,7 @@ from typing import Self
 from prometheus_client import Histogram
 
 from rung.events import LedgerError
-from rung.ledger import Draft, Ledger, Record, append_and_commit
+from rung.ledger import Draft, Ledger, Record, append_and_commit, read_of
 from rung.runtime.health.checks import VITALS, Vitals
 from rung.runtime.metrics import catalog
 
@@ -73,6 +73,13 @@ class ObservedLedger:
         """Return up to `limit` records from `position` on."""
         with self._calling(f"read of {topic}/{partition}"):
             return await self._ledger.read(topic, partition, position, limit)
+
+    async def read_of(
+        self, topic: str, partition: int, begin: int, end: int, root: str
+    ) -> tuple[list[Record], int]:
+        """Return some records with keys of a root."""
+        with self._calling(f"read of {topic}/{partition}"):
+            return await read_of(self._ledger, (topic, partition), begin, end, root)
 
     async def start(self, topic: str, partition: int) -> int:
         """Return the first position that exists."""

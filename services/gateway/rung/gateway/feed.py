@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequenc
 from typing import Final, NamedTuple
 
 from rung.events import RungError
-from rung.ledger import Ledger, Record
+from rung.ledger import Ledger, Record, root_of
 
 _MAILBOX_BYTES: Final = 1 << 20
 _REST_PER_CLIENT_S: Final = 0.0005
@@ -58,11 +58,6 @@ class Piece(NamedTuple):
     positions: Sequence[int]
 
 
-def concerns(interest: Interest, record: Record) -> bool:
-    """Return whether a record is of the experiment: its own, or one of its trials'."""
-    return _experiment_of(record) == interest.experiment
-
-
 def bytes_of(frame: Frame, positions: Sequence[int]) -> bytes:
     """Return a frame as it is sent; its id tells the position behind it in each source."""
     lines = b"".join(b"data: " + line + b"\n" for line in frame.data.splitlines())
@@ -77,10 +72,6 @@ def id_of(positions: Sequence[int]) -> str:
 async def end_of(ledger: Ledger, sources: Sequence[Source]) -> list[int]:
     """Return where everything ends now."""
     return [await ledger.end(source.topic, source.partition) for source in sources]
-
-
-def _experiment_of(record: Record) -> str:
-    return record.key.partition(".")[0]
 
 
 class Mailbox:
@@ -281,7 +272,7 @@ class Feed:
     def _hand_on(self, index: int, records: Sequence[Record]) -> None:
         for record in records:
             self.positions[index] = record.position + 1
-            for audience in self._audiences.get(_experiment_of(record), _NOBODY).values():
+            for audience in self._audiences.get(root_of(record.key), _NOBODY).values():
                 audience.take(record, self.positions)
                 if audience.pending:
                     self._delivery.add(audience)

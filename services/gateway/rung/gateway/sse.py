@@ -21,14 +21,13 @@ from aiohttp import web
 
 from rung.events import RungError
 from rung.gateway.context import Context, context_of
-from rung.gateway.feed import Feed, Interest, Mailbox, Source, bytes_of, concerns, id_of
+from rung.gateway.feed import Feed, Interest, Mailbox, Source, bytes_of, id_of
 from rung.gateway.problem import bad_parameter
-from rung.ledger import Ledger, Record
+from rung.ledger import Ledger, Record, read_of
 
 RETRY_MS: Final = 1_000
 _CHUNK: Final = 64 * 1024
 _POSITION_MAX: Final = 2**53
-_READ_MAX: Final = 1_000
 
 _log = structlog.get_logger()
 
@@ -132,20 +131,18 @@ class _Stream:
         """Send what one source holds before a position."""
         source = self._sources[index]
         while self._positions[index] < end and not self._closing:
-            position = self._positions[index]
-            limit = min(_READ_MAX, end - position)
-            records = await self._context.ledger.read(*source, position, limit)
+            position, experiment = self._positions[index], self._interest.experiment
+            ledger = self._context.ledger
+            records, reached = await read_of(ledger, source, position, end, experiment)
             for chunk in self._chunks(index, records):
                 await self._client.send(chunk)
-            self._positions[index] = records[-1].position + 1 if records else end
+            self._positions[index] = reached
             await self._show_life()
 
     def _chunks(self, index: int, records: Sequence[Record]) -> Iterator[bytes]:
         """Yield the bytes of a batch, made as they are taken."""
         chunk = bytearray()
         for record in records:
-            if not concerns(self._interest, record):
-                continue
             frame = self._interest.render(record)
             if frame is None:
                 continue
