@@ -39,6 +39,8 @@ class Search(NamedTuple):
     """SQLite queries of the ledger a trial, of services and agent."""
     transactions: float
     """Ledger transactions a trial, of services and agent."""
+    agent: float
+    """Those of the agent."""
     cpu_ms: float
     """What a trial takes of a processor in the services."""
 
@@ -123,13 +125,17 @@ class Machine:
             finally:
                 process.stdin.close()
 
-    def _counted(self) -> tuple[float, float, float]:
-        found = [struct.unpack("2q", path.read_bytes()) for path in self._counts.iterdir()]
+    def _counted(self) -> tuple[float, ...]:
+        found = {
+            int(path.name): struct.unpack("2q", path.read_bytes())
+            for path in self._counts.iterdir()
+        }
         stat = Path(f"/proc/{self._services}/stat").read_text().rpartition(")")[2].split()
         cpu = int(stat[11]) + int(stat[12])
         return (
-            sum(queries for queries, _ in found),
-            sum(transactions for _, transactions in found),
+            sum(queries for queries, _ in found.values()),
+            sum(transactions for _, transactions in found.values()),
+            sum(found[pid][1] for pid in found if pid != self._services),
             1000 * cpu / os.sysconf("SC_CLK_TCK"),
         )
 
@@ -201,7 +207,8 @@ def main() -> None:
         print(
             f"{case:22} {it.rate:6.1f} trials/s, {it.rate / alone.rate:4.2f} of alone; a trial "
             f"takes {it.cpu_ms:4.1f} ms of a processor, {it.cpu_ms / alone.cpu_ms:4.2f} of alone; "
-            f"{it.queries:5.1f} queries, {it.transactions:4.1f} transactions"
+            f"{it.queries:5.1f} queries, {it.transactions:4.1f} transactions, "
+            f"{it.agent:3.1f} of them the agent's"
         )
 
 
