@@ -13,7 +13,7 @@ from rung.events.checkpoint import (
     CheckpointStored,
     HoldEnded,
 )
-from rung.events.experiment import ExperimentSubmitted
+from rung.events.experiment import ExperimentEnded, ExperimentSubmitted
 from rung.events.trial import (
     MetricValue,
     RunEnded,
@@ -138,6 +138,11 @@ def run_lost(run: int = 1, trial: int = 0) -> RunEnded:
 def ended(trial: int = 0) -> TrialEnded:
     """A trial will never train again."""
     return TrialEnded(experiment_id=EXPERIMENT, trial_id=trial_id(trial))
+
+
+def over() -> ExperimentEnded:
+    """The experiment has ended."""
+    return ExperimentEnded(experiment_id=EXPERIMENT, state="completed", reason="")
 
 
 class Experiment:

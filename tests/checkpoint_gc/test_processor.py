@@ -11,6 +11,7 @@ from checkpoint_gc.scenario import (
     deleted,
     ended,
     exited,
+    over,
     pinned,
     released,
     run_lost,
@@ -21,6 +22,7 @@ from checkpoint_gc.scenario import (
 from rung.checkpoint_gc import CheckpointGC
 from rung.checkpoint_gc.processor import State
 from rung.events import Payload
+from rung.events.envelope import relayed
 from rung.events.examples import EXAMPLES
 from rung.methods.random_search import Options
 from rung.runtime import Processor
@@ -344,6 +346,36 @@ def test_nothing_is_left_of_what_was_deleted() -> None:
     assert experiment.state.trials["k3f9x2ma.0"].checkpoints == {}
 
 
+def test_the_state_ends_with_the_experiment() -> None:
+    """Once the experiment has ended nothing is decided any more, and the state may go."""
+    experiment = Experiment()
+    experiment.tell(submitted(), stored("a", 1), exited(), ended())
+    assert not experiment.collector.ended(experiment.state)
+
+    assert experiment.then(over()) == []
+    assert experiment.collector.ended(experiment.state)
+
+
+def test_the_state_outlives_the_experiment_while_a_lost_run_may_be_heard_of() -> None:
+    """What an agent that was taken for lost had stored is judged when it comes at last."""
+    experiment = Experiment()
+    facts = (submitted(0, 0, 1), stored("a", 1), run_lost(), stored("b", 2, run=2), exited(2))
+    experiment.tell(*facts, ended(), over())
+    assert not experiment.collector.ended(experiment.state)
+
+    assert experiment.then(stored("late", 1)) == ["late"]
+    experiment.tell(exited(1))
+    assert experiment.collector.ended(experiment.state)
+
+
+def test_a_run_that_reported_its_end_before_it_was_lost_is_not_waited_for() -> None:
+    """The report of a run's end may overtake the news that its agent was lost."""
+    experiment = Experiment()
+    experiment.tell(submitted(), exited(), run_lost(), ended(), over())
+
+    assert experiment.collector.ended(experiment.state)
+
+
 def test_nothing_is_retired_without_a_policy() -> None:
     """Events of an experiment whose submission is not known retire nothing."""
     experiment = Experiment()
@@ -376,7 +408,9 @@ def test_events_of_other_topics_change_nothing() -> None:
     """Whatever else lies in the ledger passes through without effect."""
     experiment = Experiment()
     topics = {CheckpointGC.facts, CheckpointGC.decisions}
-    others = [event for event in EXAMPLES if event.TOPIC not in topics]
+    others = [
+        event for event in EXAMPLES if not topics & {event.TOPIC, *(relayed(type(event)) or ())}
+    ]
 
     assert experiment.tell(*others) == []
     assert experiment.state == experiment.collector.initial("k3f9x2ma")

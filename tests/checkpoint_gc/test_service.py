@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from checkpoint_gc.scenario import EXPERIMENT, stored, submitted, trial_id
+from checkpoint_gc.scenario import EXPERIMENT, over, stored, submitted, trial_id
 from rung.checkpoint_gc import CheckpointGC
 from rung.checkpoint_gc.service import components
 from rung.checkpoint_gc.settings import Settings
-from rung.events import Event, Payload, decode, partition_of, topic
+from rung.events import Event, Payload, decode, encode, partition_of, topic
 from rung.events.checkpoint import CheckpointDeleted, CheckpointRetired
+from rung.events.envelope import decision
+from rung.events.experiment import ExperimentEnded, ExperimentSubmitted
 from rung.events.trial import TrialClosed, TrialEnded
-from rung.ledger import Ledger, MemoryLedger, SqliteLedger
+from rung.ledger import Draft, Ledger, MemoryLedger, SqliteLedger
 from rung.ledger.archive import verify
 from rung.runtime import FactWriter, audit
 from rung.runtime.service import serve
@@ -105,6 +107,20 @@ async def test_what_is_retired_is_deleted_and_recorded(store: FolderStore) -> No
 
     assert _names(store) == ["c4"]
     assert (verdict.decisions, verdict.differences) == (3, [])
+
+
+async def test_the_end_of_an_experiment_is_relayed_as_it_is(store: FolderStore) -> None:
+    """The searcher's decision is a fact to the collector, of the same type."""
+    ledger = MemoryLedger()
+    await _fill(ledger, store, 1)
+    cause = (await _next(ledger, topic.EXPERIMENTS, ExperimentSubmitted))[0]
+    end = decision(over(), source="/rung/searcher", cause=cause, position=0, index=0)
+    await ledger.append([Draft(end.topic, end.key, encode(end))])
+    async with _serving(ledger, store):
+        [fact] = await _next(ledger, topic.EXPERIMENTS, ExperimentEnded)
+
+    assert (end.topic, fact.topic) == (topic.SEARCHES, topic.EXPERIMENTS)
+    assert (fact.data, fact.cause, fact.source) == (over(), end.id, "/rung/checkpoint-gc")
 
 
 async def test_a_deletion_without_a_record_is_repeated(store: FolderStore) -> None:

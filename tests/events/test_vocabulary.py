@@ -9,7 +9,7 @@ import pytest
 from rung.events import TOPICS, decode, encode, partition_of
 from rung.events.asyncapi import asyncapi, events_page, example_of
 from rung.events.codec import PAYLOADS
-from rung.events.envelope import Event, decision, fact
+from rung.events.envelope import Event, decision, fact, relayed
 from rung.events.errors import UndecodableEvent
 from rung.events.examples import EXAMPLES
 from rung.events.upcast import UPCASTERS
@@ -67,6 +67,21 @@ def test_decisions_topics_have_one_writer() -> None:
         writers = {record.WRITER for record in PAYLOADS.values() if name == record.TOPIC}
         if topic.holds == "decisions":
             assert len(writers) == 1, name
+
+
+def test_what_is_relayed_keeps_its_type_and_changes_its_topic() -> None:
+    """A decision lies on its own topic; the fact that a relay makes of it where its type says."""
+    for example in EXAMPLES:
+        again = relayed(type(example))
+        made = fact(example, source="/rung/test", origin="L/p/0/k", sequence=1, time="t")
+        decided = decision(example, source="/rung/test", cause=made, position=0, index=0)
+
+        assert decided.topic == example.TOPIC
+        assert made.topic == (example.TOPIC if again is None else again.topic)
+        assert made.key == getattr(example, TOPICS[made.topic].key)
+        if again is not None:
+            assert TOPICS[example.TOPIC].holds == "decisions"
+            assert TOPICS[again.topic].holds == "facts"
 
 
 def test_asyncapi_document_is_up_to_date() -> None:

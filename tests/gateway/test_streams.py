@@ -14,11 +14,11 @@ from structlog.testing import capture_logs
 from gateway.client import TOKEN, Client
 from gateway.conftest import EXPERIMENT_FILE, World, until
 from gateway.scenario import EXPERIMENT, drafts, play, submitted
-from rung.events import LedgerTrimmed, Payload
+from rung.events import LedgerTrimmed, Payload, decode, encode, fact, topic
 from rung.events.experiment import PauseRequested
 from rung.events.metric import LogLine, LogsPrinted, MetricRow, MetricsReported
 from rung.gateway.settings import Settings
-from rung.ledger import MemoryLedger, Record
+from rung.ledger import Draft, MemoryLedger, Record
 
 EVENTS = f"/experiments/{EXPERIMENT}/events"
 
@@ -84,6 +84,26 @@ async def test_all_events_in_order(world: World) -> None:
     assert of("/rung/test") == [json.loads(it.record.value)["id"] for it in history.facts]
     assert of("/rung/searcher") == [json.loads(it.record.value)["id"] for it in history.decisions]
     assert all(it.name == it.data["type"] and it.data["specversion"] == "1.0" for it in seen)
+
+
+async def test_what_is_relayed_comes_once(world: World) -> None:
+    """A decision that checkpoint-gc's relay made a fact of is shown as what it is, a decision."""
+    history = play(1)
+    await world.play(history)
+    last = decode(history.decisions[-1].record.value)
+    copy = fact(last.data, source="/rung/checkpoint-gc", origin="L", sequence=1, time="t")
+    pause = fact(
+        PauseRequested(experiment_id=EXPERIMENT), source="/rung/t", origin="t", sequence=1, time=""
+    )
+    await world.ledger.append([Draft(it.topic, it.key, encode(it)) for it in (copy, pause)])
+    written = len(history.facts) + len(history.decisions)
+    async with world.gateway() as client, opened(client, EVENTS) as events:
+        ids = [it.data["id"] for it in await take(events, written + 1)]
+
+    assert (copy.topic, last.topic) == (topic.EXPERIMENTS, topic.SEARCHES)
+    assert last.id in ids
+    assert pause.id in ids
+    assert copy.id not in ids
 
 
 @pytest.mark.parametrize("seed", range(5))

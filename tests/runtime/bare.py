@@ -22,6 +22,10 @@ class Bare(Generic[S]):
         if event.TYPE in self._types:
             self._processor.evolve(state, event)
 
+    def ended(self, state: S) -> bool:
+        """Return whether the key has ended."""
+        return self._processor.ended(state)
+
     def decide(self, state: S, fact: Payload) -> list[Payload]:
         """Return what follows from a fact that was just folded."""
         if fact.TYPE not in self._types:

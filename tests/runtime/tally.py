@@ -3,7 +3,6 @@
 from msgspec import Struct
 
 from rung.events import Event, Payload, fact
-from rung.events.envelope import key_of
 from rung.events.experiment import (
     CancelRequested,
     ExperimentEnded,
@@ -109,6 +108,8 @@ def kill(number: int, key: str = "a") -> Event:
     return _asked(KillRequested(experiment_id=key), number)
 
 
-def _asked(data: Payload, number: int) -> Event:
-    origin = f"gateway/{key_of(data)}"
+def _asked(
+    data: PauseRequested | ResumeRequested | CancelRequested | KillRequested, number: int
+) -> Event:
+    origin = f"gateway/{data.experiment_id}"
     return fact(data, source="/rung/gateway", origin=origin, sequence=number, time="t")

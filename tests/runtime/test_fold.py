@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rung.events import Event, encode
+from rung.events import Event, encode, fact
+from rung.events.experiment import ExperimentEnded
 from rung.ledger import Record
 from rung.runtime import PartitionFold, Rejected
 from rung.runtime.fold import Image, KeyFold
@@ -191,6 +192,25 @@ def test_a_key_that_ended_keeps_its_last_cause_alone() -> None:
     again.record(_records([*decisions, *decisions]))
     assert [event for record in _records(facts) for event in again.fold(record).new] == []
     assert again.settled
+
+
+def test_a_key_may_end_with_a_fact_of_which_nothing_is_decided() -> None:
+    """Its state goes at once, and not with the next decision."""
+    fold, decisions = _live([pause(1), resume(2)], Tally(0, last=1))
+
+    assert decisions == []
+    assert fold.known("a") == KeyFold(None)
+
+
+def test_what_a_processor_decided_is_no_fact_to_it() -> None:
+    """A relay of another service may bring a decision onto the topic of the processor's facts."""
+    ended = ExperimentEnded(experiment_id="a", state="completed", reason="")
+    brought = fact(ended, source="/rung/gc", origin="L/searches/0/a", sequence=1, time="t")
+    fold, decisions = _live([pause(1), brought, pause(2)])
+
+    assert brought.topic == "experiments"
+    assert [event.causeposition for event in decisions] == [0, 0, 2, 2]
+    assert fold.state("a") == Count(pauses=2, decisions=4)
 
 
 def _out_of_order(events: list[Event]) -> int:

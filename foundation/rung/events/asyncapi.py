@@ -5,7 +5,7 @@ from typing import Any, Final
 import msgspec
 
 from rung.events.codec import PAYLOADS, encode
-from rung.events.envelope import Event, decision, fact, key_of
+from rung.events.envelope import Event, decision, fact, relayed
 from rung.events.examples import EXAMPLES
 from rung.events.topic import TOPICS
 
@@ -49,7 +49,7 @@ def asyncapi() -> dict[str, Any]:
                 "messages": {
                     kind: {"$ref": f"#/components/messages/{kind}"}
                     for kind in kinds
-                    if name == PAYLOADS[kind].TOPIC
+                    if name in dict(_writers(kind))
                 },
             }
             for name, topic in TOPICS.items()
@@ -61,18 +61,24 @@ def asyncapi() -> dict[str, Any]:
                 "messages": [
                     {"$ref": f"#/channels/{name}/messages/{kind}"}
                     for kind in kinds
-                    if (name, writer) == (PAYLOADS[kind].TOPIC, PAYLOADS[kind].WRITER)
+                    if (name, writer) in _writers(kind)
                 ],
             }
-            for name, writer in sorted(
-                {(record.TOPIC, record.WRITER) for record in PAYLOADS.values()}
-            )
+            for name, writer in sorted({place for kind in kinds for place in _writers(kind)})
         },
         "components": {
             "schemas": schemas,
             "messages": {kind: _message(kind) for kind in kinds},
         },
     }
+
+
+def _writers(kind: str) -> list[tuple[str, str]]:
+    """Return the topics on which events of a type lie, each with its writer."""
+    record = PAYLOADS[kind]
+    found = [(record.TOPIC, record.WRITER)]
+    again = relayed(record)
+    return found if again is None else [*found, again]
 
 
 def _message(kind: str) -> dict[str, Any]:
@@ -107,7 +113,8 @@ def events_page() -> str:
                 "",
                 _summary(kind),
                 f"Written by {record.WRITER}; read by {', '.join(record.READERS)}.",
-                f"Key of the example: `{key_of(example.data)}`.",
+                *(f"Relayed by {by} to `{onto}`." for onto, by in _writers(kind)[1:]),
+                f"Key of the example: `{example.key}`.",
                 "",
                 "```json",
                 body,

@@ -4,6 +4,9 @@ A *fact* says what happened; it carries its `origin` and the origin's own `seque
 repeated one is recognised by a high-water mark. A *decision* says what a process made of a fact;
 it carries the fact's id and position and an index, so that facts and decisions merge into one
 sequence wherever they are read.
+
+A decision that another processor must know of is relayed onto that one's topic, as a fact of the
+same type; `RELAYED` of its record says where, and by whom.
 """
 
 import hashlib
@@ -60,7 +63,7 @@ from rung.events.installation import InstallationUpgraded, PoolUpgraded
 from rung.events.ledger_import import ImportCompleted, ImportKeysListed, ImportStarted
 from rung.events.metric import AgentBeat, LogsDeleted, LogsDropped, LogsPrinted, MetricsReported
 from rung.events.seal import PartitionSealed, PartitionTrimmed
-from rung.events.topic import TOPICS
+from rung.events.topic import TOPICS, Relayed
 from rung.events.trial import (
     RunEnded,
     RunRequested,
@@ -192,19 +195,23 @@ class Event(Struct, frozen=True, gc=False):
 
     @property
     def topic(self) -> str:
-        """The topic on which it lies."""
-        return self.data.TOPIC
+        """The topic on which it lies; of a decision that is a fact here, that of its relay."""
+        name = self.data.TOPIC
+        if self.causeposition is None and TOPICS[name].holds == "decisions":
+            found = relayed(type(self.data))
+            return found.topic if found else name
+        return name
 
     @property
     def key(self) -> str:
         """What its partition is chosen by."""
-        return key_of(self.data)
+        key: str = getattr(self.data, TOPICS[self.topic].key)
+        return key
 
 
-def key_of(data: Payload) -> str:
-    """Return the ledger key of an event's data."""
-    key: str = getattr(data, TOPICS[data.TOPIC].key)
-    return key
+def relayed(kind: type[Payload]) -> Relayed | None:
+    """Return where decisions of a type are relayed to, None if they are not."""
+    return getattr(kind, "RELAYED", None)
 
 
 def experiment_of(data: Payload) -> str | None:

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Literal
 from msgspec import Struct, field
 
 from rung.events import topic
+from rung.events.topic import Relayed
 
 ExperimentState = Literal["completed", "errored", "canceled"]
 
@@ -143,7 +144,8 @@ class ExperimentEnded(Struct, frozen=True, kw_only=True):
     TYPE: ClassVar[str] = "rung.experiment.ended.v1"
     TOPIC: ClassVar[str] = topic.SEARCHES
     WRITER: ClassVar[str] = "searcher"
-    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "checkpoint-gc", "gateway")
+    RELAYED: ClassVar[Relayed] = Relayed(topic.EXPERIMENTS, "checkpoint-gc")
 
     experiment_id: str
     state: ExperimentState

@@ -14,6 +14,14 @@ class Topic(NamedTuple):
     holds: Holds
 
 
+class Relayed(NamedTuple):
+    """Where decisions of a type lie a second time: as facts of that type, under another key."""
+
+    topic: str
+    by: str
+    """The service whose relay writes them."""
+
+
 EXPERIMENTS: Final = "experiments"
 SEARCHES: Final = "searches"
 RETIREMENTS: Final = "retirements"

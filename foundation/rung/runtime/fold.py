@@ -17,6 +17,9 @@ that caused them are folded: `lacks` says up to where.
 De-duplication is done here, once for all processors: a fact whose origin's sequence was already
 seen is dropped, and so is a decision whose cause is not later than the last one seen.
 
+What the processor itself decides is no fact to it, also where a relay of another service brings
+it back onto the topic of facts.
+
 A key whose fact cannot be decoded, or makes the processor raise, is quarantined: nothing of it is
 folded or decided past that fact, until it is tried again. Other keys go on. A key whose logic
 level this release does not know is left alone in the same way, from the fact on that raises it.
@@ -32,7 +35,7 @@ from typing import Final, Generic, NamedTuple
 from msgspec import Struct, field
 
 from rung.events import Event, Payload, UndecodableEvent, decision, decode_from
-from rung.events.codec import decode_handled, decode_head
+from rung.events.codec import PAYLOADS, decode_handled, decode_head
 from rung.events.envelope import experiment_of, level_of
 from rung.events.topic import TOPICS
 from rung.ledger import Record
@@ -169,7 +172,11 @@ class PartitionFold(Generic[S]):
         image = image or Image()
         self._only = only
         self._processor = processor
-        self._types = types_of(processor.handles)
+        handled = types_of(processor.handles)
+        self._decided = frozenset(
+            kind for kind in handled if processor.decisions == PAYLOADS[kind].TOPIC
+        )
+        self._types = handled - self._decided
         self._source = f"/rung/{processor.name}"
         self._keys = image.keys
         self._ahead = image.ahead
@@ -415,6 +422,7 @@ class PartitionFold(Generic[S]):
         assert known.state is not None
         decided = self._processor.decide(known.state, fact.data)
         if not decided and not recorded:
+            self._evolve(record.key, known, [])
             return _NONE_DECIDED
         new = [
             decision(
@@ -433,10 +441,10 @@ class PartitionFold(Generic[S]):
     def _evolve(self, key: str, known: KeyFold[S], events: list[Event]) -> None:
         self.changed[key] = None
         for event in events:
-            if known.state is not None and event.type in self._types:
+            if known.state is not None and event.type in self._decided:
                 self._processor.evolve(known.state, event.data)
             known.cause = _cause(event)
-        if events and known.state is not None and self._processor.ended(known.state):
+        if known.state is not None and self._processor.ended(known.state):
             known.end()
 
     def _take_recorded(self, record: Record) -> list[Event]:

@@ -4,8 +4,8 @@ Theory of operation
 ===================
 
 The state is that of one experiment. Facts: the experiment's policy, checkpoints stored, damaged,
-pinned and deleted, validations, the ends of runs and of trials. Decision: a checkpoint is retired.
-The shell then deletes its files and records that they are gone.
+pinned and deleted, validations, the ends of runs, of trials and of the experiment. Decision: a
+checkpoint is retired. The shell then deletes its files and records that they are gone.
 
     stored ──no rule of `retention.py` names it──▶ retired ──files deleted──▶ deleted (forgotten)
 
@@ -21,6 +21,10 @@ A search whose trials start from each other's checkpoints (`SearchOptions.SHARES
 that the configuration names) *holds* each of them from the moment at which it is stored, and so
 before anything can be decided of it, until the searcher releases it (`checkpoint.hold_ended`). A
 checkpoint that is stored after its run has ended is not held: the searcher does not take it.
+
+The state ends with the experiment: every trial is closed then, and nothing is held. What was not
+retired by then stays. But an agent that was taken for lost may be heard of later, with checkpoints
+that its run had stored; so the state stays for as long as the end of such a run was not reported.
 
 What one fact may change: the checkpoints of its trial, and those that it pushed out of the best of
 the experiment, which now follow right behind them in the ranking. Only these are judged anew, so
@@ -55,7 +59,7 @@ from rung.events.checkpoint import (
     CheckpointStored,
     HoldEnded,
 )
-from rung.events.experiment import ExperimentSubmitted
+from rung.events.experiment import ExperimentEnded, ExperimentSubmitted
 from rung.events.installation import LEVEL
 from rung.events.trial import RunEnded, TrialEnded, TrialExited, TrialValidated
 from rung.methods.table import options_named
@@ -66,6 +70,7 @@ Handles = (
     | TrialExited
     | RunEnded
     | TrialEnded
+    | ExperimentEnded
     | CheckpointStored
     | CheckpointDamaged
     | CheckpointPinned
@@ -81,6 +86,8 @@ class Trial(Struct, kw_only=True):
     ended: bool = False
     runs_over: int = 0
     """The highest run that is over."""
+    lost: list[int] = field(default_factory=list[int])
+    """Runs that were lost, and of whose ends their agents have not reported."""
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict[str, Checkpoint])
     costs: dict[str, dict[str, float | None]] = field(
         default_factory=dict[str, dict[str, float | None]]
@@ -102,6 +109,8 @@ class State(Struct, kw_only=True):
     level: int = 1
     """The logic level of its decisions."""
     policy: Policy | None = None
+    over: bool = False
+    """Whether the experiment has ended."""
     trials: dict[str, Trial] = field(default_factory=dict[str, Trial])
     trial_of: dict[str, str] = field(default_factory=dict[str, str])
     """Checkpoint id → trial id, of those that are neither retired nor deleted."""
@@ -126,16 +135,16 @@ class CheckpointGC:
     decisions = topic.RETIREMENTS
     handles = Handles
     level = LEVEL
-    version = 2
+    version = 3
     state_type = State
 
     def initial(self, key: str) -> State:
         """Return an experiment of which nothing is known."""
         return State(experiment_id=key)
 
-    def ended(self, state: State) -> bool:  # noqa: ARG002 - the protocol's
-        """Return False: a checkpoint may be pinned, and files deleted, after all else."""
-        return False
+    def ended(self, state: State) -> bool:
+        """Return whether the experiment has ended, and no run that was lost may be heard of."""
+        return state.over and not any(trial.lost for trial in state.trials.values())
 
     def evolve(self, state: State, event: Handles) -> None:  # noqa: C901 - one case per event
         """Fold a fact or a decision into the experiment."""
@@ -147,10 +156,11 @@ class CheckpointGC:
             case TrialValidated():
                 _validate(state, event)
             case TrialExited() | RunEnded():
-                trial = _trial(state, event.trial_id)
-                trial.runs_over = max(trial.runs_over, event.run)
+                _end_run(_trial(state, event.trial_id), event)
             case TrialEnded():
                 _trial(state, event.trial_id).ended = True
+            case ExperimentEnded():
+                state.over = True
             case CheckpointStored():
                 _store(state, event)
             case CheckpointDamaged():
@@ -221,6 +231,14 @@ class _Config(Struct):
 
 def _trial(state: State, trial_id: str) -> Trial:
     return state.trials.setdefault(trial_id, Trial())
+
+
+def _end_run(trial: Trial, event: TrialExited | RunEnded) -> None:
+    if event.run in trial.lost:
+        trial.lost.remove(event.run)
+    elif event.outcome == "lost" and event.run > trial.runs_over:
+        trial.lost.append(event.run)
+    trial.runs_over = max(trial.runs_over, event.run)
 
 
 def _validate(state: State, event: TrialValidated) -> None:

@@ -15,6 +15,7 @@ from rung.checkpoint_gc.processor import CheckpointGC
 from rung.checkpoint_gc.settings import Sealing, Settings
 from rung.events import Payload, topic
 from rung.events.checkpoint import CheckpointReleased, CheckpointRetired, HoldEnded
+from rung.events.experiment import ExperimentEnded
 from rung.events.trial import TrialClosed, TrialEnded
 from rung.ledger import Ledger
 from rung.ledger.archive import ArchiveSettings
@@ -108,8 +109,10 @@ def sealer(settings: Sealing, key: SealKey) -> Component:
     return Shared((*SEALED, topic.SEALS), run)
 
 
-def ended(event: TrialClosed | CheckpointReleased) -> Sequence[Payload]:
+def ended(event: TrialClosed | CheckpointReleased | ExperimentEnded) -> Sequence[Payload]:
     """Turn the searcher's decisions about trials and checkpoints into facts."""
+    if isinstance(event, ExperimentEnded):
+        return [event]
     if isinstance(event, TrialClosed):
         return [TrialEnded(experiment_id=event.experiment_id, trial_id=event.trial_id)]
     return [
@@ -125,7 +128,7 @@ RELAY: Final = Relay(
     "checkpoint-gc-intake",
     topic.SEARCHES,
     _SOURCE,
-    TrialClosed | CheckpointReleased,
+    TrialClosed | CheckpointReleased | ExperimentEnded,
     ended,
     appends=(topic.EXPERIMENTS,),
 )

@@ -69,8 +69,10 @@ class ExperimentView:
         return Experiment(key)
 
     def evolve(self, state: Experiment, event: Event) -> None:
-        """Fold a fact or a decision."""
+        """Fold a fact or a decision; what was relayed of a decision says nothing new."""
         data = event.data
+        if event.topic == topic.EXPERIMENTS and data.TOPIC == topic.SEARCHES:
+            return
         if isinstance(data, _Request):
             _request(state, event, data)
         elif isinstance(data, _OfExperiment):

@@ -60,7 +60,8 @@ async def stream_events(request: web.Request) -> web.StreamResponse:
     """Stream an experiment's events: CloudEvents under the name of their type.
 
     Events of one topic come in order; a decision may come before the fact that it answers. What
-    its writer repeated is on record twice, under one CloudEvents id.
+    its writer repeated is on record twice, under one CloudEvents id. What is relayed from one of
+    the streamed topics to another comes once.
     """
     query = read_query(request, EventQuery)
     context, experiment_id = context_of(request), experiment_of(request).id
@@ -75,9 +76,11 @@ async def stream_events(request: web.Request) -> web.StreamResponse:
         if record.key != experiment_id:
             return None
         try:
-            return Frame(decode(record.value).type, record.value)
+            event = decode(record.value)
         except UndecodableEvent:
             return None  # it is among the dead letters
+        repeats = record.topic != event.data.TOPIC and event.data.TOPIC in _TOPICS
+        return None if repeats else Frame(event.type, record.value)
 
     return await stream(request, sources, starts, Interest(experiment_id, "events", render))
 
