@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from rung.agent.agent import Agent
 from rung.agent.config import Settings
+from rung.config.run_config import run_config
 from rung.events import Event, LedgerUnavailable, Payload, decode, encode, fact, topic
 from rung.events.allocation import (
     AgentJoined,
@@ -117,12 +118,18 @@ class Rig:
         code: str | None = None,
         slots: list[int] | None = None,
         restore: Sequence[str] = (),
+        inline: bool = False,
         **config: Any,
     ) -> str:
         """Grant a run of the newest incarnation to the agent; return the allocation's id.
 
-        With checkpoints to restore it is the second run of the trial that stored the first.
+        With checkpoints to restore it is the second run of the trial that stored the first. The
+        configuration is stored, or `inline`, as an earlier release granted it.
         """
+        config = {"entrypoint": entrypoint, **config}
+        stored = run_config(config)
+        if not inline:
+            self.store.put_bytes(stored.name, stored.data)
         own = str(self.folder / "agent")
         joins = await self.until(AgentJoined, lambda it: it.folder == own)
         joined = max(joins, key=lambda it: it.incarnation)
@@ -141,7 +148,8 @@ class Rig:
             time_metric="batches",
             restore=list(restore),
             code_digest=code,
-            config={"entrypoint": entrypoint, **config},
+            config=config if inline else {},
+            config_digest=None if inline else stored.digest,
         )
         share = Share(
             agent_id=joined.agent_id, incarnation=joined.incarnation, slots=slots or [index % 4]

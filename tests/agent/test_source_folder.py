@@ -14,6 +14,7 @@ import pytest
 from rung.agent.source_folder import CodeUnusable, SourceFolder
 from rung.config import code_archive as rules
 from rung.config.code_archive import InvalidCode, check_archive
+from rung.config.run_config import run_config
 from rung.events.trial import CODE_REFUSED
 from rung.storage import FolderStore
 
@@ -241,3 +242,54 @@ def test_missing_and_damaged(sources: SourceFolder, store: FolderStore) -> None:
     store.put_bytes(f"code/{'2' * 64}.tar.gz", _archive(_file("a")))
     with pytest.raises(CodeUnusable, match="is damaged: its digest is"):
         sources.prepare("b", "2" * 64)
+
+
+_CONFIG: Final = run_config({"entrypoint": "python3 train.py", "hyperparameters": {"lr": 1}})
+
+
+def test_a_configuration_is_fetched_once(sources: SourceFolder, store: FolderStore) -> None:
+    """It is what the experiment was submitted with, without its search space."""
+    store.put_bytes(_CONFIG.name, _CONFIG.data)
+    first = sources.configuration(_CONFIG.digest)
+    store.delete(_CONFIG.name)
+    sources.open()
+
+    assert first == sources.configuration(_CONFIG.digest) == {"entrypoint": "python3 train.py"}
+
+
+def test_a_configuration_that_was_damaged_here_is_fetched_again(
+    sources: SourceFolder, store: FolderStore, tmp_path: Path
+) -> None:
+    """What the agent keeps of it is held against its digest each time."""
+    store.put_bytes(_CONFIG.name, _CONFIG.data)
+    sources.configuration(_CONFIG.digest)
+    (tmp_path / "agent/configs" / f"{_CONFIG.digest}.json").write_text('{"entrypoint": "rm"}')
+
+    assert sources.configuration(_CONFIG.digest) == {"entrypoint": "python3 train.py"}
+
+
+def test_a_configuration_that_cannot_be_had_is_named(
+    sources: SourceFolder, store: FolderStore
+) -> None:
+    """Missing or damaged, it may be there for the next run; nothing of it is kept."""
+    with pytest.raises(CodeUnusable, match=f"{_CONFIG.digest} is missing") as missing:
+        sources.configuration(_CONFIG.digest)
+    store.put_bytes(_CONFIG.name, _CONFIG.data + b" ")
+    with pytest.raises(CodeUnusable, match=f"{_CONFIG.digest} is damaged") as damaged:
+        sources.configuration(_CONFIG.digest)
+    store.put_bytes(_CONFIG.name, _CONFIG.data)
+
+    assert (missing.value.fault, damaged.value.fault) == ("", "")
+    assert sources.configuration(_CONFIG.digest) == {"entrypoint": "python3 train.py"}
+
+
+def test_bytes_that_are_no_configuration_are_refused_for_ever(
+    sources: SourceFolder, store: FolderStore
+) -> None:
+    """They have the digest that is on record, so no other agent would find others."""
+    digest = hashlib.sha256(b"[]").hexdigest()
+    store.put_bytes(f"configs/{digest}.json", b"[]")
+    with pytest.raises(CodeUnusable, match="cannot be read") as refused:
+        sources.configuration(digest)
+
+    assert refused.value.fault == CODE_REFUSED

@@ -13,7 +13,8 @@ from ledger.archive.tamper import flip, rewrite_all, segments_of
 from ledger.archive.test_verify import worsen
 from rung.checkpoint_gc.archiver import archive_now
 from rung.cli.data_folder import DataFolder, DataFolderError
-from rung.cli.missing_objects import objects_of
+from rung.cli.missing_objects import made_again, objects_of
+from rung.config.run_config import run_config
 from rung.events import LedgerTrimmed, Payload, decision, encode, fact, topic
 from rung.events.asyncapi import example_of
 from rung.events.checkpoint import CheckpointDeleted, CheckpointRetired, CheckpointStored
@@ -153,10 +154,14 @@ def test_restore(data: Path, store: FolderStore, tmp_path: Path, rung: Rung) -> 
 
 
 def test_what_the_objects_lack_is_named(store: FolderStore, tmp_path: Path, rung: Rung) -> None:
-    """Code and checkpoints that are wanted still are looked for; what is there is not named."""
+    """Code and checkpoints that are wanted still are looked for; what is there is not named.
+
+    The configuration of the runs is made of the ledger, and so not missing.
+    """
     first = tmp_path / "first"
     result = rung("ledger", "import", store.url, "--data", str(first), "--json")
-    assert not (first / "objects").exists()
+    [made] = FolderStore(first / "objects").list("")
+    assert made.name.startswith("configs/")
     lacking = result.json["missing_objects"]
     assert result.code == 0
     assert lacking
@@ -200,8 +205,8 @@ async def test_which_objects_are_wanted() -> None:
     facts: list[Payload] = [
         structs.replace(example_of("rung.experiment.submitted.v1").data, **submitted)
         for submitted in (
-            {"experiment_id": "aaaaaaaa", "code_digest": "f00"},
-            {"experiment_id": "bbbbbbbb", "code_digest": None},
+            {"experiment_id": "aaaaaaaa", "code_digest": "f00", "config_digest": None},
+            {"experiment_id": "bbbbbbbb", "code_digest": None, "config_digest": "ba7"},
         )
     ]
     facts += [structs.replace(stored, checkpoint_id=name) for name in ("c0", "c1", "c2")]
@@ -216,7 +221,25 @@ async def test_which_objects_are_wanted() -> None:
     assert objects_of((await exported(ledger)).splitlines()[1:]) == [
         "checkpoints/aaaaaaaa/c0/manifest.json",
         "code/f00.tar.gz",
+        "configs/ba7.json",
     ]
+
+
+async def test_configurations_that_are_missing_are_made(tmp_path: Path) -> None:
+    """They are on the ledger; what the ledger does not have stays missing."""
+    store = FolderStore(tmp_path / "objects")
+    found = run_config({"name": "digits", "hyperparameters": {}})
+    example = example_of("rung.experiment.submitted.v1").data
+    submitted = structs.replace(
+        example, config={"name": "digits", "hyperparameters": {}}, config_digest=found.digest
+    )
+    event = fact(submitted, source="/x", origin="x", sequence=1, time="t")
+    ledger = MemoryLedger()
+    await ledger.append([Draft(event.topic, event.key, encode(event))])
+    lines = (await exported(ledger)).splitlines()[1:]
+
+    assert made_again(lines, store, objects_of(lines)) == [f"code/{event.data.code_digest}.tar.gz"]  # type: ignore[union-attr]
+    assert store.read(found.name) == found.data == b'{"name":"digits"}'
 
 
 def test_an_object_store_that_cannot_be_asked(

@@ -19,6 +19,8 @@ from servers.seaweed import Seaweed
 
 CHECKPOINTS = ("c0", "c1", "c2")
 CODE = b"a code archive"
+CONFIG = b"{}"
+CONFIG_NAME = f"configs/{hashlib.sha256(CONFIG).hexdigest()}.json"
 CODE_NAME = f"code/{hashlib.sha256(CODE).hexdigest()}.tar.gz"
 
 
@@ -40,6 +42,7 @@ def source(tmp_path: Path) -> FolderStore:
         )
     store.put_bytes("checkpoints/x/half/model.bin", b"")
     store.put_bytes(CODE_NAME, CODE)
+    store.put_bytes(CONFIG_NAME, CONFIG)
     store.put_bytes("archive/elsewhere", b"")
     return store
 
@@ -49,7 +52,8 @@ def whole(store: ObjectStore, folder: Path) -> None:
     for name in CHECKPOINTS:
         load_checkpoint(store, "x", name, folder / name)
     assert store.read(CODE_NAME) == CODE
-    assert len(store.list("")) == 2 * len(CHECKPOINTS) + 1
+    assert store.read(CONFIG_NAME) == CONFIG
+    assert len(store.list("")) == 2 * len(CHECKPOINTS) + 2
 
 
 def test_copy_to_a_folder(source: FolderStore, tmp_path: Path, rung: Rung) -> None:
@@ -57,10 +61,20 @@ def test_copy_to_a_folder(source: FolderStore, tmp_path: Path, rung: Rung) -> No
     target = FolderStore(tmp_path / "target")
     result = rung("objects", "copy", str(source.root), target.url)
     assert (result.code, result.err) == (0, "")
-    assert "3 checkpoints and 1 code archives copied (293.0 KiB), 0 were there" in result.out
+    assert (
+        "3 checkpoints, 1 code archives and 1 configurations copied (293.0 KiB), 0 were"
+        in result.out
+    )
     whole(target, tmp_path / "loaded")
     again = rung("objects", "copy", source.url, target.url, "--json").json
-    assert again == {"checkpoints": 0, "code": 0, "size_bytes": 0, "already": 4, "damaged": []}
+    assert again == {
+        "checkpoints": 0,
+        "code": 0,
+        "configs": 0,
+        "size_bytes": 0,
+        "already": 5,
+        "damaged": [],
+    }
 
 
 def test_copy_to_s3(

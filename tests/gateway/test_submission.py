@@ -2,6 +2,8 @@
 
 import asyncio
 import gzip
+import hashlib
+import json
 
 import aiohttp
 import pytest
@@ -15,6 +17,7 @@ from rung.events.experiment import ExperimentSubmitted
 from rung.gateway.ids import LETTERS
 from rung.gateway.settings import Settings
 from rung.runtime.levels import raise_level
+from rung.storage import ObjectUnavailable
 
 
 async def test_experiment_is_on_record(world: World, client: Client) -> None:
@@ -97,6 +100,35 @@ async def test_code_is_stored_once(world: World, client: Client) -> None:
 
     assert info.name == f"code/{digest}.tar.gz"
     assert check_archive(world.store.read(info.name)).digest == digest
+
+
+async def test_the_configuration_of_runs_is_stored(world: World, client: Client) -> None:
+    """It lies in the store under the digest on record, which is that of its bytes."""
+    await client.submit(EXPERIMENT_FILE)
+    [fact] = await world.all("experiments")
+    [info] = world.store.list("configs/")
+
+    assert isinstance(fact, ExperimentSubmitted)
+    assert fact.config_digest is not None
+    data = world.store.read(f"configs/{fact.config_digest}.json")
+    assert info.name == f"configs/{hashlib.sha256(data).hexdigest()}.json"
+    stored = json.loads(data)
+    assert stored == {name: it for name, it in fact.config.items() if name != "hyperparameters"}
+
+
+async def test_nothing_is_on_record_while_objects_cannot_be_stored(
+    world: World, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that could not have its configuration is never asked for."""
+
+    def refuse(name: str, data: bytes) -> None:
+        raise ObjectUnavailable("no route to the store")
+
+    monkeypatch.setattr(world.store, "put_bytes", refuse)
+    answer = await client.submit(EXPERIMENT_FILE)
+
+    assert answer.status == 503
+    assert await world.all("experiments") == []
 
 
 async def test_invalid_file_is_refused_with_paths(world: World, client: Client) -> None:

@@ -66,6 +66,24 @@ def test_runs_carry_the_submission() -> None:
         assert [run.submission for run in runs] == [said, said]
 
 
+@pytest.mark.parametrize("digest", [None, "9f86d081"])
+def test_runs_name_the_configuration_or_carry_it(digest: str | None) -> None:
+    """Whether an experiment was submitted with a digest is on record; so is what its runs say."""
+    settings = config(max_trials=1)
+    searcher = Searcher()
+    state = searcher.initial(EXPERIMENT)
+    fact = msgspec.structs.replace(submitted(settings), config_digest=digest)
+    searcher.evolve(state, fact)
+    state = msgspec.json.decode(msgspec.json.encode(state), type=State)
+    decisions = searcher.decide(state, fact)
+    [spec] = [each.spec for each in decisions if isinstance(each, RunRequested)]
+    whole = {name: value for name, value in settings.items() if name != "hyperparameters"}
+
+    assert spec.config_digest == digest
+    assert spec.config == ({} if digest else whole)
+    assert (b'"config":' in msgspec.json.encode(spec)) == (digest is None)
+
+
 def test_a_configuration_that_cannot_be_searched_is_raised() -> None:
     """It got past the gateway, so the experiment is set aside with the field's path."""
     searcher = Bare(Searcher())

@@ -58,7 +58,8 @@ async def import_(
     A whole ledger goes on where it was left: its experiments that have not ended are trained on
     by the agents of their new home. An experiment exported alone must have ended: nobody would
     end its runs. Code archives and checkpoints are no part of it (`rung objects copy` brings
-    them): those that are missing in the object store are counted and named at the end.
+    them): those that are missing in the object store are counted and named at the end. The
+    configurations of runs are made where they are missing.
     """
     from rung.cli.deciders import FORWARDERS  # noqa: PLC0415 - only where it is needed
     from rung.cli.handover import hand_over  # noqa: PLC0415 - see above
@@ -290,8 +291,16 @@ def _check_ended(lines: IO[bytes], experiment_id: str) -> None:
 
 
 async def _missing(lines: IO[bytes], where: str | None) -> list[str] | None:
-    """Return what an export refers to and an object store does not have; None: unknown."""
-    from rung.cli.missing_objects import missing, objects_of  # noqa: PLC0415 - only where needed
+    """Return what an export refers to and an object store does not have; None: unknown.
+
+    Configurations are on the ledger as well, so that those are made which are missing.
+    """
+    from rung.cli.missing_objects import (  # noqa: PLC0415 - only where needed
+        made_again,
+        missing,
+        objects_of,
+    )
+    from rung.config.run_config import CONFIGS  # noqa: PLC0415 - see above
     from rung.storage import open_store  # noqa: PLC0415 - see above
 
     names: list[str] = []
@@ -302,11 +311,15 @@ async def _missing(lines: IO[bytes], where: str | None) -> list[str] | None:
         if where is None or not names:
             return []
         path = where.startswith("file://") and Path(unquote(urlsplit(where).path))
-        if path and not await asyncio.to_thread(path.exists):  # which opening it would make
-            return names
+        made = any(name.startswith(CONFIGS) for name in names)
+        if path and not made and not await asyncio.to_thread(path.exists):
+            return names  # opening it would make it
         store = await asyncio.to_thread(open_store, where)
         try:
-            return await asyncio.to_thread(missing, store, names)
+            lacking = await asyncio.to_thread(missing, store, names)
+            lines.seek(0)
+            rest = itertools.islice(lines, 1, None)
+            return await asyncio.to_thread(made_again, rest, store, lacking)
         finally:
             store.close()
     except RungError as error:  # all was imported all the same
@@ -331,9 +344,14 @@ def _warn_of(lacking: list[str], where: str) -> None:
 
 
 def _count(names: list[str]) -> str:
-    """Return how many code archives and checkpoints there are."""
+    """Return how many objects of each kind there are."""
     code = sum(name.startswith("code/") for name in names)
-    kinds = (("code archive", code), ("checkpoint", len(names) - code))
+    configs = sum(name.startswith("configs/") for name in names)
+    kinds = (
+        ("code archive", code),
+        ("configuration", configs),
+        ("checkpoint", len(names) - code - configs),
+    )
     return " and ".join(f"{n:,} {kind}{'' if n == 1 else 's'}" for kind, n in kinds if n)
 
 

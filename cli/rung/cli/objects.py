@@ -1,4 +1,4 @@
-"""`rung objects copy`: checkpoints and code from the folder of one machine to where they go on."""
+"""`rung objects copy`: from the folder of one machine to where its experiments go on."""
 
 import hashlib
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ from rung.events import RungError
 if TYPE_CHECKING:
     from rung.storage import FolderStore, ObjectStore
 
-_CODE: Final = "code/"
+_SUFFIXES: Final = {"code/": ".tar.gz", "configs/": ".json"}
+"""Objects that are named by their bytes' digest: prefix → what follows the digest."""
 _CHECKPOINTS: Final = "checkpoints/"
 _MANIFEST: Final = "/manifest.json"
-_ARCHIVE_SUFFIX: Final = ".tar.gz"
 
 
 class Copied(NamedTuple):
@@ -25,9 +25,10 @@ class Copied(NamedTuple):
 
     checkpoints: int
     code: int
+    configs: int
     size_bytes: int
     already: int
-    """Checkpoints and code archives that were there."""
+    """How many of all of these were there."""
     damaged: list[str]
     """What could not be copied because it is not whole, one line each."""
 
@@ -42,7 +43,7 @@ def objects() -> None:
 @click.argument("target", metavar="TO")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def copy(source: str, target: str, *, as_json: bool) -> int:
-    """Copy checkpoints and code from a folder to another object store.
+    """Copy checkpoints, code and configurations from a folder to another object store.
 
     FROM is the folder `objects` of a data folder, TO an URL such as s3://bucket/prefix. Each file
     is held against its checkpoint's manifest on the way. What is there already is left as it is,
@@ -54,8 +55,9 @@ def copy(source: str, target: str, *, as_json: bool) -> int:
         print_json(copied._asdict())
     else:
         click.echo(
-            f"{copied.checkpoints:,} checkpoints and {copied.code:,} code archives copied"
-            f" ({size(copied.size_bytes)}), {copied.already:,} were there already"
+            f"{copied.checkpoints:,} checkpoints, {copied.code:,} code archives and"
+            f" {copied.configs:,} configurations copied ({size(copied.size_bytes)}),"
+            f" {copied.already:,} were there already"
         )
     return FAILED if copied.damaged else OK
 
@@ -67,7 +69,8 @@ def _copy(source: str, target: str, *, as_json: bool) -> Copied:
     store = open_store(target)
     try:
         copying = _Copying(folder, store, quiet=as_json)
-        copying.code_archives()
+        for prefix in _SUFFIXES:
+            copying.named_by_digest(prefix)
         copying.checkpoints()
         return copying.done()
     finally:
@@ -81,28 +84,28 @@ class _Copying:
         self._source = source
         self._target = target
         self._quiet = quiet
-        self._counts = {"checkpoints": 0, "code": 0, "size_bytes": 0, "already": 0}
+        self._counts = {"checkpoints": 0, "code": 0, "configs": 0, "size_bytes": 0, "already": 0}
         self._damaged: list[str] = []
 
     def done(self) -> Copied:
         """Return what was copied."""
         return Copied(**self._counts, damaged=self._damaged)
 
-    def code_archives(self) -> None:
-        """Copy what experiments were submitted with; a name is its bytes' digest."""
-        there = {info.name: info.size_bytes for info in self._target.list(_CODE)}
-        for info in self._source.list(_CODE):
+    def named_by_digest(self, prefix: str) -> None:
+        """Copy what experiments were submitted with."""
+        there = {info.name: info.size_bytes for info in self._target.list(prefix)}
+        for info in self._source.list(prefix):
             if there.get(info.name) == info.size_bytes:
                 self._counts["already"] += 1
                 continue
             path = self._source.root / info.name
             with path.open("rb") as opened:
                 digest = hashlib.file_digest(opened, "sha256").hexdigest()
-            if info.name != f"{_CODE}{digest}{_ARCHIVE_SUFFIX}":
+            if info.name != f"{prefix}{digest}{_SUFFIXES[prefix]}":
                 self._report(f"{info.name} holds other bytes than its name says ({digest[:12]}…)")
                 continue
             self._target.put(info.name, path)
-            self._counts["code"] += 1
+            self._counts[prefix.rstrip("/")] += 1
             self._counts["size_bytes"] += info.size_bytes
 
     def checkpoints(self) -> None:

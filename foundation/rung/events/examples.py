@@ -105,7 +105,7 @@ _SPEC: Final = RunSpec(
     time_metric="epochs",
     restore=[_C],
     code_digest=_DIGEST,
-    config={"name": "digits", "entrypoint": "python3 train.py"},
+    config_digest=_DIGEST,
 )
 
 EXAMPLES: Final[tuple[Payload, ...]] = (
@@ -115,6 +115,7 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
         source="name: digits\n",
         code_digest=_DIGEST,
         submission=_SUBMISSION,
+        config_digest=_DIGEST,
     ),
     PauseRequested(experiment_id=_E),
     ResumeRequested(experiment_id=_E),

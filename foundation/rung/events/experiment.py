@@ -42,6 +42,9 @@ class ExperimentSubmitted(Struct, frozen=True, kw_only=True, omit_defaults=True)
     """None: it was submitted to an earlier release."""
     level: int = 1
     """The logic level at which everything about it is decided."""
+    config_digest: str | None = None
+    """SHA-256 of the configuration that its runs get, in the object store. None: they get it in
+    their events, because it was submitted to an earlier release."""
 
 
 class PauseRequested(Struct, frozen=True, kw_only=True):

@@ -49,8 +49,8 @@ def run_of(allocation_id: str) -> tuple[str, int] | None:
     return trial_id, int(run)
 
 
-class RunSpec(Struct, frozen=True, kw_only=True):
-    """All that an agent must know to start a run, without asking anybody."""
+class RunSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All that an agent must know to start a run; code and configuration by digest."""
 
     experiment_id: str
     trial_id: str
@@ -66,8 +66,11 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     restore: list[str]
     """Checkpoints to start from, best choice first; empty: from scratch."""
     code_digest: str | None
-    config: dict[str, Any]
-    """The experiment's complete configuration without its `hyperparameters`."""
+    config: dict[str, Any] = field(default_factory=dict)
+    """The experiment's complete configuration without its `hyperparameters`; empty in events that
+    name it by its digest."""
+    config_digest: str | None = None
+    """SHA-256 of that configuration as it lies in the object store."""
 
 
 class TrialRequested(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from rung.checkpoint_gc.processor import CheckpointGC
 from rung.checkpoint_gc.service import RELAY as CHECKPOINT_GC_RELAY
+from rung.config.run_config import run_config
 from rung.events import Payload, decode
 from rung.events.allocation import AllocationSignaled, PoolConfigured
 from rung.events.checkpoint import CheckpointDeleted, CheckpointRetired
@@ -117,6 +118,7 @@ def _submit(world: World, scenario: Scenario) -> None:
             code_digest=None,
             submission=Submission(owner=owner, time_ms=moment_ms) if owner else None,
             level=LEVEL,
+            config_digest=run_config(scenario.config).digest,
         )
         if number:
             world.after(moment_ms, partial(world.write, submitted, "gateway/sim"))

@@ -21,10 +21,12 @@ import asyncio
 import contextlib
 import os
 import socket
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, assert_never
 
 import structlog
+from msgspec import structs
 from structlog.contextvars import bound_contextvars
 
 from rung.agent.config import Settings
@@ -46,7 +48,7 @@ from rung.agent.presence import Presence
 from rung.agent.run import Run
 from rung.agent.slots import detect
 from rung.agent.socket_folder import SocketFolder
-from rung.agent.source_folder import SourceFolder
+from rung.agent.source_folder import CodeUnusable, SourceFolder
 from rung.agent.spool import Spool
 from rung.agent.spot import notice_to
 from rung.agent.starter import Starter
@@ -63,7 +65,7 @@ from rung.events.allocation import (
     JoinRefused,
 )
 from rung.events.metric import LogsDropped
-from rung.events.trial import RunSpec, run_of
+from rung.events.trial import run_of
 from rung.ledger import Ledger
 from rung.storage import FolderStore, ObjectStore, open_store
 from rung.storage.key import INCOMING
@@ -100,6 +102,10 @@ class Agent:
         self._presence = Presence(settings, ledger, self._spool, self._slots)
         self._runs: dict[str, Run] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._fetching: dict[str, asyncio.Task[dict[str, Any]]] = {}
+        """Allocation id → its configuration, on its way."""
+        self._asked: dict[str, list[AllocationSignaled | AllocationLost]] = {}
+        """Allocation id → what the scheduler said of it meanwhile."""
         self._endpoint = Endpoint(self._spool, self._speaker, self._run_with)
         self._starter = Starter(
             folder,
@@ -292,12 +298,10 @@ class Agent:
             case AllocationGranted():
                 self._start(decision)
             case AllocationSignaled():
-                run = self._runs.get(decision.allocation_id)
-                if run is not None and self._spool.agent_id in decision.agents:
-                    run.ask(decision.how, decision.reason, machine=decision.machine)
+                if self._spool.agent_id in decision.agents:
+                    self._ask(decision)
             case AllocationLost():
-                if run := self._runs.get(decision.allocation_id):
-                    run.ask("kill")
+                self._ask(decision)
             case AllocationDropped():
                 pass
             case JoinRefused():
@@ -309,25 +313,76 @@ class Agent:
         own = (self._spool.agent_id, self._offering)
         for number, share in enumerate(granted.shares):
             if (share.agent_id, share.incarnation) == own:
-                assert granted.allocation_id not in self._runs, "an allocation is granted once"
-                run = Run(self._node, granted, number, share.incarnation)
-                self._runs[run.allocation_id] = run
-                task = asyncio.create_task(self._carry_out(run, granted.spec))
-                self._tasks[run.allocation_id] = task
+                name = granted.allocation_id
+                assert name not in self._tasks, "an allocation is granted once"
+                self._tasks[name] = asyncio.create_task(self._carry_out(granted, number))
 
-    async def _carry_out(self, run: Run, spec: RunSpec) -> None:
-        names = {"experiment": spec.experiment_id, "trial": spec.trial_id}
+    def _ask(self, decision: AllocationSignaled | AllocationLost) -> None:
+        """Make a run stop; one whose configuration is being fetched stops before it starts."""
+        name = decision.allocation_id
+        if run := self._runs.get(name):
+            if isinstance(decision, AllocationLost):
+                run.ask("kill")
+            else:
+                run.ask(decision.how, decision.reason, machine=decision.machine)
+        elif name in self._tasks:
+            self._asked.setdefault(name, []).append(decision)
+            if fetch := self._fetching.get(name):
+                fetch.cancel()
+
+    async def _carry_out(self, granted: AllocationGranted, number: int) -> None:
+        name, spec = granted.allocation_id, granted.spec
         try:
-            with bound_contextvars(allocation=run.allocation_id, **names):
+            with bound_contextvars(
+                allocation=name, experiment=spec.experiment_id, trial=spec.trial_id
+            ):
                 _log.info("run begins")
+                run = self._runs[name] = await self._run_of(granted, number)
+                for decision in self._asked.pop(name, ()):
+                    self._ask(decision)
                 await run.carry_out()
                 _log.info("run is over")
         except Exception:  # noqa: BLE001 - one run's trouble must not become another's
-            _log.exception("a run failed inside the agent", allocation=run.allocation_id)
-            run.give_up()
+            _log.exception("a run failed inside the agent", allocation=name)
+            if name in self._runs:
+                self._runs[name].give_up()
         finally:
-            del self._runs[run.allocation_id]
-            del self._tasks[run.allocation_id]
+            self._runs.pop(name, None)
+            self._asked.pop(name, None)
+            del self._tasks[name]
+
+    async def _run_of(self, granted: AllocationGranted, number: int) -> Run:
+        """Return the run of a grant, once its configuration is there or it is to stop."""
+        unusable: Exception | None = None
+        digest = granted.spec.config_digest
+        if digest is not None:
+            try:
+                config = await self._configuration(granted.allocation_id, digest)
+                spec = structs.replace(granted.spec, config=config)
+                granted = structs.replace(granted, spec=spec)
+            except Exception as error:  # noqa: BLE001 - the run reports it as its own failure
+                unusable = error
+        share = granted.shares[number]
+        return Run(self._node, granted, number, share.incarnation, unusable)
+
+    async def _configuration(self, name: str, digest: str) -> dict[str, Any]:
+        """Return the configuration of an allocation, however long the object store is away.
+
+        Raises:
+            CodeUnusable: it cannot be had, or the run is to stop.
+        """
+        read = partial(self._sources.configuration, digest)
+        fetch = asyncio.create_task(self._depot.patiently("the configuration", _log.warning, read))
+        self._fetching[name] = fetch
+        try:
+            if name not in self._asked:
+                await asyncio.wait([fetch])
+        finally:
+            fetch.cancel()
+            del self._fetching[name]
+        if not fetch.done() or fetch.cancelled():
+            raise CodeUnusable("it was to stop before its configuration was there")
+        return fetch.result()
 
     async def _renew(self) -> None:
         """After the death of the warm parent: end what it took along, join anew."""
@@ -348,8 +403,7 @@ class Agent:
         say("not a member of the pool", reason=displaced.reason, known=displaced.known)
         self._displaced, self._offering = displaced, None
         self._presence.refused()
-        for run in self._runs.values():
-            run.ask("kill")
+        self._kill_runs()
         self._rejoining = asyncio.create_task(self._rejoin(displaced))
 
     async def _rejoin(self, displaced: Displaced) -> None:
@@ -364,15 +418,22 @@ class Agent:
         if (lost.agent_id, lost.incarnation) != (self._spool.agent_id, self._offering):
             return
         _log.warning("taken for lost; joining anew", silent_ms=lost.silent_ms)
+        self._kill_runs()
+        await self._renew()
+
+    def _kill_runs(self) -> None:
+        """Kill what runs for an incarnation that is no longer the agent's."""
         for run in self._runs.values():
             run.ask("kill")
-        await self._renew()
+        for name in self._fetching:
+            self._tasks[name].cancel()
 
     async def _end_runs(self) -> None:
         """Wait for the runs whose processes are gone; drop those that have none."""
-        for allocation_id, run in self._runs.items():
-            if not run.launched:
-                self._tasks[allocation_id].cancel()
+        for allocation_id, task in self._tasks.items():
+            run = self._runs.get(allocation_id)
+            if run is None or not run.launched:
+                task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _taken_away(self) -> Respite:

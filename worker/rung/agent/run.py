@@ -1,5 +1,6 @@
 """One run on this agent: from its grant to the release of its slots.
 
+    (before)    the agent has fetched the configuration
     prepare     unpack the code, wait for the warm parent; where there are several processes, agree
                 on where they meet
     launch      a process is forked for each slot; `TrialStarted`
@@ -62,8 +63,23 @@ class Run:
     """Carries out one grant."""
 
     def __init__(
-        self, node: Node, granted: AllocationGranted, share: int, incarnation: int
+        self,
+        node: Node,
+        granted: AllocationGranted,
+        share: int,
+        incarnation: int,
+        unusable: Exception | None = None,
     ) -> None:
+        """Take a grant; nothing is started yet.
+
+        Args:
+            node: what the runs of the agent share.
+            granted: with the configuration, where that could be had.
+            share: which of the shares is this agent's.
+            incarnation: of this agent.
+            unusable: why the configuration could not be had, which is what the run fails with.
+        """
+        self._unusable = unusable
         self.allocation_id = granted.allocation_id
         self._node = node
         self._spec = granted.spec
@@ -233,6 +249,8 @@ class Run:
 
     async def _prepare(self) -> list[Launch]:
         node, spec = self._node, self._spec
+        if self._unusable is not None:
+            raise self._unusable
         if node.suspension.reason is not None:
             self._warn(f"the run waits: {node.suspension.reason}")
         await node.suspension.over()

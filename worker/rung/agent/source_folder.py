@@ -1,11 +1,12 @@
-"""The code of experiments: unpacked once per digest, copied for each run.
+"""Code and configurations of experiments, by digest: code is copied for each run.
 
+    configs/<digest>.json   configurations as they lie in the object store
     code/<digest>/          the archive's files with their byte code; never run from
     work/<allocation>/      a run's own copy, its working folder, gone after the run
 
 A copy, not links: what a run writes into its files must not reach another run. An archive is
-unpacked only if its bytes have the digest, and by the rules by which the gateway took it
-(`rung.config.code_archive`).
+unpacked, and a configuration read, only if its bytes have the digest; an archive by the rules by
+which the gateway took it (`rung.config.code_archive`).
 
 Methods block; call them from a thread.
 """
@@ -16,22 +17,27 @@ import shutil
 import threading
 import time
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from rung.agent.imports import SOURCE_BYTES_MAX, wants_frameworks
 from rung.agent.removal import remove_tree
 from rung.config.code_archive import InvalidCode, unpack
+from rung.config.run_config import object_name
 from rung.events.trial import CODE_REFUSED
 from rung.storage import ObjectMissing, ObjectStore
 
 _KEPT_MAX: Final = 16
 """How many unpacked archives outlive a restart of the agent."""
+_CONFIGS_MAX: Final = 1000
+"""How many configurations do."""
 _COMPILING_S_MAX: Final = 20.0
 """How long to make byte code; what has none by then is compiled by each run that imports it."""
 
 
 class CodeUnusable(Exception):
-    """A code archive that cannot be run; its message is written for a person.
+    """Code or a configuration that cannot be run; its message is written for a person.
 
     Attributes:
         fault: `CODE_REFUSED` where the very same bytes would be refused again, or empty.
@@ -55,6 +61,7 @@ class SourceFolder:
     """Working folders for runs, filled with their code."""
 
     def __init__(self, folder: Path, store: ObjectStore) -> None:
+        self._configs = folder / "configs"
         self._code = folder / "code"
         self._work = folder / "work"
         self._store = store
@@ -74,6 +81,10 @@ class SourceFolder:
         remove_tree(self._work)
         self._work.mkdir(parents=True, exist_ok=True)
         self._code.mkdir(parents=True, exist_ok=True)
+        self._configs.mkdir(parents=True, exist_ok=True)
+        configs = sorted(self._configs.iterdir(), key=lambda entry: entry.stat().st_mtime)
+        for entry in configs[:-_CONFIGS_MAX]:
+            entry.unlink()
         entries = sorted(self._code.iterdir(), key=lambda entry: entry.stat().st_mtime)
         whole = [entry for entry in entries if entry.suffix == ""]
         for entry in entries:
@@ -95,6 +106,42 @@ class SourceFolder:
         if digest not in self._frameworks:
             self._frameworks[digest] = wants_frameworks(target)
         return Source(target, self._frameworks[digest])
+
+    def configuration(self, digest: str) -> dict[str, Any]:
+        """Return the configuration with a digest.
+
+        Raises:
+            CodeUnusable: there is no such configuration, or it is damaged.
+            OSError: the folder cannot be written.
+        """
+        path = self._configs / f"{digest}.json"
+        with self._lock:
+            if not path.is_file() or _digest_of(path) != digest:
+                self._fetch_configuration(digest, path)
+            path.touch()
+            try:
+                found = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+            except msgspec.DecodeError as error:
+                raise CodeUnusable(
+                    f"the configuration {digest} cannot be read: {error}", CODE_REFUSED
+                ) from error
+        return found
+
+    def _fetch_configuration(self, digest: str, path: Path) -> None:
+        fix = "`rung ledger import` makes it of the ledger, `rung objects copy` copies it"
+        draft = path.with_suffix(".fetching")
+        try:
+            self._store.get(object_name(digest), draft)
+            found = _digest_of(draft)
+            if found != digest:
+                raise CodeUnusable(f"the configuration {digest} is damaged: its digest is {found}")
+            draft.rename(path)
+        except ObjectMissing as error:
+            raise CodeUnusable(
+                f"the configuration {digest} is missing in the object store: {error} ({fix})"
+            ) from error
+        finally:
+            draft.unlink(missing_ok=True)
 
     def folder_of(self, allocation_id: str) -> Path:
         """Return a run's working folder."""
@@ -125,8 +172,7 @@ class SourceFolder:
         archive = self._code / f"{digest}.archive"
         try:
             self._store.get(f"code/{digest}.tar.gz", archive)
-            with archive.open("rb") as opened:
-                found = hashlib.file_digest(opened, "sha256").hexdigest()
+            found = _digest_of(archive)
             if found != digest:
                 raise CodeUnusable(f"the code archive {digest} is damaged: its digest is {found}")
             unpack(archive, folder)
@@ -139,6 +185,11 @@ class SourceFolder:
         finally:
             archive.unlink(missing_ok=True)
         _compile(folder)
+
+
+def _digest_of(path: Path) -> str:
+    with path.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def _compile(folder: Path) -> None:

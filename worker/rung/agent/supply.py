@@ -31,11 +31,12 @@ from rung.cache import (
     sources_of,
     variable_of,
 )
+from rung.config.run_config import CONFIGS
 from rung.core.data import filling_variable_of
 
 _AT_ONCE: Final = 8
 _CHANGES_MAX: Final = 5
-_OWN: Final = ("archive/", "checkpoints/", "code/", "snapshots/")
+_OWN: Final = ("archive/", "checkpoints/", "code/", CONFIGS, "snapshots/")
 """What the platform keeps in its object store."""
 
 T = TypeVar("T")

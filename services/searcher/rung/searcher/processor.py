@@ -77,7 +77,7 @@ scheduler, which report it as lost); slots (a run is requested whether or not th
 """
 
 import math
-from typing import Final, Literal, NamedTuple, TypeGuard, assert_never, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeGuard, assert_never, get_args
 
 from rung.events import Payload
 from rung.events import topic as topics
@@ -172,7 +172,7 @@ class Searcher:
     decisions = topics.SEARCHES
     handles = Handles
     level = LEVEL
-    version = 2
+    version = 3
     state_type = State
 
     def initial(self, key: str) -> State:
@@ -223,11 +223,18 @@ def _submit(state: State, event: ExperimentSubmitted) -> None:
     if state.phase != "new":
         return
     settings = read_settings(event.config)
-    config = {name: value for name, value in event.config.items() if name != "hyperparameters"}
+    config: dict[str, Any] = {}
+    if event.config_digest is None:
+        config = {name: it for name, it in event.config.items() if name != "hyperparameters"}
     method = settings.search.plan(settings.space)
     state.phase, state.level = "active", event.level
     state.experiment = Experiment(
-        settings, config, event.code_digest, method, submission=event.submission
+        settings,
+        config,
+        event.code_digest,
+        method,
+        submission=event.submission,
+        config_digest=event.config_digest,
     )
 
 
@@ -819,6 +826,7 @@ class _FollowUp:
                     restore=trial.restore or ([source] if source else []),
                     code_digest=self._experiment.code_digest,
                     config=self._experiment.config,
+                    config_digest=self._experiment.config_digest,
                 ),
                 submission=self._experiment.submission,
             )

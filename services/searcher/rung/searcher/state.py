@@ -115,7 +115,8 @@ class Experiment(Struct):
 
     Attributes:
         settings: what its configuration says.
-        config: the configuration without its `hyperparameters`, as runs get it.
+        config: the configuration without its `hyperparameters`, as runs get it; empty where they
+            get it by its digest.
         code_digest: of its code archive.
         method: decides which trials there are and which go on.
         plan: the brackets as announced.
@@ -128,6 +129,7 @@ class Experiment(Struct):
         submission: for whom it was submitted, and when; handed on with each run.
         held: checkpoints that are not released, by id, oldest first; empty unless the method's
             trials start from the checkpoints of others.
+        config_digest: of the configuration as it lies in the object store.
     """
 
     settings: Settings
@@ -143,6 +145,7 @@ class Experiment(Struct):
     closing: dict[int, Fate] = field(default_factory=dict[int, Fate])
     submission: Submission | None = None
     held: dict[str, Held] = field(default_factory=dict[str, Held])
+    config_digest: str | None = None
 
     @property
     def free(self) -> int:

@@ -13,6 +13,7 @@ from rung import api
 from rung.api import ProblemItem
 from rung.config import ExperimentConfig, InvalidExperimentFile, load
 from rung.config.code_folder import CodeArchive, InvalidCode, check_archive
+from rung.config.run_config import run_config
 from rung.config.sections.data import missing_sources
 from rung.config.sections.entrypoint import missing_script
 from rung.events import Event
@@ -93,11 +94,13 @@ async def _submit(
         fields = config.expanded()
         start = resolve_start(context.views, fields)
         if code is not None:
-            await asyncio.to_thread(_store, context.store, code)
+            await asyncio.to_thread(_store, context.store, f"code/{code.digest}.tar.gz", code.data)
             start = resolve_start(context.views, fields)  # it may have been retired meanwhile
         level = await context.level.read()
         upgrade = pool_upgrade(context, fields["resources"]["resource_pool"], level)
         facts = _facts(context, key, experiment_id, fields, source, digest, start, level)
+        stored = run_config(fields)
+        await asyncio.to_thread(_store, context.store, stored.name, stored.data)
         await write(context, [*upgrade, *facts])
         known = context.views.experiment(experiment_id)
     if key is not None and known is not None:
@@ -136,6 +139,7 @@ def _facts(  # noqa: PLR0913, PLR0917 - what makes a submission
             time_ms=time.time_ns() // 1_000_000,
         ),
         level=level,
+        config_digest=run_config(fields).digest,
     )
     facts.append(context.writer.stamp(submitted, origin=key, sequence=sequence))
     return facts
@@ -217,11 +221,10 @@ def _check_paths(config: ExperimentConfig, code: CodeArchive | None) -> None:
         raise refused(items)
 
 
-def _store(store: ObjectStore, code: CodeArchive) -> None:
-    """Store code once."""
-    path = f"code/{code.digest}.tar.gz"
-    if not any(info.name == path for info in store.list(path)):
-        store.put_bytes(path, code.data)
+def _store(store: ObjectStore, name: str, data: bytes) -> None:
+    """Store once what is named by its digest."""
+    if not any(info.name == name for info in store.list(name)):
+        store.put_bytes(name, data)
 
 
 ROUTES: Final = (

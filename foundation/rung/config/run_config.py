@@ -1,0 +1,38 @@
+"""The configuration that an experiment's runs get, as an object that is stored once, by digest.
+
+Events of runs carry the digest. The bytes follow from the expanded configuration on record in
+`experiment.submitted`, so an object that is lost can be made again.
+"""
+
+import hashlib
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+CONFIGS: Final = "configs/"
+"""What the names of these objects begin with."""
+
+
+class RunConfig(NamedTuple):
+    """One of these objects."""
+
+    digest: str
+    """SHA-256 of its bytes."""
+    data: bytes
+
+    @property
+    def name(self) -> str:
+        """Its name in the object store."""
+        return object_name(self.digest)
+
+
+def object_name(digest: str) -> str:
+    """Return the name of the object with a digest."""
+    return f"{CONFIGS}{digest}.json"
+
+
+def run_config(config: dict[str, Any]) -> RunConfig:
+    """Return what is stored of an expanded configuration: all but its `hyperparameters`."""
+    found = {name: value for name, value in config.items() if name != "hyperparameters"}
+    data = msgspec.json.encode(found, order="deterministic")
+    return RunConfig(hashlib.sha256(data).hexdigest(), data)
