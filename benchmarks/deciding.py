@@ -29,9 +29,9 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 from benchmarks.evolve import config
 
 from rung.events import Event, Payload, encode, fact, partition_of
-from rung.events.allocation import AgentJoined, AllocationReleased, AllocationRequested, Slot
+from rung.events.allocation import AgentJoined, AllocationReleased, Slot
 from rung.events.experiment import ExperimentSubmitted
-from rung.events.trial import RunSpec, TrialExited, TrialValidated
+from rung.events.trial import RunRequested, RunSpec, TrialExited, TrialValidated
 from rung.ledger import Draft, Record
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, create, parse_address
 from rung.runtime import Processor, host
@@ -117,7 +117,7 @@ def placements(key: str, facts: int, waiting: int) -> tuple[list[Payload], list[
     return [joined, *(_requested(key, index) for index in range(many))], moves
 
 
-def _requested(pool: str, index: int) -> AllocationRequested:
+def _requested(pool: str, index: int) -> RunRequested:
     spec = RunSpec(
         experiment_id="bench",
         trial_id=f"bench.{index}",
@@ -131,10 +131,10 @@ def _requested(pool: str, index: int) -> AllocationRequested:
         code_digest=None,
         config={},
     )
-    return AllocationRequested(
+    return RunRequested(
         pool=pool,
-        allocation_id=f"bench.{index}.1",
         experiment_id="bench",
+        reason="",
         slots=1,
         priority=42,
         max_slots=None,

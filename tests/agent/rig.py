@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from rung.agent.agent import Agent
 from rung.agent.config import Settings
 from rung.config.run_config import run_config
-from rung.events import Event, LedgerUnavailable, Payload, decode, encode, fact, topic
+from rung.events import Event, LedgerUnavailable, Payload, decision, decode, encode, fact, topic
 from rung.events.allocation import (
     AgentJoined,
     AllocationGranted,
@@ -19,6 +19,7 @@ from rung.events.allocation import (
     AllocationSignaled,
     Share,
 )
+from rung.events.experiment import PauseRequested
 from rung.events.metric import LogsPrinted, MetricsReported
 from rung.events.trial import RunSpec, TrialExited, Withdrawal
 from rung.ledger import Draft, Ledger, MemoryLedger
@@ -171,12 +172,12 @@ class Rig:
             AllocationSignaled(pool=POOL, allocation_id=allocation_id, agents=["a1"], how=how)
         )
 
-    async def decide(self, decision: Payload) -> None:
+    async def decide(self, data: Payload) -> None:
         """Write a decision of the scheduler."""
         self._written += 1
-        event = fact(
-            decision, source="/test", origin="test", sequence=self._written, time="2026-01-01"
-        )
+        asked = PauseRequested(experiment_id=EXPERIMENT)
+        cause = fact(asked, source="/test", origin="test", sequence=1, time="2026-01-01")
+        event = decision(data, source="/test", cause=cause, position=self._written, index=0)
         await self.ledger.append([Draft(event.topic, event.key, encode(event))])
 
     async def end_of(self, allocation_id: str) -> "Ended":

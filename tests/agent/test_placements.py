@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Sequence
 
 from rung.agent.placements import Placement, Placements
 from rung.events import Event, LedgerRefused, decision, encode, fact
-from rung.events.allocation import AllocationSignaled, AllocationWithdrawn, JoinRefused
+from rung.events.allocation import AllocationSignaled, JoinRefused
+from rung.events.trial import RunWithdrawn
 from rung.ledger import Draft, MemoryLedger, Record
 
 POOL = "default"
@@ -14,7 +15,14 @@ POOL = "default"
 def _signal(position: int, index: int = 0, pool: str = POOL) -> Event:
     """Return the decision to stop an allocation, caused by the fact at a position."""
     name = f"k3v9x2ab.{position}.{index}"
-    asked = AllocationWithdrawn(pool=pool, allocation_id=name, how="kill")
+    asked = RunWithdrawn(
+        experiment_id="k3v9x2ab",
+        trial_id=f"k3v9x2ab.{position}",
+        run=index,
+        pool=pool,
+        how="kill",
+        reason="",
+    )
     cause = fact(asked, source="/rung/scheduler", origin="o", sequence=position, time="t")
     data = AllocationSignaled(pool=pool, allocation_id=name, agents=["a1"], how="kill")
     return decision(data, source="/rung/scheduler", cause=cause, position=position, index=index)

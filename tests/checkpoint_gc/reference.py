@@ -4,8 +4,9 @@ import math
 from typing import NamedTuple
 
 from rung.events import Payload
+from rung.events.allocation import AllocationLost
 from rung.events.checkpoint import CheckpointDamaged, CheckpointPinned, CheckpointStored
-from rung.events.trial import RunEnded, TrialEnded, TrialExited, TrialValidated
+from rung.events.trial import TrialClosed, TrialExited, TrialValidated
 
 
 class Wish(NamedTuple):
@@ -41,7 +42,7 @@ class Reference:
         over = [
             known.run
             for known in self.facts
-            if isinstance(known, TrialExited | RunEnded) and known.trial_id == fact.trial_id
+            if isinstance(known, TrialExited | AllocationLost) and known.trial_id == fact.trial_id
         ]
         if over and fact.run <= max(over):
             self.late.add(fact.checkpoint_id)
@@ -76,7 +77,7 @@ class Reference:
 
     def ended(self) -> set[str]:
         """Return the trials that will never train again."""
-        return {fact.trial_id for fact in self.facts if isinstance(fact, TrialEnded)}
+        return {fact.trial_id for fact in self.facts if isinstance(fact, TrialClosed)}
 
     def _damaged(self) -> set[str]:
         # A report of damage counts if the checkpoint was known by then.

@@ -5,19 +5,19 @@ import msgspec
 from rung.checkpoint_gc import CheckpointGC
 from rung.checkpoint_gc.processor import State
 from rung.events import Payload
+from rung.events.allocation import AllocationLost
 from rung.events.checkpoint import (
     CheckpointDamaged,
     CheckpointDeleted,
     CheckpointPinned,
+    CheckpointReleased,
     CheckpointRetired,
     CheckpointStored,
-    HoldEnded,
 )
 from rung.events.experiment import ExperimentEnded, ExperimentSubmitted
 from rung.events.trial import (
     MetricValue,
-    RunEnded,
-    TrialEnded,
+    TrialClosed,
     TrialExited,
     TrialValidated,
 )
@@ -97,9 +97,11 @@ def damaged(name: str, trial: int = 0, run: int = 2) -> CheckpointDamaged:
     )
 
 
-def released(name: str, trial: int = 0) -> HoldEnded:
+def released(name: str, trial: int = 0) -> CheckpointReleased:
     """The search no longer starts from a checkpoint."""
-    return HoldEnded(experiment_id=EXPERIMENT, trial_id=trial_id(trial), checkpoint_id=name)
+    return CheckpointReleased(
+        experiment_id=EXPERIMENT, trial_id=trial_id(trial), checkpoint_id=name
+    )
 
 
 def pinned(name: str) -> CheckpointPinned:
@@ -128,16 +130,27 @@ def exited(run: int = 1, trial: int = 0) -> TrialExited:
     )
 
 
-def run_lost(run: int = 1, trial: int = 0) -> RunEnded:
+def run_lost(run: int = 1, trial: int = 0) -> AllocationLost:
     """A run is lost with its agent."""
-    return RunEnded(
-        experiment_id=EXPERIMENT, trial_id=trial_id(trial), run=run, outcome="lost", reason=""
+    return AllocationLost(
+        pool="default",
+        allocation_id=f"{trial_id(trial)}.{run}",
+        experiment_id=EXPERIMENT,
+        trial_id=trial_id(trial),
+        run=run,
+        reason="",
     )
 
 
-def ended(trial: int = 0) -> TrialEnded:
+def ended(trial: int = 0) -> TrialClosed:
     """A trial will never train again."""
-    return TrialEnded(experiment_id=EXPERIMENT, trial_id=trial_id(trial))
+    return TrialClosed(
+        experiment_id=EXPERIMENT,
+        trial_id=trial_id(trial),
+        state="completed",
+        reason="done",
+        restarts=0,
+    )
 
 
 def over() -> ExperimentEnded:

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from checkpoint_gc.scenario import EXPERIMENT, over, stored, submitted, trial_id
+from checkpoint_gc.scenario import EXPERIMENT, ended, over, stored, submitted
 from rung.checkpoint_gc import CheckpointGC
 from rung.checkpoint_gc.service import components
 from rung.checkpoint_gc.settings import Settings
-from rung.events import Event, Payload, decode, encode, partition_of, topic
+from rung.events import Event, Payload, decode, partition_of, topic
 from rung.events.checkpoint import CheckpointDeleted, CheckpointRetired
-from rung.events.envelope import decision
-from rung.events.experiment import ExperimentEnded, ExperimentSubmitted
-from rung.events.trial import TrialClosed, TrialEnded
-from rung.ledger import Draft, Ledger, MemoryLedger, SqliteLedger
+from rung.events.experiment import ExperimentEnded
+from rung.events.trial import TrialClosed
+from rung.ledger import Ledger, MemoryLedger, SqliteLedger
 from rung.ledger.archive import verify
 from rung.runtime import FactWriter, audit
 from rung.runtime.service import serve
 from rung.storage import FolderStore, ObjectError, ObjectUnavailable, checkpoint_prefix
+from runtime.decided import append_decision
 
 _FAST = Settings(retry_min=0.01, retry_max=0.01)
 
@@ -58,16 +58,6 @@ def _names(store: FolderStore) -> list[str]:
     return sorted({info.name.split("/")[2] for info in store.list(f"checkpoints/{EXPERIMENT}/")})
 
 
-def _closed(trial: int = 0) -> TrialClosed:
-    return TrialClosed(
-        experiment_id=EXPERIMENT,
-        trial_id=trial_id(trial),
-        state="completed",
-        reason="done",
-        restarts=0,
-    )
-
-
 def _writer(ledger: Ledger, origin: str = "test") -> FactWriter:
     return FactWriter(ledger, source="/rung/test", origin=origin)
 
@@ -101,7 +91,7 @@ async def test_what_is_retired_is_deleted_and_recorded(store: FolderStore) -> No
         await _next(ledger, topic.EXPERIMENTS, CheckpointDeleted, count=2)
         assert _names(store) == ["c3", "c4"]
 
-        await _writer(ledger).write(_closed())
+        await append_decision(ledger, ended())
         await _next(ledger, topic.EXPERIMENTS, CheckpointDeleted, count=3)
     verdict = await audit(ledger, CheckpointGC())
 
@@ -113,9 +103,8 @@ async def test_the_end_of_an_experiment_is_relayed_as_it_is(store: FolderStore) 
     """The searcher's decision is a fact to the collector, of the same type."""
     ledger = MemoryLedger()
     await _fill(ledger, store, 1)
-    cause = (await _next(ledger, topic.EXPERIMENTS, ExperimentSubmitted))[0]
-    end = decision(over(), source="/rung/searcher", cause=cause, position=0, index=0)
-    await ledger.append([Draft(end.topic, end.key, encode(end))])
+    await append_decision(ledger, over())
+    [end] = await _next(ledger, topic.SEARCHES, ExperimentEnded)
     async with _serving(ledger, store):
         [fact] = await _next(ledger, topic.EXPERIMENTS, ExperimentEnded)
 
@@ -132,9 +121,9 @@ async def test_a_deletion_without_a_record_is_repeated(store: FolderStore) -> No
     for partition in range(ledger.partitions(topic.RETIREMENTS)):
         await ledger.commit("checkpoint-gc-deleter", topic.RETIREMENTS, partition, 0)
         await ledger.commit("checkpoint-gc-intake", topic.SEARCHES, partition, 0)
-    await _writer(ledger).write(_closed())
+    await append_decision(ledger, ended())
     async with _serving(ledger, store):
-        await _next(ledger, topic.EXPERIMENTS, TrialEnded)
+        await _next(ledger, topic.EXPERIMENTS, TrialClosed)
         deleted = await _next(ledger, topic.EXPERIMENTS, CheckpointDeleted, count=3)
     retired = await _next(ledger, topic.RETIREMENTS, CheckpointRetired)
 
@@ -208,7 +197,7 @@ async def test_a_checkpoint_that_is_locked_holds_up_no_other(tmp_path: Path) -> 
         await _next(ledger, topic.EXPERIMENTS, CheckpointDeleted)
         assert _names(store) == ["c1", "c3", "c4"]
     async with _serving(ledger, store):
-        await _writer(ledger).write(_closed())
+        await append_decision(ledger, ended())
         await _next(ledger, topic.EXPERIMENTS, CheckpointDeleted, count=2)
     store.locked = False
     async with _serving(ledger, store):

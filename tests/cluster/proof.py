@@ -11,8 +11,9 @@ from typing import Any, Final
 from e2e.user import User, wait_for
 from rung.cli.deciders import audit_all
 from rung.events import Event, decode, topic
+from rung.events.allocation import AllocationDropped, AllocationLost
 from rung.events.metric import MetricsReported
-from rung.events.trial import RunEnded, RunRequested, TrialExited
+from rung.events.trial import RunRequested, TrialExited
 from rung.ledger import Ledger, Record
 from rung.storage import ObjectMissing, ObjectStore, load_checkpoint
 from servers.clickhouse import DATABASE, ClickHouse
@@ -84,7 +85,7 @@ async def runs_do_not_overlap(ledger: Ledger) -> int:
     ends: dict[tuple[str, int], int] = {}
     async for record in records(ledger, topic.EXPERIMENTS):
         data = decode(record.value).data
-        if isinstance(data, TrialExited | RunEnded):
+        if isinstance(data, TrialExited | AllocationLost | AllocationDropped):
             ends.setdefault((data.trial_id, data.run), record.position)
     newest: dict[str, int] = {}
     async for record in records(ledger, topic.SEARCHES):

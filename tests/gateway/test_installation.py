@@ -21,25 +21,23 @@ from rung.events.allocation import (
     AllocationGranted,
     AllocationLost,
     AllocationReleased,
-    AllocationRequested,
-    AllocationWithdrawn,
     DrainRequested,
     JoinRefused,
     Share,
     Slot,
 )
-from rung.events.trial import RunSpec
+from rung.events.trial import RunRequested, RunSpec, RunWithdrawn
 from rung.gateway import pool_serializers
 from rung.gateway.pool_view import Pool, PoolView
 from rung.gateway.settings import Settings
 from rung.ledger import Draft
 
 
-def _requested(number: int, priority: int = 42) -> AllocationRequested:
+def _requested(number: int, priority: int = 42) -> RunRequested:
     trial_id = f"{EXPERIMENT}.{number}"
-    return AllocationRequested(
+    return RunRequested(
         pool="default",
-        allocation_id=f"{trial_id}.1",
+        reason="",
         experiment_id=EXPERIMENT,
         slots=1,
         priority=priority,
@@ -256,7 +254,14 @@ async def test_agents_and_queue_are_shown(world: World) -> None:
         _requested(0),
         _requested(1),
         _requested(2, priority=1),
-        AllocationWithdrawn(pool="default", allocation_id=f"{EXPERIMENT}.1.1", how="preempt"),
+        RunWithdrawn(
+            experiment_id=EXPERIMENT,
+            trial_id=f"{EXPERIMENT}.1",
+            run=1,
+            pool="default",
+            how="preempt",
+            reason="",
+        ),
     )
     await _decide(world, _granted(0, ON_A))
     async with world.gateway() as client:

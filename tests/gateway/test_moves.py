@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 
 from gateway.client import Client
@@ -12,12 +13,12 @@ from rung.events import Payload
 from rung.events.allocation import (
     AgentJoined,
     AgentLeft,
-    AllocationRequested,
+    AllocationDropped,
     DrainRequested,
     MoveRequested,
     Slot,
 )
-from rung.events.trial import RunEnded, RunRequested
+from rung.events.trial import RunRequested
 from rung.runtime import host
 from rung.scheduler.processor import Scheduler
 
@@ -46,15 +47,7 @@ async def _placed(world: World, client: Client) -> str:
             lambda events: any(isinstance(event, RunRequested) for event in events),
         )
     wanted = next(event for event in found if isinstance(event, RunRequested))
-    asked = AllocationRequested(
-        pool="default",
-        allocation_id=f"{trial_id}.1",
-        experiment_id=wanted.experiment_id,
-        slots=2,
-        priority=42,
-        max_slots=None,
-        spec=wanted.spec,
-    )
+    asked = msgspec.structs.replace(wanted, pool="default", slots=2, priority=42, max_slots=None)
     agents: list[Payload] = [_joined("a", slots=2), _joined("b", slots=2), _joined("small")]
     agents += [_joined("far", pool="west", slots=2), _joined("gone", slots=2)]
     agents.append(AgentLeft(pool="default", agent_id="gone", incarnation=1))
@@ -142,11 +135,12 @@ async def test_trials_that_cannot_be_moved(world: World, client: Client) -> None
         names = [f"{experiment_id}.{index}" for index in range(2)]
         await world.write(
             *(
-                RunEnded(
+                AllocationDropped(
+                    pool="default",
+                    allocation_id=f"{name}.1",
                     experiment_id=experiment_id,
                     trial_id=name,
                     run=1,
-                    outcome="dropped",
                     reason="it was killed",
                 )
                 for name in names

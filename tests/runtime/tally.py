@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from rung.events import Event, Payload, fact
+from rung.events.allocation import AllocationLost
 from rung.events.experiment import (
     CancelRequested,
     ExperimentEnded,
@@ -12,7 +13,6 @@ from rung.events.experiment import (
     PauseRequested,
     ResumeRequested,
 )
-from rung.events.trial import TrialEnded
 
 
 class Count(Struct):
@@ -21,7 +21,7 @@ class Count(Struct):
     pauses: int = 0
     decisions: int = 0
     ended: int = 0
-    """How many trials ended."""
+    """How many allocations were lost."""
     level: int = 1
 
 
@@ -29,7 +29,7 @@ Handles = (
     PauseRequested
     | ResumeRequested
     | KillRequested
-    | TrialEnded
+    | AllocationLost
     | ExperimentPaused
     | ExperimentResumed
     | ExperimentEnded
@@ -66,7 +66,7 @@ class Tally:
                 state.pauses += 1
             case ExperimentPaused() | ExperimentResumed() | ExperimentEnded():
                 state.decisions += 1
-            case TrialEnded():
+            case AllocationLost():
                 state.ended += 1
             case KillRequested() if self.breaks:
                 state.pauses = -1_000

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rung.events import Event, Fenced, Payload, decode, encode
+from rung.events.allocation import AllocationLost
 from rung.events.experiment import ExperimentPaused
-from rung.events.trial import TrialEnded
 from rung.ledger import Draft, MemoryLedger, Record
 from rung.runtime import PartitionFold, audit
 from rung.runtime.loop import _Hosted
@@ -223,10 +223,19 @@ async def _forward(ledger: MemoryLedger) -> int:
 
     def translate(data: ExperimentPaused) -> list[Payload]:
         key = data.experiment_id
-        return [TrialEnded(experiment_id=key, trial_id=f"{key}.0")]
+        return [
+            AllocationLost(
+                pool="p",
+                allocation_id="a",
+                experiment_id=key,
+                trial_id=f"{key}.0",
+                run=1,
+                reason="",
+            )
+        ]
 
     it = Relay(
-        "t", "searches", "/rung/checkpoint-gc", ExperimentPaused, translate, ("experiments",)
+        "t", "searches", "/rung/checkpoint-gc", ExperimentPaused, ("experiments",), translate
     )
     forwarder = _Relaying(ledger, it, 0)
     task = asyncio.create_task(forwarder.run())

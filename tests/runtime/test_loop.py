@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable
 import pytest
 
 from rung.events import Event, LedgerUnavailable, Payload, decode, encode, fact
+from rung.events.allocation import AllocationLost
 from rung.events.deadletter import (
     MessageDropped,
     MessageRejected,
@@ -14,7 +15,6 @@ from rung.events.deadletter import (
     MessageTaken,
 )
 from rung.events.experiment import ExperimentEnded, ExperimentPaused, KillRequested
-from rung.events.trial import TrialEnded
 from rung.ledger import Draft, Record
 from rung.ledger.memory import MemoryLedger
 from rung.runtime import audit, host
@@ -214,22 +214,24 @@ async def test_the_audit_of_one_key_passes_over_the_others() -> None:
     assert not (await audit(ledger, Tally(), key="b")).same
 
 
-def _to_trial_ended(data: ExperimentPaused) -> list[Payload]:
+def _to_loss(data: ExperimentPaused) -> list[Payload]:
     key = data.experiment_id
-    return [TrialEnded(experiment_id=key, trial_id=f"{key}.0")]
+    return [
+        AllocationLost(
+            pool="p", allocation_id="a", experiment_id=key, trial_id=f"{key}.0", run=1, reason=""
+        )
+    ]
 
 
-TRIALS_ENDED = Relay(
-    "t", "searches", "/rung/x", ExperimentPaused, _to_trial_ended, ("experiments",)
-)
+LOSSES = Relay("t", "searches", "/rung/x", ExperimentPaused, ("experiments",), _to_loss)
 
 
 async def _relayed(ledger: MemoryLedger, count: int) -> list[Event]:
-    async with _running(relay(ledger, TRIALS_ENDED)):
+    async with _running(relay(ledger, LOSSES)):
         return [
             event
             for event in await _until(ledger, "experiments", count, repeated=True)
-            if isinstance(event.data, TrialEnded)
+            if isinstance(event.data, AllocationLost)
         ]
 
 
@@ -428,7 +430,7 @@ async def test_a_release_that_folds_a_message_says_so(snapshot_every: int) -> No
 async def test_what_is_asked_of_a_relay_that_does_not_run_is_done_when_it_does() -> None:
     """A request is answered once, after a restart as well."""
     ledger = MemoryLedger(partitions=1)
-    broken = Relay("intake", "experiments", "/rung/relay", KillRequested, _break, ())
+    broken = Relay("intake", "experiments", "/rung/relay", KillRequested, (), _break)
     await _append(ledger, kill(1, "a"))
     async with _running(relay(ledger, broken)):
         await _until(ledger, "deadletter", 1)

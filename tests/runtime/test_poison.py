@@ -11,6 +11,7 @@ from typing import Final, Protocol
 import pytest
 
 from rung.events import Event, Payload, decode, encode, fact
+from rung.events.allocation import AllocationLost
 from rung.events.deadletter import (
     MessageDropped,
     MessageRejected,
@@ -18,7 +19,6 @@ from rung.events.deadletter import (
     MessageTaken,
 )
 from rung.events.experiment import KillRequested, PauseRequested
-from rung.events.trial import TrialEnded
 from rung.events.upcast import UPCASTERS
 from rung.ledger import Draft, MemoryLedger, Record
 from rung.runtime import Rejected
@@ -68,7 +68,17 @@ class _Processor:
 def _answer(data: PauseRequested | KillRequested, *, breaks: bool) -> list[Payload]:
     if breaks and isinstance(data, KillRequested):
         raise KeyError(data.experiment_id)
-    return [TrialEnded(experiment_id=data.experiment_id, trial_id=f"{data.experiment_id}.0")]
+    key = data.experiment_id
+    return [
+        AllocationLost(
+            pool="p",
+            allocation_id=f"{key}.0.1",
+            experiment_id=key,
+            trial_id=f"{key}.0",
+            run=1,
+            reason="",
+        )
+    ]
 
 
 class _Relay:
@@ -78,7 +88,7 @@ class _Relay:
         def translate(data: PauseRequested | KillRequested) -> list[Payload]:
             return _answer(data, breaks=breaks)
 
-        return Relay("intake", _TOPIC, "/rung/intake", _HANDLES, translate, (_TOPIC,))
+        return Relay("intake", _TOPIC, "/rung/intake", _HANDLES, (_TOPIC,), translate)
 
     async def effects(self, ledger: MemoryLedger) -> set[str]:
         return await _caused(ledger, _TOPIC)
@@ -257,9 +267,8 @@ async def test_poison_concerns_itself_alone(
     assert event.id not in await it.effects(ledger)
 
     dropped = poison == "no JSON"
-    upcast = (_PAUSE, lambda data: data)
     for name in ("rung.experiment.frozen.v1", _PAUSE.replace(".v1", ".v9")):
-        monkeypatch.setitem(UPCASTERS, name, upcast)
+        monkeypatch.setitem(UPCASTERS, name, lambda data: (_PAUSE, data))
     await _ask(ledger, letter, drop=dropped)
     good.append(pause(2, "b"))
     await _append(ledger, good[-1])

@@ -10,10 +10,10 @@ from structlog.contextvars import get_contextvars
 
 from rung.backoff import Backoff
 from rung.events import Event, Payload, decode, encode
+from rung.events.allocation import AllocationLost
 from rung.events.deadletter import MessageRejected, MessageTaken
 from rung.events.errors import EffectRefused, EffectUnavailable
 from rung.events.experiment import ExperimentEnded, ExperimentPaused
-from rung.events.trial import TrialEnded
 from rung.ledger import Draft, MemoryLedger, Record
 from rung.runtime import PartitionFold
 from rung.runtime import sink as module
@@ -69,7 +69,16 @@ async def _acted(ledger: Watched, known: list[dict[str, Any]] | None = None) -> 
             known.append(get_contextvars())
         if not isinstance(event.data, ExperimentPaused):
             return []
-        return [TrialEnded(experiment_id=event.key, trial_id=f"{event.key}.0")]
+        return [
+            AllocationLost(
+                pool="p",
+                allocation_id="a",
+                experiment_id=event.key,
+                trial_id=f"{event.key}.0",
+                run=1,
+                reason="",
+            )
+        ]
 
     task = asyncio.create_task(
         sink(ledger, Sink("t", "searches", "/rung/x", DECIDED, act, ("experiments",)))

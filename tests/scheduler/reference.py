@@ -8,11 +8,10 @@ from rung.events.allocation import (
     AgentResumed,
     AgentSuspended,
     AllocationReleased,
-    AllocationRequested,
-    AllocationWithdrawn,
     DrainRequested,
     MoveRequested,
 )
+from rung.events.trial import RunRequested, RunWithdrawn
 
 
 class Reference:
@@ -27,8 +26,8 @@ class Reference:
         self.places: dict[str, tuple[str, str]] = {}
         """Folder and host of agents that are there and say where they are."""
         self.incarnations: dict[str, int] = {}
-        self.waiting: list[AllocationRequested] = []
-        self.running: dict[str, AllocationRequested] = {}
+        self.waiting: list[RunRequested] = []
+        self.running: dict[str, RunRequested] = {}
         self.parts: dict[tuple[str, str], list[int]] = {}
         """(allocation, agent) → slots, in order of granting."""
         self.arrivals: dict[str, float] = {}
@@ -60,11 +59,11 @@ class Reference:
                 said += self._gone(fact.agent_id, "left")
             case AgentLost() if self._is_current(fact.agent_id, fact.incarnation):
                 said += self._gone(fact.agent_id, "was silent for 31.2 s")
-            case AllocationRequested():
+            case RunRequested():
                 known = [*(request.allocation_id for request in self.waiting), *self.running]
                 if fact.allocation_id not in known:
                     self._wait(fact)
-            case AllocationWithdrawn():
+            case RunWithdrawn():
                 said += self._withdraw(fact.allocation_id, fact.how)
             case AllocationReleased() if self._is_current(fact.agent_id, fact.incarnation):
                 self.parts.pop((fact.allocation_id, fact.agent_id), None)
@@ -138,7 +137,7 @@ class Reference:
         in_use = " in use" if self._is_there(name) else ""
         return [f"refused {name} {fact.incarnation}, known {known}{in_use}"]
 
-    def _wait(self, fact: AllocationRequested) -> None:
+    def _wait(self, fact: RunRequested) -> None:
         arrival, avoid, to = self.claims.pop(fact.spec.trial_id, (None, [], None))
         self.waiting.append(fact)
         self.arrivals[fact.allocation_id] = self.count if arrival is None else arrival
@@ -210,10 +209,10 @@ class Reference:
         self.signaled[name] = how
         return [f"signaled {name} {how}: {' '.join(self._on(name))}"]
 
-    def _order(self, request: AllocationRequested) -> tuple[int, float]:
+    def _order(self, request: RunRequested) -> tuple[int, float]:
         return request.priority, self.arrivals[request.allocation_id]
 
-    def _allowed(self, request: AllocationRequested) -> list[str] | None:
+    def _allowed(self, request: RunRequested) -> list[str] | None:
         """Return the agents that a moved trial may go to, None for all."""
         avoid, to = self.wishes[request.allocation_id]
         if to in self.slots and len(self.slots[to]) >= request.slots:
@@ -258,7 +257,7 @@ class Reference:
         self.parts = parts
         return more
 
-    def _in_the_way(self, request: AllocationRequested, chosen: list[str]) -> list[str]:
+    def _in_the_way(self, request: RunRequested, chosen: list[str]) -> list[str]:
         lesser = [
             name
             for name, other in self.running.items()

@@ -13,16 +13,14 @@ from rung.events.allocation import (
     AllocationGranted,
     AllocationLost,
     AllocationReleased,
-    AllocationRequested,
     AllocationSignaled,
-    AllocationWithdrawn,
     DrainRequested,
     JoinRefused,
     MoveRequested,
     Share,
     Slot,
 )
-from rung.events.trial import RunSpec, Withdrawal
+from rung.events.trial import RunRequested, RunSpec, RunWithdrawn, Withdrawal
 from rung.scheduler import Scheduler
 from rung.scheduler.state import State
 from runtime.bare import Bare
@@ -75,13 +73,13 @@ def lost(agent_id: str, incarnation: int = 1) -> AgentLost:
 
 def requested(
     allocation_id: str, slots: int = 1, priority: int = 42, max_slots: int | None = None
-) -> AllocationRequested:
+) -> RunRequested:
     """An allocation `<experiment>.<trial index>.<run>` is asked for."""
     experiment_id, index, run = allocation_id.split(".")
-    return AllocationRequested(
+    return RunRequested(
         pool=POOL,
-        allocation_id=allocation_id,
         experiment_id=experiment_id,
+        reason="",
         slots=slots,
         priority=priority,
         max_slots=max_slots,
@@ -101,9 +99,17 @@ def requested(
     )
 
 
-def withdrawn(allocation_id: str, how: Withdrawal = "preempt") -> AllocationWithdrawn:
+def withdrawn(allocation_id: str, how: Withdrawal = "preempt") -> RunWithdrawn:
     """An allocation is no longer wanted."""
-    return AllocationWithdrawn(pool=POOL, allocation_id=allocation_id, how=how)
+    experiment_id, index, run = allocation_id.split(".")
+    return RunWithdrawn(
+        experiment_id=experiment_id,
+        trial_id=f"{experiment_id}.{index}",
+        run=int(run),
+        pool=POOL,
+        how=how,
+        reason="",
+    )
 
 
 def released(

@@ -12,11 +12,11 @@ import pytest
 from rung.events import topic
 from rung.events.allocation import (
     AllocationGranted,
-    AllocationRequested,
     AllocationSignaled,
     PoolConfigured,
 )
 from rung.events.experiment import Submission
+from rung.events.trial import RunRequested
 from rung.ledger import MemoryLedger
 from rung.runtime import audit, host
 from rung.scheduler import Scheduler
@@ -37,7 +37,7 @@ def _configured(policy: str = "fair_share", **options: object) -> PoolConfigured
     return PoolConfigured(pool=POOL, policy=policy, options=options)
 
 
-def _asked(name: str, owner: str, weight: float = 1.0, slots: int = 1) -> AllocationRequested:
+def _asked(name: str, owner: str, weight: float = 1.0, slots: int = 1) -> RunRequested:
     submission = Submission(owner=owner, weight=weight, time_ms=1)
     return msgspec.structs.replace(requested(name, slots), submission=submission)
 

@@ -13,8 +13,8 @@ from rung.events.allocation import (
     AllocationDropped,
     AllocationGranted,
     AllocationLost,
-    AllocationRequested,
 )
+from rung.events.trial import RunRequested
 from rung.scheduler.state import State
 from scheduler.reference import Reference
 from scheduler.scenario import (
@@ -50,7 +50,7 @@ class PoolMachine(RuleBasedStateMachine):
         super().__init__()
         self.pool = Pool()
         self.reference = Reference()
-        self.named: dict[str, AllocationRequested] = {}
+        self.named: dict[str, RunRequested] = {}
         self.owners: dict[tuple[str, int, int], str] = {}
         """(agent, incarnation, slot) → allocation."""
         self.fates: dict[str, list[str]] = {}

@@ -15,7 +15,6 @@ from rung.events import topic
 from rung.events.allocation import (
     AllocationGranted,
     AllocationLost,
-    AllocationRequested,
     AllocationSignaled,
 )
 from rung.events.experiment import Submission
@@ -24,9 +23,9 @@ from rung.ledger import Ledger, MemoryLedger, SqliteLedger
 from rung.runtime import audit
 from rung.runtime.service import serve
 from rung.scheduler import Scheduler
-from rung.scheduler.service import components
-from rung.scheduler.service import requested as relayed_of
+from rung.scheduler.service import RELAY, components
 from rung.scheduler.settings import Settings
+from runtime.decided import append_decision
 from scheduler.ledger_watch import ManualClock, all_of, next_of, writer
 from scheduler.scenario import POOL, Pool, joined, requested
 
@@ -73,9 +72,9 @@ async def test_a_run_is_granted_signaled_and_lost() -> None:
     write = writer(ledger).write
     async with _serving(ledger) as clock:
         await write(joined("a"))
-        await write(_run("e.0.1"))
+        await append_decision(ledger, _run("e.0.1"))
         [grant] = await next_of(ledger, topic.PLACEMENTS, AllocationGranted)
-        await write(_withdrawal("e.0", 1))
+        await append_decision(ledger, _withdrawal("e.0", 1))
         [signal_] = await next_of(ledger, topic.PLACEMENTS, AllocationSignaled)
         await clock.advance(60)
         [loss] = await next_of(ledger, topic.PLACEMENTS, AllocationLost)
@@ -89,8 +88,8 @@ async def test_a_run_is_granted_signaled_and_lost() -> None:
 def test_a_request_carries_the_submission(submission: Submission | None) -> None:
     """What is asked for on a pool is for whom the run is; of an earlier release nobody knows."""
     run = msgspec.structs.replace(_run("e.0.1"), submission=submission)
-    [request] = relayed_of(run)
-    assert isinstance(request, AllocationRequested)
+    [request] = RELAY.translate(run)
+    assert isinstance(request, RunRequested)
     assert request.submission == submission
     assert (b"submission" in msgspec.json.encode(request)) == (submission is not None)
     pool = Pool()
@@ -105,17 +104,17 @@ async def test_a_restart_repeats_nothing() -> None:
     write = writer(ledger).write
     async with _serving(ledger):
         await write(joined("a"))
-        await write(_run("e.0.1"))
+        await append_decision(ledger, _run("e.0.1"))
         await next_of(ledger, topic.PLACEMENTS, AllocationGranted)
     for partition in range(ledger.partitions(topic.SEARCHES)):
         await ledger.commit("scheduler-intake", topic.SEARCHES, partition, 0)
     async with _serving(ledger):
-        await write(_run("e.1.1"))
+        await append_decision(ledger, _run("e.1.1"))
         grants = await next_of(ledger, topic.PLACEMENTS, AllocationGranted, count=2)
     verdict = await audit(ledger, Scheduler())
 
     assert [g.data.allocation_id for g in grants] == ["e.0.1", "e.1.1"]  # type: ignore[union-attr]
-    assert len(await all_of(ledger, topic.POOLS, AllocationRequested)) > 2
+    assert len(await all_of(ledger, topic.POOLS, RunRequested)) > 2
     assert (verdict.decisions, verdict.differences) == (2, [])
 
 
@@ -130,7 +129,7 @@ async def test_the_program_schedules_a_ledger_and_leaves_when_told(tmp_path: Pat
     try:
         write = writer(ledger).write
         await write(joined("a"))
-        await write(_run("e.0.1"))
+        await append_decision(ledger, _run("e.0.1"))
         await next_of(ledger, topic.PLACEMENTS, AllocationGranted)
         program.send_signal(signal.SIGTERM)
         async with asyncio.timeout(20):

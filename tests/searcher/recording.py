@@ -18,6 +18,7 @@ from rung.events import Event, Payload, decision, decode, encode, fact
 from rung.events.installation import LEVEL
 from rung.searcher.processor import Searcher
 from runtime.bare import Bare
+from runtime.decided import as_read
 from searcher.scenario import EXPERIMENT, config
 from searcher.world import ALL_FAULTS, World
 
@@ -80,6 +81,11 @@ def read(path: Path) -> History:
         else:
             history[-1][1].append(event.data)
     return history
+
+
+def recorded(path: Path) -> bytes:
+    """Return a recorded history: its decisions as they are, facts as they are read today."""
+    return b"".join(as_read(line) + b"\n" for line in path.read_bytes().splitlines())
 
 
 def refold(history: History) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from rung.events import Payload
+from rung.events.allocation import AllocationDropped, AllocationLost
 from rung.events.checkpoint import CheckpointStored
 from rung.events.experiment import (
     CancelRequested,
@@ -20,7 +21,6 @@ from rung.events.experiment import (
 from rung.events.trial import (
     ExitOutcome,
     MetricValue,
-    RunEnded,
     RunRequested,
     RunSpec,
     TrialExited,
@@ -130,11 +130,14 @@ class Scenario:
         return self._end(index, "dropped")
 
     def _end(self, index: int, outcome: Any) -> list[Payload]:
-        fact = RunEnded(
+        run = self.specs[index].run
+        kind = AllocationLost if outcome == "lost" else AllocationDropped
+        fact = kind(
+            pool="",
+            allocation_id=f"{EXPERIMENT}.{index}.{run}",
             experiment_id=EXPERIMENT,
             trial_id=f"{EXPERIMENT}.{index}",
-            run=self.specs[index].run,
-            outcome=outcome,
+            run=run,
             reason="agent a1 was lost",
         )
         return self.tell(fact)

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from rung.events import Event, Payload, decode, encode, fact, partition_of, topic
+from rung.events import decode, partition_of, topic
 from rung.events.allocation import AllocationDropped, AllocationLost
-from rung.events.trial import RunEnded
-from rung.ledger import Draft, Ledger, MemoryLedger
+from rung.ledger import Ledger, MemoryLedger
 from rung.runtime import FactWriter, audit
 from rung.runtime.processor import types_of
 from rung.runtime.service import serve
 from rung.searcher.processor import Searcher
-from rung.searcher.service import RELAY, components, ended
+from rung.searcher.service import RELAY, components
 from rung.searcher.settings import Settings
+from runtime.decided import append_decision
 from searcher.scenario import EXPERIMENT, config, exited, submitted
 
 POOL = "a"
@@ -57,13 +57,6 @@ def lost(run: int) -> AllocationLost:
     )
 
 
-def event_of(data: Payload) -> Event:
-    """Return something that the scheduler decided."""
-    return fact(
-        data, source="/rung/scheduler", origin="scheduler", sequence=1, time="2026-01-01T00:00:00Z"
-    )
-
-
 async def test_a_search_on_a_ledger_audits() -> None:
     """Submission, a lost allocation and an exit lead to their decisions; all are decided again."""
     ledger = MemoryLedger()
@@ -71,8 +64,7 @@ async def test_a_search_on_a_ledger_audits() -> None:
     async with serving(ledger):
         await writer.write(submitted(config("single")))
         await decided(ledger, 3)
-        placed = event_of(lost(1))
-        await ledger.append([Draft(placed.topic, placed.key, encode(placed))])
+        await append_decision(ledger, lost(1))
         await decided(ledger, 4)
     async with serving(ledger):
         await writer.write(exited(0, 2, "finished"))
@@ -95,8 +87,7 @@ def test_ends_that_no_agent_reports() -> None:
     trial: dict[str, Any] = {"experiment_id": EXPERIMENT, "trial_id": f"{EXPERIMENT}.0", "run": 1}
     gone = AllocationLost(reason="agent a1 was lost", **about, **trial)
     dropped = AllocationDropped(reason="withdrawn", **about, **trial)
-    assert ended(gone) == [RunEnded(outcome="lost", reason="agent a1 was lost", **trial)]
-    assert ended(dropped) == [RunEnded(outcome="dropped", reason="withdrawn", **trial)]
+    assert [*RELAY.translate(gone), *RELAY.translate(dropped)] == [gone, dropped]
     assert types_of(RELAY.handles) == {AllocationLost.TYPE, AllocationDropped.TYPE}
 
 

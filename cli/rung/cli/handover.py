@@ -27,7 +27,7 @@ from rung.events.allocation import (
     AllocationReleased,
 )
 from rung.events.checkpoint import CheckpointRetired
-from rung.events.trial import RunEnded, RunRequested, TrialExited, allocation_id_of
+from rung.events.trial import RunRequested, TrialExited, allocation_id_of
 from rung.ledger import Draft, Ledger, Record
 from rung.ledger.export.export import Undone
 from rung.runtime import now
@@ -42,8 +42,9 @@ _NOTES: Final = """
 CREATE TABLE answered (cause TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE over (allocation TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE ended (allocation TEXT PRIMARY KEY) WITHOUT ROWID;
-CREATE TABLE runs (allocation TEXT PRIMARY KEY, experiment TEXT, trial TEXT, run INTEGER)
-    WITHOUT ROWID;
+CREATE TABLE runs (
+    allocation TEXT PRIMARY KEY, pool TEXT, experiment TEXT, trial TEXT, run INTEGER
+) WITHOUT ROWID;
 """
 
 
@@ -72,15 +73,17 @@ def _note(notes: sqlite3.Connection, event: Event) -> None:
     if event.cause is not None and event.causeposition is None:
         notes.execute("INSERT OR IGNORE INTO answered VALUES (?)", (event.cause,))
     match event.data:
-        case TrialExited() | RunEnded() as end:
+        case TrialExited() as end:
             _insert(notes, "ended", allocation_id_of(end.trial_id, end.run))
-        case AllocationReleased() | AllocationLost() | AllocationDropped() as end:
+        case AllocationLost() | AllocationDropped() as end:
+            told = event.topic == topic.EXPERIMENTS
+            _insert(notes, "ended" if told else "over", end.allocation_id)
+        case AllocationReleased() as end:
             _insert(notes, "over", end.allocation_id)
-        case RunRequested(spec=spec):
-            allocation_id = allocation_id_of(spec.trial_id, spec.run)
+        case RunRequested(spec=spec) as asked:
             notes.execute(
-                "INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?)",
-                (allocation_id, spec.experiment_id, spec.trial_id, spec.run),
+                "INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?, ?)",
+                (asked.allocation_id, asked.pool, spec.experiment_id, spec.trial_id, spec.run),
             )
         case _:
             pass
@@ -100,8 +103,8 @@ async def _relay(ledger: Ledger, notes: sqlite3.Connection) -> int:
             if event.type not in types or _answered(notes, event):
                 continue
             for made in relayed(it, ledger.id, record, event):
-                if isinstance(made.data, RunEnded):
-                    _insert(notes, "ended", allocation_id_of(made.data.trial_id, made.data.run))
+                if isinstance(made.data, AllocationLost | AllocationDropped):
+                    _insert(notes, "ended", made.data.allocation_id)
                 drafts.append(Draft(made.topic, made.key, encode(made)))
         if drafts:
             await ledger.append(drafts)
@@ -111,25 +114,26 @@ async def _relay(ledger: Ledger, notes: sqlite3.Connection) -> int:
 
 async def _end_runs(ledger: Ledger, notes: sqlite3.Connection) -> int:
     """End the runs whose allocations are over; return how many there were."""
-    found: list[tuple[str, str, int]] = notes.execute(
-        "SELECT experiment, trial, run FROM runs JOIN over USING (allocation)"
+    found: list[tuple[str, str, str, str, int]] = notes.execute(
+        "SELECT allocation, pool, experiment, trial, run FROM runs JOIN over USING (allocation)"
         " WHERE allocation NOT IN (SELECT allocation FROM ended) ORDER BY allocation"
     ).fetchall()
     facts = [
         fact(
-            RunEnded(
+            AllocationLost(
+                pool=pool,
+                allocation_id=allocation_id,
                 experiment_id=experiment_id,
                 trial_id=trial_id,
                 run=run,
-                outcome="lost",
                 reason=_REASON,
             ),
             source=SEARCHER,
-            origin=f"import/{ledger.id}/{allocation_id_of(trial_id, run)}",
+            origin=f"import/{ledger.id}/{allocation_id}",
             sequence=1,
             time=now(),
         )
-        for experiment_id, trial_id, run in found
+        for allocation_id, pool, experiment_id, trial_id, run in found
     ]
     if facts:
         await ledger.append([Draft(item.topic, item.key, encode(item)) for item in facts])

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 from msgspec import Struct
 
 from rung.events import topic
-from rung.events.experiment import Submission
+from rung.events.topic import Relayed
 from rung.events.trial import RunSpec, Withdrawal
 
 
@@ -170,39 +170,6 @@ class PoolConfigured(Struct, frozen=True, kw_only=True):
     """The policy's own; those that are absent have their defaults."""
 
 
-class AllocationRequested(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A run wants slots; forwarded by the scheduler's intake from what the searcher decided."""
-
-    TYPE: ClassVar[str] = "rung.allocation.requested.v1"
-    TOPIC: ClassVar[str] = topic.POOLS
-    WRITER: ClassVar[str] = "scheduler"
-    READERS: ClassVar[tuple[str, ...]] = ("scheduler", "gateway")
-
-    pool: str
-    allocation_id: str
-    experiment_id: str
-    slots: int
-    priority: int
-    """1 to 99, lower is more important."""
-    max_slots: int | None
-    spec: RunSpec
-    submission: Submission | None = None
-    """That of the experiment."""
-
-
-class AllocationWithdrawn(Struct, frozen=True, kw_only=True):
-    """A run no longer wants its slots; forwarded by the scheduler's intake."""
-
-    TYPE: ClassVar[str] = "rung.allocation.withdrawn.v1"
-    TOPIC: ClassVar[str] = topic.POOLS
-    WRITER: ClassVar[str] = "scheduler"
-    READERS: ClassVar[tuple[str, ...]] = ("scheduler",)
-
-    pool: str
-    allocation_id: str
-    how: Withdrawal
-
-
 class MoveRequested(Struct, frozen=True, kw_only=True):
     """Somebody asked that a trial checkpoint, give its slots back and go on on another agent."""
 
@@ -302,7 +269,14 @@ class AllocationLost(Struct, frozen=True, kw_only=True):
     TYPE: ClassVar[str] = "rung.allocation.lost.v1"
     TOPIC: ClassVar[str] = topic.PLACEMENTS
     WRITER: ClassVar[str] = "scheduler"
-    READERS: ClassVar[tuple[str, ...]] = ("scheduler", "searcher", "agent", "gateway")
+    READERS: ClassVar[tuple[str, ...]] = (
+        "scheduler",
+        "searcher",
+        "checkpoint-gc",
+        "agent",
+        "gateway",
+    )
+    RELAYED: ClassVar[Relayed] = Relayed(topic.EXPERIMENTS, "searcher")
 
     pool: str
     allocation_id: str
@@ -318,7 +292,8 @@ class AllocationDropped(Struct, frozen=True, kw_only=True):
     TYPE: ClassVar[str] = "rung.allocation.dropped.v1"
     TOPIC: ClassVar[str] = topic.PLACEMENTS
     WRITER: ClassVar[str] = "scheduler"
-    READERS: ClassVar[tuple[str, ...]] = ("scheduler", "searcher", "gateway")
+    READERS: ClassVar[tuple[str, ...]] = ("scheduler", "searcher", "checkpoint-gc", "gateway")
+    RELAYED: ClassVar[Relayed] = Relayed(topic.EXPERIMENTS, "searcher")
 
     pool: str
     allocation_id: str

@@ -5,6 +5,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from rung.events import topic
+from rung.events.topic import Relayed
 
 
 class CheckpointStored(Struct, frozen=True, kw_only=True):
@@ -64,19 +65,7 @@ class CheckpointReleased(Struct, frozen=True, kw_only=True):
     TOPIC: ClassVar[str] = topic.SEARCHES
     WRITER: ClassVar[str] = "searcher"
     READERS: ClassVar[tuple[str, ...]] = ("searcher", "checkpoint-gc")
-
-    experiment_id: str
-    trial_id: str
-    checkpoint_id: str
-
-
-class HoldEnded(Struct, frozen=True, kw_only=True):
-    """A search released a checkpoint; forwarded by checkpoint-gc's intake from its decision."""
-
-    TYPE: ClassVar[str] = "rung.checkpoint.hold_ended.v1"
-    TOPIC: ClassVar[str] = topic.EXPERIMENTS
-    WRITER: ClassVar[str] = "checkpoint-gc"
-    READERS: ClassVar[tuple[str, ...]] = ("checkpoint-gc",)
+    RELAYED: ClassVar[Relayed] = Relayed(topic.EXPERIMENTS, "checkpoint-gc")
 
     experiment_id: str
     trial_id: str

@@ -161,9 +161,11 @@ def decode_from(name: str, value: bytes) -> Event:
 def _upcast(wire: _Wire) -> Payload:
     kind = wire.type
     data: dict[str, Any] = msgspec.json.decode(wire.data)
-    while kind in UPCASTERS:
-        kind, upcaster = UPCASTERS[kind]
-        data = upcaster(data)
+    try:
+        while kind in UPCASTERS:
+            kind, data = UPCASTERS[kind](data)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UndecodableEvent(f"not an event: {wire.type}: {error}") from error
     if kind not in PAYLOADS:
         raise _unknown(wire.type)
     return msgspec.convert(data, PAYLOADS[kind])

@@ -25,9 +25,7 @@ from rung.events.allocation import (
     AllocationGranted,
     AllocationLost,
     AllocationReleased,
-    AllocationRequested,
     AllocationSignaled,
-    AllocationWithdrawn,
     DrainRequested,
     JoinRefused,
     MoveRequested,
@@ -40,7 +38,6 @@ from rung.events.checkpoint import (
     CheckpointReleased,
     CheckpointRetired,
     CheckpointStored,
-    HoldEnded,
 )
 from rung.events.deadletter import (
     MessageDropped,
@@ -65,11 +62,9 @@ from rung.events.metric import AgentBeat, LogsDeleted, LogsDropped, LogsPrinted,
 from rung.events.seal import PartitionSealed, PartitionTrimmed
 from rung.events.topic import TOPICS, Relayed
 from rung.events.trial import (
-    RunEnded,
     RunRequested,
     RunWithdrawn,
     TrialClosed,
-    TrialEnded,
     TrialExited,
     TrialPromoted,
     TrialRequested,
@@ -99,13 +94,10 @@ Payload = (
     | TrialRestored
     | TrialValidated
     | TrialExited
-    | RunEnded
-    | TrialEnded
     | CheckpointStored
     | CheckpointDamaged
     | CheckpointPinned
     | CheckpointReleased
-    | HoldEnded
     | CheckpointRetired
     | CheckpointDeleted
     | AgentJoined
@@ -117,8 +109,6 @@ Payload = (
     | JoinRefused
     | PoolConfigured
     | PoolUpgraded
-    | AllocationRequested
-    | AllocationWithdrawn
     | MoveRequested
     | AllocationReleased
     | AllocationAddressed
@@ -231,6 +221,8 @@ def level_of(data: Payload) -> int:
 def subject_of(data: Payload) -> str:
     """Return the id of the narrowest thing that the event is about."""
     for name in _SUBJECTS:
+        if name == "allocation_id" and name not in data.__struct_fields__:
+            continue  # a request for a run is about the experiment, and names no allocation
         value: str | None = getattr(data, name, None)
         if value is not None:
             return value

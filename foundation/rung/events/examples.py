@@ -13,9 +13,7 @@ from rung.events.allocation import (
     AllocationGranted,
     AllocationLost,
     AllocationReleased,
-    AllocationRequested,
     AllocationSignaled,
-    AllocationWithdrawn,
     DrainRequested,
     JoinRefused,
     MoveRequested,
@@ -30,7 +28,6 @@ from rung.events.checkpoint import (
     CheckpointReleased,
     CheckpointRetired,
     CheckpointStored,
-    HoldEnded,
 )
 from rung.events.deadletter import (
     MessageDropped,
@@ -70,12 +67,10 @@ from rung.events.metric import (
 )
 from rung.events.seal import PartitionSealed, PartitionTrimmed, SealedGroup
 from rung.events.trial import (
-    RunEnded,
     RunRequested,
     RunSpec,
     RunWithdrawn,
     TrialClosed,
-    TrialEnded,
     TrialExited,
     TrialPromoted,
     TrialRequested,
@@ -193,8 +188,6 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
         fault="host_memory",
         steps_completed=900,
     ),
-    RunEnded(experiment_id=_E, trial_id=_T, run=2, outcome="lost", reason="agent node-a was lost"),
-    TrialEnded(experiment_id=_E, trial_id=_T),
     CheckpointStored(
         experiment_id=_E,
         trial_id=_T,
@@ -214,7 +207,6 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
     ),
     CheckpointPinned(experiment_id=_E, checkpoint_id=_C, by="p7w2n4qd"),
     CheckpointReleased(experiment_id=_E, trial_id=_T, checkpoint_id=_C),
-    HoldEnded(experiment_id=_E, trial_id=_T, checkpoint_id=_C),
     CheckpointRetired(
         experiment_id=_E,
         trial_id=_T,
@@ -260,17 +252,6 @@ EXAMPLES: Final[tuple[Payload, ...]] = (
     AgentLost(pool="default", agent_id="node-a", incarnation=4, silent_ms=30_412),
     PoolConfigured(pool="default", policy="priority", options={}),
     PoolUpgraded(pool="default", level=2),
-    AllocationRequested(
-        pool="default",
-        allocation_id=_A,
-        experiment_id=_E,
-        slots=1,
-        priority=42,
-        max_slots=None,
-        spec=_SPEC,
-        submission=_SUBMISSION,
-    ),
-    AllocationWithdrawn(pool="default", allocation_id=_A, how="preempt"),
     MoveRequested(pool="default", experiment_id=_E, trial_id=_T, to="node-b"),
     AllocationReleased(pool="default", allocation_id=_A, agent_id="node-a", incarnation=4),
     AllocationAddressed(

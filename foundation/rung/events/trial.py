@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from rung.events import topic
 from rung.events.experiment import Submission
+from rung.events.topic import Relayed
 
 NonFinite = Literal["NaN", "Infinity", "-Infinity"]
 MetricValue = float | NonFinite
@@ -100,6 +101,7 @@ class RunRequested(Struct, frozen=True, kw_only=True, omit_defaults=True):
     TOPIC: ClassVar[str] = topic.SEARCHES
     WRITER: ClassVar[str] = "searcher"
     READERS: ClassVar[tuple[str, ...]] = ("searcher", "scheduler", "gateway")
+    RELAYED: ClassVar[Relayed] = Relayed(topic.POOLS, "scheduler")
 
     experiment_id: str
     pool: str
@@ -112,6 +114,11 @@ class RunRequested(Struct, frozen=True, kw_only=True, omit_defaults=True):
     submission: Submission | None = None
     """That of the experiment."""
 
+    @property
+    def allocation_id(self) -> str:
+        """The allocation that it asks for."""
+        return allocation_id_of(self.spec.trial_id, self.spec.run)
+
 
 class RunWithdrawn(Struct, frozen=True, kw_only=True):
     """The searcher no longer wants this run, be it waiting or running."""
@@ -120,6 +127,7 @@ class RunWithdrawn(Struct, frozen=True, kw_only=True):
     TOPIC: ClassVar[str] = topic.SEARCHES
     WRITER: ClassVar[str] = "searcher"
     READERS: ClassVar[tuple[str, ...]] = ("searcher", "scheduler", "gateway")
+    RELAYED: ClassVar[Relayed] = Relayed(topic.POOLS, "scheduler")
 
     experiment_id: str
     trial_id: str
@@ -127,6 +135,11 @@ class RunWithdrawn(Struct, frozen=True, kw_only=True):
     pool: str
     how: Withdrawal
     reason: str
+
+    @property
+    def allocation_id(self) -> str:
+        """The allocation that is no longer wanted."""
+        return allocation_id_of(self.trial_id, self.run)
 
 
 class TrialPromoted(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -171,6 +184,7 @@ class TrialClosed(Struct, frozen=True, kw_only=True):
     TOPIC: ClassVar[str] = topic.SEARCHES
     WRITER: ClassVar[str] = "searcher"
     READERS: ClassVar[tuple[str, ...]] = ("searcher", "checkpoint-gc", "gateway")
+    RELAYED: ClassVar[Relayed] = Relayed(topic.EXPERIMENTS, "checkpoint-gc")
 
     experiment_id: str
     trial_id: str
@@ -252,33 +266,3 @@ class TrialExited(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The last step that the run reported, stored or restored; None if there was none."""
     machine: bool = False
     """Whether a failure is the machine's, such as a full disk: it does not count as a restart."""
-
-
-class RunEnded(Struct, frozen=True, kw_only=True):
-    """A run ended without its agent saying so: lost with its agent, or never placed.
-
-    Forwarded by the searcher's intake from what the scheduler decided.
-    """
-
-    TYPE: ClassVar[str] = "rung.run.ended.v1"
-    TOPIC: ClassVar[str] = topic.EXPERIMENTS
-    WRITER: ClassVar[str] = "searcher"
-    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
-
-    experiment_id: str
-    trial_id: str
-    run: int
-    outcome: Literal["lost", "dropped"]
-    reason: str
-
-
-class TrialEnded(Struct, frozen=True, kw_only=True):
-    """A trial was closed; forwarded by checkpoint-gc's intake from what the searcher decided."""
-
-    TYPE: ClassVar[str] = "rung.trial.ended.v1"
-    TOPIC: ClassVar[str] = topic.EXPERIMENTS
-    WRITER: ClassVar[str] = "checkpoint-gc"
-    READERS: ClassVar[tuple[str, ...]] = ("checkpoint-gc",)
-
-    experiment_id: str
-    trial_id: str

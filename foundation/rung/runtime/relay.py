@@ -31,6 +31,10 @@ Number = tuple[str, int]
 """The origin of a fact, and the origin's sequence."""
 
 
+def _kept(data: Payload) -> Sequence[Payload]:
+    return (data,)
+
+
 class Relay(NamedTuple):
     """A stateless translation of one topic onto another."""
 
@@ -42,10 +46,11 @@ class Relay(NamedTuple):
     """Of the facts that it writes."""
     handles: UnionType | type[Payload]
     """The types that it translates; all others are skipped."""
-    translate: Callable[[Any], Sequence[Payload]]
-    """From an event's data to facts, at most one per destination key; pure."""
     appends: tuple[str, ...]
     """The topics of these facts."""
+    translate: Callable[[Any], Sequence[Payload]] = _kept
+    """From an event's data to facts, at most one per destination key; pure. By default the fact is
+    the event itself: only its topic and key change, which its type says (`RELAYED`)."""
 
 
 async def relay(ledger: Ledger, it: Relay, share: Share | None = None) -> None:

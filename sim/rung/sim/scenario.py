@@ -144,8 +144,8 @@ def _deleter(world: World) -> Relay:
         "retirements",
         "/rung/checkpoint-gc",
         CheckpointRetired,
-        delete,
         appends=("experiments",),
+        translate=delete,
     )
 
 

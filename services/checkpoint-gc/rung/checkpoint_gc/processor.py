@@ -19,7 +19,7 @@ that of the newest other run at that step. A value that is not finite gives no r
 
 A search whose trials start from each other's checkpoints (`SearchOptions.SHARES`, by the method
 that the configuration names) *holds* each of them from the moment at which it is stored, and so
-before anything can be decided of it, until the searcher releases it (`checkpoint.hold_ended`). A
+before anything can be decided of it, until the searcher releases it (`checkpoint.released`). A
 checkpoint that is stored after its run has ended is not held: the searcher does not take it.
 
 The state ends with the experiment: every trial is closed then, and nothing is held. What was not
@@ -51,30 +51,32 @@ from msgspec import Struct, field
 
 from rung.checkpoint_gc.retention import Checkpoint, Policy, Rank, unwanted
 from rung.events import Payload, topic
+from rung.events.allocation import AllocationDropped, AllocationLost
 from rung.events.checkpoint import (
     CheckpointDamaged,
     CheckpointDeleted,
     CheckpointPinned,
+    CheckpointReleased,
     CheckpointRetired,
     CheckpointStored,
-    HoldEnded,
 )
 from rung.events.experiment import ExperimentEnded, ExperimentSubmitted
 from rung.events.installation import LEVEL
-from rung.events.trial import RunEnded, TrialEnded, TrialExited, TrialValidated
+from rung.events.trial import TrialClosed, TrialExited, TrialValidated
 from rung.methods.table import options_named
 
 Handles = (
     ExperimentSubmitted
     | TrialValidated
     | TrialExited
-    | RunEnded
-    | TrialEnded
+    | AllocationLost
+    | AllocationDropped
+    | TrialClosed
     | ExperimentEnded
     | CheckpointStored
     | CheckpointDamaged
     | CheckpointPinned
-    | HoldEnded
+    | CheckpointReleased
     | CheckpointDeleted
     | CheckpointRetired
 )
@@ -155,9 +157,9 @@ class CheckpointGC:
                 state.shares = shares_checkpoints(event.config)
             case TrialValidated():
                 _validate(state, event)
-            case TrialExited() | RunEnded():
+            case TrialExited() | AllocationLost() | AllocationDropped():
                 _end_run(_trial(state, event.trial_id), event)
-            case TrialEnded():
+            case TrialClosed():
                 _trial(state, event.trial_id).ended = True
             case ExperimentEnded():
                 state.over = True
@@ -167,7 +169,7 @@ class CheckpointGC:
                 _damage(state, event)
             case CheckpointPinned():
                 state.pinned.setdefault(event.checkpoint_id, event.by)
-            case HoldEnded():
+            case CheckpointReleased():
                 state.held.pop(event.checkpoint_id, None)
             case CheckpointDeleted():
                 state.retired.pop(event.checkpoint_id, None)
@@ -179,9 +181,9 @@ class CheckpointGC:
     def decide(self, state: State, fact: Handles) -> list[Payload]:
         """Return what a fact made superfluous."""
         match fact:
-            case TrialValidated() | TrialEnded() | CheckpointStored():
+            case TrialValidated() | TrialClosed() | CheckpointStored():
                 trial_id = fact.trial_id
-            case CheckpointDamaged() | HoldEnded():
+            case CheckpointDamaged() | CheckpointReleased():
                 trial_id = state.trial_of.get(fact.checkpoint_id, "")
             case _:
                 return []
@@ -233,10 +235,10 @@ def _trial(state: State, trial_id: str) -> Trial:
     return state.trials.setdefault(trial_id, Trial())
 
 
-def _end_run(trial: Trial, event: TrialExited | RunEnded) -> None:
+def _end_run(trial: Trial, event: TrialExited | AllocationLost | AllocationDropped) -> None:
     if event.run in trial.lost:
         trial.lost.remove(event.run)
-    elif event.outcome == "lost" and event.run > trial.runs_over:
+    elif isinstance(event, AllocationLost) and event.run > trial.runs_over:
         trial.lost.append(event.run)
     trial.runs_over = max(trial.runs_over, event.run)
 

@@ -3,7 +3,6 @@
 It also seals the ledger and archives it, because it has the object store at hand.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
 import structlog
@@ -13,10 +12,10 @@ from rung.checkpoint_gc.archiver import archiving
 from rung.checkpoint_gc.deletion import Deletion
 from rung.checkpoint_gc.processor import CheckpointGC
 from rung.checkpoint_gc.settings import Sealing, Settings
-from rung.events import Payload, topic
-from rung.events.checkpoint import CheckpointReleased, CheckpointRetired, HoldEnded
+from rung.events import topic
+from rung.events.checkpoint import CheckpointReleased, CheckpointRetired
 from rung.events.experiment import ExperimentEnded
-from rung.events.trial import TrialClosed, TrialEnded
+from rung.events.trial import TrialClosed
 from rung.ledger import Ledger
 from rung.ledger.archive import ArchiveSettings
 from rung.ledger.seals import SEALED, SealKey
@@ -109,27 +108,12 @@ def sealer(settings: Sealing, key: SealKey) -> Component:
     return Shared((*SEALED, topic.SEALS), run)
 
 
-def ended(event: TrialClosed | CheckpointReleased | ExperimentEnded) -> Sequence[Payload]:
-    """Turn the searcher's decisions about trials and checkpoints into facts."""
-    if isinstance(event, ExperimentEnded):
-        return [event]
-    if isinstance(event, TrialClosed):
-        return [TrialEnded(experiment_id=event.experiment_id, trial_id=event.trial_id)]
-    return [
-        HoldEnded(
-            experiment_id=event.experiment_id,
-            trial_id=event.trial_id,
-            checkpoint_id=event.checkpoint_id,
-        )
-    ]
-
-
 RELAY: Final = Relay(
     "checkpoint-gc-intake",
     topic.SEARCHES,
     _SOURCE,
     TrialClosed | CheckpointReleased | ExperimentEnded,
-    ended,
     appends=(topic.EXPERIMENTS,),
 )
+"""What the searcher no longer needs."""
 SERVICE: Final = Service(NAME, components)

@@ -13,6 +13,7 @@ import math
 from typing import Any, Final, assert_never
 
 from rung.events import Event, topic
+from rung.events.allocation import AllocationDropped, AllocationLost
 from rung.events.checkpoint import (
     CheckpointDamaged,
     CheckpointDeleted,
@@ -32,7 +33,6 @@ from rung.events.experiment import (
     SearchPlanned,
 )
 from rung.events.trial import (
-    RunEnded,
     RunRequested,
     RunWithdrawn,
     TrialClosed,
@@ -100,7 +100,14 @@ _Request = (
 )
 _OfExperiment = SearchPlanned | ExperimentPaused | ExperimentResumed | ExperimentEnded
 _OfSearch = TrialPromoted | TrialStopped | TrialClosed | RunWithdrawn
-_OfRun = TrialStarted | TrialRestored | TrialValidated | TrialExited | RunEnded
+_OfRun = (
+    TrialStarted
+    | TrialRestored
+    | TrialValidated
+    | TrialExited
+    | AllocationLost
+    | AllocationDropped
+)
 _OfCheckpoint = CheckpointStored | CheckpointDamaged | CheckpointRetired | CheckpointDeleted
 
 
@@ -204,8 +211,9 @@ def _evolve_run(state: Experiment, event: Event, data: _OfRun) -> None:
             if data.outcome == "failed" and not data.machine:
                 trial.restarts += 1
             trial.over, trial.message = data.run, data.message or data.outcome
-        case RunEnded():
-            trial.over, trial.message = data.run, data.reason or data.outcome
+        case AllocationLost() | AllocationDropped():
+            outcome = "lost" if isinstance(data, AllocationLost) else "dropped"
+            trial.over, trial.message = data.run, data.reason or outcome
         case _:
             assert_never(data)
 

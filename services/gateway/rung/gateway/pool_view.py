@@ -21,9 +21,7 @@ from rung.events.allocation import (
     AllocationGranted,
     AllocationLost,
     AllocationReleased,
-    AllocationRequested,
     AllocationSignaled,
-    AllocationWithdrawn,
     DrainRequested,
     JoinRefused,
     MoveRequested,
@@ -32,6 +30,7 @@ from rung.events.allocation import (
     Slot,
 )
 from rung.events.installation import PoolUpgraded
+from rung.events.trial import RunRequested, RunWithdrawn
 
 
 class Agent(Struct):
@@ -144,8 +143,8 @@ _OfAgent = (
     | JoinRefused
 )
 _OfAllocation = (
-    AllocationRequested
-    | AllocationWithdrawn
+    RunRequested
+    | RunWithdrawn
     | AllocationReleased
     | AllocationGranted
     | AllocationSignaled
@@ -240,7 +239,7 @@ def _forget_refused(state: Pool, agent_id: str) -> None:
 def _evolve_allocation(state: Pool, event: Event, data: _OfAllocation) -> None:
     name = data.allocation_id
     match data:
-        case AllocationRequested():
+        case RunRequested():
             state.waiting[name] = Waiting(
                 experiment_id=data.experiment_id,
                 trial_id=data.spec.trial_id,
@@ -249,7 +248,7 @@ def _evolve_allocation(state: Pool, event: Event, data: _OfAllocation) -> None:
                 priority=data.priority,
                 requested_at=event.time,
             )
-        case AllocationWithdrawn():
+        case RunWithdrawn():
             if name in state.waiting:
                 state.waiting[name].withdrawn = True
         case AllocationGranted():

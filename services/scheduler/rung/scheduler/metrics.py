@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from rung.events import Event, decode
-from rung.events.allocation import AllocationDropped, AllocationGranted, AllocationRequested
+from rung.events.allocation import AllocationDropped, AllocationGranted
+from rung.events.trial import RunRequested
 from rung.ledger import Record
 from rung.runtime.fold import PartitionFold
 from rung.runtime.metrics import catalog
 from rung.scheduler.state import State
 
-_REQUESTED: Final = AllocationRequested.TYPE.encode()
+_REQUESTED: Final = RunRequested.TYPE.encode()
 
 _SINCE_MIN: Final = 1_000
 
@@ -48,7 +49,7 @@ class PoolGauge:
         for record in records:
             if _REQUESTED in record.value:
                 data = decode(record.value).data
-                if isinstance(data, AllocationRequested):
+                if isinstance(data, RunRequested):
                     self._since.setdefault(data.allocation_id, now_s)
         for event in decisions:
             data = event.data

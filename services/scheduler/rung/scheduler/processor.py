@@ -73,16 +73,14 @@ from rung.events.allocation import (
     AllocationGranted,
     AllocationLost,
     AllocationReleased,
-    AllocationRequested,
     AllocationSignaled,
-    AllocationWithdrawn,
     DrainRequested,
     JoinRefused,
     MoveRequested,
     PoolConfigured,
 )
 from rung.events.installation import LEVEL, PoolUpgraded
-from rung.events.trial import Withdrawal
+from rung.events.trial import RunRequested, RunWithdrawn, Withdrawal
 from rung.scheduler.membership import admits, refusal, speaks
 from rung.scheduler.placement import given_back
 from rung.scheduler.planning import Start
@@ -96,8 +94,8 @@ CLAIMS_MAX: Final = 4096
 AgentFact = AgentJoined | AgentLeft | AgentLost | DrainRequested | AgentSuspended | AgentResumed
 PoolFact = (
     AgentFact
-    | AllocationRequested
-    | AllocationWithdrawn
+    | RunRequested
+    | RunWithdrawn
     | AllocationReleased
     | MoveRequested
     | PoolConfigured
@@ -144,7 +142,7 @@ class Scheduler:
         decisions += [_dropped(state, request) for request in state.leaving.values()]
         if isinstance(fact, AgentJoined):
             decisions += _refused(state, fact)
-        elif isinstance(fact, AllocationWithdrawn):
+        elif isinstance(fact, RunWithdrawn):
             decisions += _signaled(state, fact.allocation_id, fact.how)
         elif isinstance(fact, AllocationReleased) and fact.failed and _counts(state, fact):
             decisions += _signaled(
@@ -166,9 +164,9 @@ def _policy(state: State) -> Policy:
 
 def _fold_fact(state: State, event: PoolFact) -> None:
     match event:
-        case AllocationRequested():
+        case RunRequested():
             _request(state, event)
-        case AllocationWithdrawn():
+        case RunWithdrawn():
             _withdraw(state, event.allocation_id)
         case AllocationReleased():
             _release(state, event)
@@ -309,7 +307,7 @@ def _resume(state: State, event: AgentResumed) -> None:
             state.room.take_in(event.agent_id, suspension.offer)
 
 
-def _request(state: State, event: AllocationRequested) -> None:
+def _request(state: State, event: RunRequested) -> None:
     name = event.allocation_id
     if name in state.allocations or name in state.queue or name in state.zero_slot_queue:
         return

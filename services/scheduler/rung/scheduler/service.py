@@ -1,12 +1,10 @@
 """The scheduler's components: its processor, the relay of requests, and the failure detector."""
 
 import secrets
-from collections.abc import Sequence
 from typing import Final
 
-from rung.events import Payload, topic
-from rung.events.allocation import AllocationRequested, AllocationWithdrawn
-from rung.events.trial import RunRequested, RunWithdrawn, allocation_id_of
+from rung.events import topic
+from rung.events.trial import RunRequested, RunWithdrawn
 from rung.ledger import Ledger
 from rung.runtime import FactWriter
 from rung.runtime.relay import Relay
@@ -51,38 +49,12 @@ def components(
     )
 
 
-def requested(event: RunRequested | RunWithdrawn) -> Sequence[Payload]:
-    """Turn what the searcher decided about runs into facts about allocations."""
-    match event:
-        case RunRequested():
-            return [
-                AllocationRequested(
-                    pool=event.pool,
-                    allocation_id=allocation_id_of(event.spec.trial_id, event.spec.run),
-                    experiment_id=event.experiment_id,
-                    slots=event.slots,
-                    priority=event.priority,
-                    max_slots=event.max_slots,
-                    spec=event.spec,
-                    submission=event.submission,
-                )
-            ]
-        case RunWithdrawn():
-            return [
-                AllocationWithdrawn(
-                    pool=event.pool,
-                    allocation_id=allocation_id_of(event.trial_id, event.run),
-                    how=event.how,
-                )
-            ]
-
-
 RELAY: Final = Relay(
     "scheduler-intake",
     topic.SEARCHES,
     SOURCE,
     RunRequested | RunWithdrawn,
-    requested,
     appends=(topic.POOLS,),
 )
+"""What the searcher wants of the pools."""
 SERVICE: Final = Service(NAME, lambda _: components())

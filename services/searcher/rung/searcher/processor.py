@@ -81,6 +81,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeGuard, assert_never, get
 
 from rung.events import Payload
 from rung.events import topic as topics
+from rung.events.allocation import AllocationDropped, AllocationLost
 from rung.events.checkpoint import CheckpointDamaged, CheckpointReleased, CheckpointStored
 from rung.events.experiment import (
     CancelRequested,
@@ -99,7 +100,6 @@ from rung.events.trial import (
     CODE_REFUSED,
     ExitOutcome,
     MetricValue,
-    RunEnded,
     RunRequested,
     RunSpec,
     RunWithdrawn,
@@ -133,7 +133,8 @@ Fact = (
     | KillRequested
     | TrialValidated
     | TrialExited
-    | RunEnded
+    | AllocationLost
+    | AllocationDropped
     | CheckpointStored
     | CheckpointDamaged
 )
@@ -249,8 +250,8 @@ def _learn(state: State, experiment: Experiment, event: Fact) -> None:
                 event.outcome, message, event.fault, event.steps_completed, machine=event.machine
             )
             _end_run(experiment, state.phase, event.trial_id, event.run, end)
-        case RunEnded():
-            end = End(event.outcome, event.reason)
+        case AllocationLost() | AllocationDropped():
+            end = End("lost" if isinstance(event, AllocationLost) else "dropped", event.reason)
             _end_run(experiment, state.phase, event.trial_id, event.run, end)
         case CheckpointStored():
             _store(experiment, event)
@@ -578,7 +579,7 @@ def _decide(
             follow_up.withdraw("preempt", "the experiment was canceled")
         case KillRequested():
             follow_up.withdraw("kill", "the experiment was killed")
-        case TrialExited() | RunEnded():
+        case TrialExited() | AllocationLost() | AllocationDropped():
             pass
         case CheckpointStored() | CheckpointDamaged():
             follow_up.release()

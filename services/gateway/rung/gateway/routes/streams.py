@@ -7,6 +7,7 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from rung.events import UndecodableEvent, decode, partition_of, topic
+from rung.events.codec import decode_head
 from rung.events.metric import LogsDropped, LogsPrinted, MetricsReported, missing_text
 from rung.gateway.context import context_of, experiment_of, trial_of
 from rung.gateway.feed import Frame, Interest, Source, end_of
@@ -80,7 +81,7 @@ async def stream_events(request: web.Request) -> web.StreamResponse:
         except UndecodableEvent:
             return None  # it is among the dead letters
         repeats = record.topic != event.data.TOPIC and event.data.TOPIC in _TOPICS
-        return None if repeats else Frame(event.type, record.value)
+        return None if repeats else Frame(decode_head(record.value).type, record.value)
 
     return await stream(request, sources, starts, Interest(experiment_id, "events", render))
 
