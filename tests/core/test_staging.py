@@ -148,7 +148,7 @@ def test_what_cannot_be_kept_is_written_again(
 ) -> None:
     """A file system without links costs time and no checkpoint."""
 
-    def link(*_: object) -> None:
+    def link(*_: object, **__: object) -> None:
         raise PermissionError
 
     monkeypatch.setattr(os, "link", link)

@@ -8,7 +8,8 @@ alone, which may be a mount of its own, has an `.incoming/` there, which is neve
 Symbolic links are followed to the root and in the first two parts of a name, where whoever runs
 the store may have put another disk. Below those, where a run can write in the folder of its
 experiment's checkpoints, nothing is followed and only regular files are read: a link would lead to
-what the run may not touch, a pipe would never end.
+what the run may not touch, a pipe would never end. Of a folder that is another's altogether
+(`foreign`) nothing is followed but the way to its root.
 
 Objects with the same bytes may be one file with several names (`link`): the file system counts
 the names and keeps the bytes until the last of them is deleted.
@@ -24,12 +25,14 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from rung.events.errors import ObjectDamaged, ObjectError, ObjectMissing
 from rung.storage.durable_file import DurableFile, durable_file
 from rung.storage.key import INCOMING, check_name, check_prefix
+from rung.storage.no_follow import new_file, open_folder, sync_folder
 from rung.storage.port import ObjectInfo
 
 _STALE_S: Final = 24 * 3600
@@ -46,15 +49,19 @@ _ATTEMPTS: Final = 5
 class FolderStore:
     """An object store in one folder of a local or shared file system."""
 
-    def __init__(self, root: Path, within: str = "") -> None:
+    def __init__(self, root: Path, within: str = "", *, foreign: bool = False) -> None:
         """Open a store.
 
         Args:
             root: the folder with all objects.
             within: the prefix, without the slash at its end, of all that this process will write.
+            foreign: whether somebody else may write everywhere in it. It is then only read.
         """
         self._root = root.absolute()
+        self._followed = 0 if foreign else _FOLLOWED
         self._incoming = self._root / within / INCOMING
+        if foreign:
+            return
         with self._explained("open", str(self._root)):
             self._incoming.mkdir(parents=True, exist_ok=True)
             self._sweep()
@@ -119,7 +126,7 @@ class FolderStore:
         """Write the object's bytes to a file; its folder is made where it is missing."""
         with self._explained("read", name), self._opened(name) as opened:
             target.parent.mkdir(parents=True, exist_ok=True)
-            with target.open("wb") as copy:
+            with os.fdopen(new_file(target), "wb") as copy:
                 shutil.copyfileobj(opened, copy, 1 << 20)
 
     def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
@@ -172,35 +179,39 @@ class FolderStore:
 
     def _place(self, draft: Path, path: Path) -> None:
         for attempt in range(1, _ATTEMPTS + 1):
-            made = _make_folders(path.parent)
             try:
-                with self._in_folder(path.parent) as at:
-                    os.replace(draft, path.name, dst_dir_fd=at)
+                with self._in_folder(path.parent, make=True) as folder:
+                    os.replace(draft, path.name, dst_dir_fd=folder)
+                    sync_folder(folder)
             except FileNotFoundError:
                 if attempt == _ATTEMPTS:
                     raise
                 continue
             break
-        for folder in (path.parent, *made):
-            _sync_folder(folder)
 
-    @contextlib.contextmanager
-    def _in_folder(self, path: Path) -> Iterator[int]:
-        """Yield a descriptor of a folder in the store, to which no link below the first parts led.
+    def _in_folder(self, path: Path, *, make: bool = False) -> AbstractContextManager[int]:
+        """Return a context with a descriptor of a folder, to which no link of a run's led.
 
         Raises:
             OSError: there is no such folder, or a link on the way to it.
         """
         parts = path.relative_to(self._root).parts
-        flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-        folder = os.open(self._root.joinpath(*parts[:_FOLLOWED]), flags)
-        try:
-            for part in parts[_FOLLOWED:]:
-                above, folder = folder, os.open(part, flags | os.O_NOFOLLOW, dir_fd=folder)
-                os.close(above)
-            yield folder
-        finally:
-            os.close(folder)
+        root = self._root.joinpath(*parts[: self._followed])
+        return open_folder(root, parts[self._followed :], make=make)
+
+    @contextlib.contextmanager
+    def opened(self, name: str) -> Iterator[BinaryIO]:
+        """Yield an object's file, to read.
+
+        Raises:
+            ObjectMissing: there is no such object.
+            ObjectDamaged: there is something else in its place.
+            ObjectError: it cannot be read.
+        """
+        with contextlib.ExitStack() as stack:
+            with self._explained("read", name):
+                opened = stack.enter_context(self._opened(name))
+            yield opened
 
     @contextlib.contextmanager
     def _opened(self, name: str) -> Iterator[BinaryIO]:
@@ -212,7 +223,7 @@ class FolderStore:
         """
         path = self._path(name)
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe would be waited for
-        if name.count("/") >= _FOLLOWED:
+        if name.count("/") >= self._followed:
             flags |= os.O_NOFOLLOW
         try:
             with self._in_folder(path.parent) as folder:
@@ -234,8 +245,8 @@ class FolderStore:
 
     def _below(self, above: int, lead: str, prefix: str, entry: str = ".") -> Iterator[ObjectInfo]:
         """Yield what lies in a folder whose name, with a slash at its end, is `lead`."""
-        follow = lead.count("/") < _FOLLOWED
-        no_follow = 0 if lead.count("/") <= _FOLLOWED else os.O_NOFOLLOW
+        follow = lead.count("/") < self._followed
+        no_follow = 0 if lead.count("/") <= self._followed else os.O_NOFOLLOW
         try:
             folder = os.open(entry, os.O_RDONLY | os.O_DIRECTORY | no_follow, dir_fd=above)
         except _NOT_LISTED:
@@ -258,7 +269,8 @@ class FolderStore:
             current = folder
             while current != self._root:
                 try:
-                    current.rmdir()
+                    with self._in_folder(current.parent) as above:
+                        os.rmdir(current.name, dir_fd=above)
                 except OSError:
                     break
                 current = current.parent
@@ -300,25 +312,3 @@ def _may_match(folder: str, prefix: str) -> bool:
     if last == INCOMING and len(above) in _INCOMING_DEPTHS:
         return False
     return folder.startswith(prefix) or prefix.startswith(folder)
-
-
-def _make_folders(folder: Path) -> list[Path]:
-    """Make a folder and those above it; return the ones whose entries changed."""
-    changed = []
-    current = folder
-    while not current.is_dir():
-        changed.append(current.parent)
-        current = current.parent
-    folder.mkdir(parents=True, exist_ok=True)
-    return changed
-
-
-def _sync_folder(folder: Path) -> None:
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except FileNotFoundError:  # a deletion took it, and the object, away again
-        return
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -15,7 +15,6 @@ from typing import Any
 from rung.agent.depot import Depot, Note, Owner, remove_if_empty
 from rung.agent.endpoint import Connection
 from rung.agent.isolation import Isolation, checkpoints_of, hold_folder, release_folder
-from rung.agent.removal import remove_tree
 from rung.agent.saying import problem_with_own
 from rung.core.protocol import Fetch, Fetched, Shipped, StagedPart, Stored
 from rung.events.trial import RunSpec, allocation_id_of
@@ -190,15 +189,16 @@ class Delivery:
         )
 
     async def _fetch(self, connection: Connection, message: Fetch) -> None:
-        target = self._folder / "fetched" / str(next(self._numbers))
         try:
             if not self._readable(message.name):
                 raise ObjectError(  # noqa: TRY301 - answered below
                     f"a run may read checkpoints of its experiment, and those that it starts from,"
                     f" not {message.name[:200]!r}"
                 )
-            await self._depot.fetch(self._allocation_id, message.name, target, self._note)
-        except ObjectError as error:
+            target = await self._depot.fetch(
+                self._allocation_id, message.name, next(self._numbers), self._note
+            )
+        except (OSError, ObjectError) as error:
             missing = isinstance(error, ObjectMissing)
             connection.say(Fetched(message.number, problem=str(error), missing=missing))
         else:
@@ -223,9 +223,4 @@ class Delivery:
     async def _clear_up(self) -> None:
         """Remove the run's folder once nothing of it is wanted."""
         await asyncio.gather(*self._shipments, return_exceptions=True)
-        await asyncio.to_thread(_remove, self._folder)
-
-
-def _remove(folder: Path) -> None:
-    remove_tree(folder / "fetched")
-    remove_if_empty(folder)
+        await asyncio.to_thread(remove_if_empty, self._folder)

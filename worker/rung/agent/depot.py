@@ -17,10 +17,15 @@ written, and the staged one deleted. So the folder is the queue: what lies there
 starts is carried on first, if it was announced: a checkpoint must not overtake the reports of the
 steps that it holds, which may have died with the agent. While the store is away everything waits
 and is tried again.
+
+All below `staged/<allocation>` is the run's to change at any time, and where runs are not users of
+their own the agent has no fewer rights than they: so no link there is followed, and only regular
+files are read.
 """
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -51,9 +56,12 @@ from rung.storage import (
     copy_files,
 )
 from rung.storage.checkpoint.manifest import MANIFEST
+from rung.storage.no_follow import is_file, names_in, open_folder, path_of, replace_file
 
 _SHIPPED_AT_ONCE: Final = 2
 _FETCHED_AT_ONCE: Final = 4
+_CHECKPOINTS: Final = "checkpoints"
+_FETCHED: Final = "fetched"
 _KEPT: Final = "kept"
 _WAIT_S: Final = 1.0
 _WAIT_S_MAX: Final = 30.0
@@ -153,13 +161,12 @@ class Depot:
 
         def carry() -> StoredCheckpoint:
             with as_owner_of(folder):
-                staged = FolderStore(folder)
+                staged = FolderStore(folder, foreign=True)
                 return copy_checkpoint(staged, self.store, owner.experiment_id, checkpoint_id)
 
         def discard() -> None:
             with as_owner_of(folder):
-                prefix = checkpoint_prefix(owner.experiment_id, checkpoint_id)
-                FolderStore(folder).delete(prefix)
+                _discard(folder, owner.experiment_id, checkpoint_id)
 
         what = f"checkpoint {checkpoint_id}"
         try:
@@ -169,11 +176,11 @@ class Depot:
             if isinstance(error, ObjectDamaged | ObjectMissing):
                 await asyncio.to_thread(discard)
             problem = f"{what} could not be stored: {error}"
-            await asyncio.to_thread(self._write_announcement, owner, checkpoint_id, problem)
+            with contextlib.suppress(OSError):  # the run has put something else there
+                await asyncio.to_thread(self._write_announcement, owner, checkpoint_id, problem)
             return problem
         await self._spool.durable(self._spool.put(_fact_of(owner, stored)))
-        with contextlib.suppress(ObjectError):  # it is stored; the next life tries again
-            await asyncio.to_thread(discard)
+        await asyncio.to_thread(discard)
         return ""
 
     async def ship_part(self, owner: Owner, part: StagedPart, note: Note) -> None:
@@ -181,33 +188,48 @@ class Depot:
 
         Raises:
             ObjectError: they will never be there.
+            OSError: the staged files cannot be deleted.
         """
         root = self.folder_of(owner.allocation_id)
         stored = _part_of(owner, part)
-        folder = root / checkpoint_prefix(owner.experiment_id, part.checkpoint_id)
+        prefix = checkpoint_prefix(owner.experiment_id, part.checkpoint_id)
 
         def carry() -> None:
             with as_owner_of(root):
-                copy_files(FolderStore(root), self.store, stored)
+                copy_files(FolderStore(root, foreign=True), self.store, stored)
                 for name in part.files:
-                    (folder / name).unlink(missing_ok=True)
+                    *above, last = (prefix + name).split("/")
+                    with (
+                        contextlib.suppress(FileNotFoundError),
+                        open_folder(root, above) as folder,
+                    ):
+                        os.unlink(last, dir_fd=folder)
 
         what = f"the part of checkpoint {part.checkpoint_id}"
         await self._patiently(self._shippers, what, note, carry)
 
-    async def fetch(self, allocation_id: str, name: str, target: Path, note: Note) -> None:
-        """Bring an object to a file in the folder in which a run stages.
+    async def fetch(self, allocation_id: str, name: str, number: int, note: Note) -> Path:
+        """Bring an object to a file in the folder in which a run stages; return that.
+
+        Args:
+            allocation_id: of the run.
+            name: of the object.
+            number: of the file, which no other that the run waits for has.
+            note: for the run's log.
 
         Raises:
             ObjectMissing: there is no such object.
             ObjectError: the store refused.
+            OSError: the file cannot be written.
         """
+        root = self.folder_of(allocation_id)
 
         def bring() -> None:
-            with as_owner_of(self.folder_of(allocation_id)):
-                self.store.get(name, target)
+            with as_owner_of(root), open_folder(root, [_FETCHED], make=True) as folder:
+                self.store.get(name, path_of(folder) / str(number))
 
         await self._patiently(self._fetchers, name, note, bring)
+        return root / _FETCHED / str(number)
 
     async def patiently(self, what: str, note: Note, call: Callable[[], T]) -> T:
         """Return what a call to the store returns, however long the store is away."""
@@ -220,14 +242,10 @@ class Depot:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _announcement(self, owner: Owner, checkpoint_id: str) -> Path:
-        return self.folder_of(owner.allocation_id) / ANNOUNCED / checkpoint_id
-
     def _write_announcement(self, owner: Owner, checkpoint_id: str, problem: str = "") -> None:
-        path = self._announcement(owner, checkpoint_id)
-        with as_owner_of(self.folder_of(owner.allocation_id)):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(problem)
+        root = self.folder_of(owner.allocation_id)
+        with as_owner_of(root), open_folder(root, [ANNOUNCED], make=True) as folder:
+            replace_file(folder, checkpoint_id, problem)
 
     async def close(self) -> None:
         """Stop; what is staged stays for the next life."""
@@ -257,31 +275,55 @@ class Depot:
         if not self._folder.is_dir():
             return
         for run in sorted(self._folder.iterdir()):
-            checkpoints = sorted(run.glob("checkpoints/*/*"))
             whole = [
-                found
-                for found in checkpoints
-                if (found / MANIFEST).is_file() and (run / ANNOUNCED / found.name).is_file()
+                (experiment_id, name)
+                for experiment_id, name in _whole_in(run)
+                if is_file(run, ANNOUNCED, name)
+                and run.name.startswith(f"{experiment_id}.")
+                and name.startswith(f"{run.name}.")
             ]
             trial_id, _, number = run.name.rpartition(".")
             if not whole or not number.isdecimal() or not self.staged:
                 remove_tree(run)
                 continue
-            for needless in ("fetched", _KEPT):
-                remove_tree(run / needless)
-            for found in checkpoints:
-                if found in whole and found.name.startswith(f"{run.name}."):
-                    yield Owner(found.parent.name, trial_id, int(number)), found.name
-                else:
-                    remove_tree(found)
+            for needless in (_FETCHED, _KEPT):
+                remove_tree(run, needless)
+            for found in _staged_in(run):
+                if found not in whole:
+                    _discard(run, *found)
+            for experiment_id, name in whole:
+                yield Owner(experiment_id, trial_id, int(number)), name
 
 
 def remove_if_empty(folder: Path) -> None:
-    """Remove a run's folder; of one with a complete checkpoint in it, what the run kept."""
-    remove_tree(folder / _KEPT)
+    """Remove a run's folder; if a complete checkpoint is in it, only what it fetched and kept."""
+    remove_tree(folder, _FETCHED)
+    remove_tree(folder, _KEPT)
+    if not _whole_in(folder):
+        remove_tree(folder)
+
+
+def _staged_in(folder: Path) -> list[tuple[str, str]]:
+    """Return what lies in the place of checkpoints in a run's folder: experiments and names."""
+    return [
+        (experiment_id, name)
+        for experiment_id in names_in(folder, _CHECKPOINTS)
+        for name in names_in(folder, _CHECKPOINTS, experiment_id)
+    ]
+
+
+def _whole_in(folder: Path) -> list[tuple[str, str]]:
+    """Return the complete checkpoints in a run's folder: experiments and names."""
+    return [it for it in _staged_in(folder) if is_file(folder, _CHECKPOINTS, *it, MANIFEST)]
+
+
+def _discard(folder: Path, experiment_id: str, name: str) -> None:
+    """Delete a staged checkpoint, and the folders that are empty then."""
+    remove_tree(folder, _CHECKPOINTS, experiment_id, name)
+    with contextlib.suppress(OSError), open_folder(folder, [_CHECKPOINTS]) as above:
+        os.rmdir(experiment_id, dir_fd=above)
     with contextlib.suppress(OSError):
-        if not any(folder.glob(f"checkpoints/*/*/{MANIFEST}")):
-            remove_tree(folder)
+        (folder / _CHECKPOINTS).rmdir()
 
 
 def _fact_of(owner: Owner, stored: StoredCheckpoint) -> CheckpointStored:

@@ -29,6 +29,7 @@ from rung.events import RungError
 from rung.events.trial import RunSpec
 from rung.storage import checkpoint_prefix
 from rung.storage.key import INCOMING
+from rung.storage.no_follow import open_folder
 
 Choice = Literal["auto", "namespaces", "users", "off"]
 _PROBE_S: Final = 60.0
@@ -344,18 +345,22 @@ def hold_folder(root: Path, allocation_id: str) -> Path:
     """
     held = held_file(root, allocation_id)
     while True:
-        held.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
-            held.touch()
+            with open_folder(held.parent.parent, [INCOMING], make=True) as folder:
+                os.close(os.open(held.name, flags, dir_fd=folder))
         except FileNotFoundError:  # another run released it meanwhile
             continue
+        except FileExistsError:
+            pass
         return held
 
 
 def release_folder(held: Path) -> None:
     """Remove what `hold_folder` made, and the folders that are empty then."""
-    held.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError), open_folder(held.parent.parent, [INCOMING]) as folder:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(held.name, dir_fd=folder)
         held.parent.rmdir()
         held.parent.parent.rmdir()
 

@@ -1,17 +1,40 @@
 """Deletes folders in which a trial wrote what it liked."""
 
+import contextlib
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
+from rung.storage.no_follow import open_folder
 
-def remove_tree(folder: Path) -> None:
+
+def remove_tree(folder: Path, *parts: str) -> None:
     """Delete a folder and all that it holds, as far as that is possible; nothing is raised.
 
-    A trial may nest folders deeper than Python recurses, which `shutil.rmtree` does: those are
-    left to `rm`.
+    What is no folder, such as a link or a pipe, is deleted itself. A trial may nest folders deeper
+    than Python recurses, which `shutil.rmtree` does: those are left to `rm`.
+
+    Args:
+        folder: the folder, or one above it; links on the way to it are followed.
+        parts: the way from there to the one to delete, on which no links are followed.
     """
+    *above, name = (folder.name, *parts)
+    with contextlib.suppress(OSError), open_folder(folder.parent, above) as opened:
+        try:
+            os.unlink(name, dir_fd=opened)
+        except FileNotFoundError:
+            return
+        except OSError:  # it is a folder
+            _remove_folder(name, opened)
+
+
+def _remove_folder(name: str, above: int) -> None:
     try:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(name, ignore_errors=True, dir_fd=above)
     except RecursionError:
-        subprocess.run(["rm", "-rf", "--", str(folder)], check=False)  # noqa: S603, S607 - of coreutils
+        subprocess.run(  # noqa: S603 - of coreutils
+            ["rm", "-rf", "--", f"/proc/self/fd/{above}/{name}"],  # noqa: S607 - as above
+            check=False,
+            pass_fds=[above],
+        )

@@ -3,6 +3,7 @@
 Every file is compared with the manifest before anybody builds on it.
 """
 
+import hashlib
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -10,6 +11,7 @@ from rung.events.errors import ObjectDamaged, ObjectError, ObjectMissing, Object
 from rung.storage.checkpoint.deduplication import join, locate, place_of
 from rung.storage.checkpoint.manifest import (
     MANIFEST,
+    MANIFEST_BYTES_MAX,
     FileEntry,
     StoredCheckpoint,
     checkpoint_prefix,
@@ -20,6 +22,7 @@ from rung.storage.checkpoint.manifest import (
 )
 from rung.storage.folder import FolderStore
 from rung.storage.key import check_name
+from rung.storage.no_follow import path_of
 from rung.storage.port import ObjectStore
 
 SHARED_BYTES_MIN: Final = 64 << 10
@@ -99,7 +102,10 @@ def copy_checkpoint(
     stored = read_manifest(source, experiment_id, checkpoint_id)
     copy_files(source, target, stored)
     prefix = checkpoint_prefix(experiment_id, checkpoint_id)
-    target.put_bytes(prefix + MANIFEST, source.read(prefix + MANIFEST))
+    manifest = source.read(prefix + MANIFEST, 0, MANIFEST_BYTES_MAX + 1)
+    if hashlib.sha256(manifest).hexdigest() != stored.digest:
+        raise ObjectDamaged(f"checkpoint {checkpoint_id}: its manifest changed meanwhile")
+    target.put_bytes(prefix + MANIFEST, manifest)
     return stored
 
 
@@ -116,7 +122,7 @@ def copy_files(source: FolderStore, target: ObjectStore, stored: StoredCheckpoin
     files, checkpoint_id = stored.manifest.files, stored.manifest.checkpoint_id
     prefix = checkpoint_prefix(stored.manifest.provenance.experiment_id, checkpoint_id)
     shared = _share(target, stored)
-    brought = [name for name in files if not (source.root / prefix / check_name(name)).is_file()]
+    brought = [name for name in files if not _holds(source, prefix + check_name(name))]
     there = locate(target, stored) if brought else {}
 
     def put(file: tuple[str, FileEntry]) -> None:
@@ -125,15 +131,32 @@ def copy_files(source: FolderStore, target: ObjectStore, stored: StoredCheckpoin
             return
         if name in brought and name in there and there[name].size_bytes == expected.size_bytes:
             return
-        path = source.root / prefix / name
-        _check(checkpoint_id, name, expected, path)
-        target.put(prefix + name, path)
+        try:
+            with source.opened(prefix + name) as opened:
+                path = path_of(opened.fileno())
+                compare(checkpoint_id, name, expected, measure(path, expected.algorithm))
+                target.put(prefix + name, path)
+        except ObjectMissing as error:
+            raise ObjectDamaged(f"checkpoint {checkpoint_id}: {name} is missing") from error
 
     side_by_side(target.parallel, put, list(files.items()))
     there = locate(target, stored)
     for name, expected in files.items():
         if name not in there or there[name].size_bytes != expected.size_bytes:
             raise ObjectUnavailable(f"checkpoint {checkpoint_id}: {name} was deleted meanwhile")
+
+
+def _holds(source: FolderStore, name: str) -> bool:
+    """Whether a folder has an object.
+
+    Raises:
+        ObjectDamaged: there is something else in its place.
+    """
+    try:
+        source.version(name)
+    except ObjectMissing:
+        return False
+    return True
 
 
 def _share(target: ObjectStore, stored: StoredCheckpoint) -> frozenset[str]:

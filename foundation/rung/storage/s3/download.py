@@ -13,6 +13,7 @@ from typing import Final
 from urllib3.response import BaseHTTPResponse
 
 from rung.events.errors import ObjectError
+from rung.storage.no_follow import new_file
 from rung.storage.s3.client import Wire
 from rung.storage.s3.errors import OutOfRange, Replaced
 
@@ -171,9 +172,7 @@ class _Download:
         """Return the file, which is made once there is something to write."""
         if self._file < 0:
             self._target.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(
-                self._target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666
-            )
+            self._file = new_file(self._target)
         return self._file
 
 

@@ -59,7 +59,7 @@ def put_file(wire: Wire, doing: str, key: str, source: Path) -> None:
             _Parts(wire, doing, key, opened.fileno(), before.st_size).put()
         after = os.fstat(opened.fileno())
     if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        raise ObjectError(f"{doing}: {source} changed meanwhile")
+        raise ObjectError(f"{doing}: the file changed meanwhile")
 
 
 class _Part(NamedTuple):
