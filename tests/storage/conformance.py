@@ -41,6 +41,20 @@ class ObjectStoreContract:
         store.get("x", tmp_path / "target")
         assert (tmp_path / "target").read_bytes() == b"short"
 
+    @pytest.mark.timeout(60)
+    def test_a_target_that_is_a_link_or_a_pipe_is_replaced(
+        self, store: ObjectStore, tmp_path: Path
+    ) -> None:
+        """What a link leads to stays as it is, and no reader of a pipe is waited for."""
+        store.put_bytes("x", b"bytes")
+        (tmp_path / "other").write_bytes(b"another's")
+        (tmp_path / "link").symlink_to(tmp_path / "other")
+        os.mkfifo(tmp_path / "pipe")
+        for name in ("link", "pipe"):
+            store.get("x", tmp_path / name)
+            assert (tmp_path / name).read_bytes() == b"bytes"
+        assert (tmp_path / "other").read_bytes() == b"another's"
+
     @pytest.mark.parametrize(
         ("offset", "size", "expected"),
         [
