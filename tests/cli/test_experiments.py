@@ -19,6 +19,16 @@ def test_list(server: Scripted, rung: Rung) -> None:
     assert rung("list", "--json").json == page
 
 
+def test_a_list_is_searched_and_sorted(server: Scripted, rung: Rung) -> None:
+    """What is asked for is sent; an empty answer is no reason to submit anything."""
+    server.on("/experiments", json_answer({"items": [], "next_cursor": None}))
+    asked = ("--search", "digits 0.1", "--sort", "-name", "--name", "d*", "--actor", "ann")
+    result = rung("list", *asked)
+    assert result.out == "No such experiments.\n"
+    query = {"q": "digits 0.1", "sort": "-name", "name": "d*", "actor": "ann", "limit": "50"}
+    assert server.requests[0].query == query
+
+
 def test_an_empty_list_says_what_to_do(server: Scripted, rung: Rung) -> None:
     """A newcomer is told how to begin."""
     server.on("/experiments", json_answer({"items": [], "next_cursor": None}))

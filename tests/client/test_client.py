@@ -52,6 +52,22 @@ async def test_a_broken_connection_is_tried_again(server: Scripted) -> None:
     assert all(b"name: x" in request.body and b"code" in request.body for request in requests)
 
 
+async def test_what_was_written_is_read(server: Scripted) -> None:
+    """The header of the answer to a write goes along with all that is asked later."""
+    written = json_answer(SUBMITTED, 201, **{"Rung-After": "token"})
+    server.on("POST /experiments", written)
+    server.on("/status", problem(404, "gone"))
+    async with connected(server) as client:
+        for _ in range(2):
+            with pytest.raises(NotFound):
+                await client.status()
+            await client.submit("name: x")
+        with pytest.raises(NotFound):
+            await client.status()
+    sent = [request.headers.get("Rung-After") for request in server.requested("/status")]
+    assert sent == [None, "token", "token"]
+
+
 async def test_later_means_later(server: Scripted) -> None:
     """503 is tried again, no sooner than it says."""
     later = Answer(503, b"{}", {"Retry-After": "0.3", "Content-Type": "application/json"})

@@ -62,6 +62,7 @@ class World:
         self.policy_of: PolicyOf | None = policy_of
         self.readers: Readers | None = READERS
         self.settings = Settings()
+        self.folder: Path | None = None
         self.writer = FactWriter(ledger, source="/rung/test", origin="agent/test/0")
 
     @contextlib.asynccontextmanager
@@ -81,6 +82,7 @@ class World:
                 policy_of=self.policy_of,
                 readers=self.readers,
                 settings=self.settings,
+                folder=self.folder,
                 started=started.set,
             )
         )

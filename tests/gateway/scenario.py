@@ -1,6 +1,7 @@
 """Histories for tests: a real searcher, simulated agents that fail and repeat themselves."""
 
 import random
+import sqlite3
 from typing import Any, NamedTuple
 
 from rung.events import Event, Payload, encode, fact, partition_of
@@ -15,8 +16,12 @@ from rung.events.trial import (
     TrialStarted,
     TrialValidated,
 )
+from rung.gateway.projections.experiment import Experiment
+from rung.gateway.projections.experiments import ExperimentProjection, read_experiment
 from rung.ledger import Draft, Record
 from rung.runtime import PartitionFold
+from rung.runtime.projection import Merge
+from rung.runtime.projection.store import prepare
 from rung.searcher.processor import Searcher
 from rung.searcher.state import State
 
@@ -210,6 +215,21 @@ def _exit(history: History, spec: RunSpec, outcome: ExitOutcome) -> None:
             message="",
         )
     )
+
+
+def tables() -> Merge:
+    """Return the fold of experiments, with empty tables in memory."""
+    db = sqlite3.connect(":memory:", isolation_level=None)
+    projection = ExperimentProjection()
+    prepare(db, projection, "ledger")
+    return Merge(projection, db, 0)
+
+
+def shown(fold: Merge) -> Experiment:
+    """Return the experiment as the tables have it."""
+    found = read_experiment(fold.db, EXPERIMENT)
+    assert found is not None
+    return found
 
 
 def drafts(history: History) -> list[Draft]:

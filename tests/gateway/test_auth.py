@@ -83,7 +83,7 @@ async def test_server_says_little(client: Client) -> None:
         ("seen_timeout", -1),
         ("config_bytes_max", 0),
         ("code_bytes_max", 0),
-        ("snapshot_every", 0),
+        ("start_timeout", 0),
         ("host_names", ("http://x",)),
         ("host_names", ("",)),
     ],

@@ -14,7 +14,7 @@ from rung.api import CheckpointPhase
 from rung.client import AsyncClient, ClientError
 from rung.events.checkpoint import CheckpointDamaged, CheckpointDeleted
 from rung.gateway import serializers
-from rung.gateway.experiment import Checkpoint
+from rung.gateway.projections.experiment import Checkpoint
 from rung.gateway.serializers import checkpoint_phase
 from rung.storage import Provenance, load_checkpoint, store_checkpoint
 

@@ -1,6 +1,8 @@
 """Dead letters: what became of them, and what may be asked of their readers."""
 
-from typing import Any
+import contextlib
+import sqlite3
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -14,8 +16,13 @@ from rung.events.deadletter import (
     MessageRetryRequested,
     MessageTaken,
 )
-from rung.gateway import deadletter_view
-from rung.gateway.deadletter_view import Letters, LetterView
+from rung.gateway.projections.deadletters import (
+    Letter,
+    LetterProjection,
+    count_open,
+    read_letters,
+)
+from rung.runtime.projection.store import prepare
 
 _ID = "searcher/experiments/3/7"
 _PATH = f"/deadletters/{_ID}"
@@ -38,12 +45,19 @@ DROP = _message(MessageDropped)
 TAKEN = _message(MessageTaken)
 
 
-def _folded(*data: Any) -> Letters:
-    view = LetterView()
-    state = view.initial("experiments")
-    for each in data:
-        view.evolve(state, Event(id="i", source="s", subject="s", time="t", data=each))
-    return state
+class _Letters(NamedTuple):
+    letters: dict[str, Letter]
+    open: int
+
+
+def _folded(*data: Any) -> _Letters:
+    projection = LetterProjection()
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        prepare(db, projection, "ledger")
+        for each in data:
+            event = Event(id="i", source="s", subject="s", time="t", data=each)
+            projection.evolve(db, each.topic, event)
+        return _Letters({it.id: it for it in read_letters(db)}, count_open(db))
 
 
 @pytest.mark.parametrize(
@@ -63,30 +77,26 @@ def _folded(*data: Any) -> Letters:
 )
 def test_what_becomes_of_a_letter(then: list[Any], state: str, count: int) -> None:
     """It is open, being retried, or settled; only open ones are counted."""
-    letters = _folded(_rejected(), *then)
+    found = _folded(_rejected(), *then)
 
-    assert (letters.letters[_ID].state, letters.open) == (state, count)
+    assert (found.letters[_ID].state, found.open) == (state, count)
 
 
 def test_a_letter_says_why_it_was_rejected_last() -> None:
     """The reason of the newest try is the one that matters."""
-    letters = _folded(_rejected(), RETRY, _rejected(reason="why now"))
+    found = _folded(_rejected(), RETRY, _rejected(reason="why now"))
 
-    assert [it.reason for it in letters.letters.values()] == ["why now"]
+    assert [it.reason for it in found.letters.values()] == ["why now"]
 
 
-def test_a_flood_is_counted_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The newest are at hand, settled ones the least; what is open counts wherever it is."""
-    monkeypatch.setattr(deadletter_view, "KEPT", 2)
+def test_the_newest_come_first() -> None:
+    """All are there, however many; a settled one stays where it is."""
     many = [_rejected(position=number) for number in range(5)]
-    letters = _folded(*many[:3], _message(MessageTaken, position=2), *many[3:])
+    found = _folded(*many[:3], _message(MessageTaken, position=2), *many[3:])
 
-    assert [it.position for it in letters.letters.values()] == [3, 4]
-    assert (letters.forgotten, letters.open) == (2, 4)
-    view = LetterView()
-    forgotten = _message(MessageTaken, position=0)
-    view.evolve(letters, Event(id="i", source="s", subject="s", time="t", data=forgotten))
-    assert letters.open == 3
+    assert [it.position for it in found.letters.values()] == [4, 3, 2, 1, 0]
+    assert [it.number for it in found.letters.values()] == [4, 3, 2, 1, 0]
+    assert found.open == 4
 
 
 async def _asked(world: World) -> list[Any]:

@@ -7,6 +7,7 @@ import pytest
 from gateway.client import Client
 from gateway.conftest import EXPERIMENT_FILE, World
 from gateway.scenario import EXPERIMENT, History, play, submitted
+from rung.events.experiment import CancelRequested
 from rung.events.trial import TrialExited, TrialStarted, TrialValidated
 
 
@@ -230,3 +231,77 @@ async def test_ambiguous_and_unknown_ids(world: World) -> None:
     assert (ambiguous.status, ambiguous.kind) == (409, "ambiguous")
     assert "abcd1111, abcd2222" in ambiguous.json["detail"]
     assert [(it.status, it.kind) for it in unknown] == [(404, "not-found")] * len(unknown)
+
+
+async def _listed(client: Client, query: str) -> list[str]:
+    return [it["name"] for it in (await client.get(f"/experiments?{query}"))["items"]]
+
+
+async def _world_of_lists(world: World) -> None:
+    """Write experiments that differ in all that can be asked for."""
+    for number, name in enumerate(("beta", "alpha 50%", "gamma")):
+        fact = submitted(f"{number:08}")
+        fact.config.update(name=name, labels=[name[0], "all"], description=f"Run № {number}")
+        fact.config["hyperparameters"] = {"learning_rate": 0.5, "layers": {"vals": [number, 99]}}
+        fact.config["resources"] = {"resource_pool": "fast" if number else "slow"}
+        await world.write(fact)
+    await world.write(CancelRequested(experiment_id="00000002"))
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("sort=name", ["alpha 50%", "beta", "gamma"]),
+        ("sort=-name", ["gamma", "beta", "alpha 50%"]),
+        ("sort=state&state=active", ["beta", "alpha 50%"]),
+        ("sort=name&label=all&label=all", None),
+        ("sort=name&label=a", ["alpha 50%"]),
+        ("name=beta", ["beta"]),
+        ("name=bet", []),
+        ("sort=name&name=*a*", ["alpha 50%", "beta", "gamma"]),
+        ("name=[ab]*", []),
+        ("name=gamm%3F", []),
+        ("actor=nobody", []),
+        ("workspace=lab&project=digits&pool=slow", ["beta"]),
+        ("q=alpha", ["alpha 50%"]),
+        ("q=ALPH", ["alpha 50%"]),
+        ("q=lph", []),
+        ("q=00000001", ["alpha 50%"]),
+        ("q=run+2", ["gamma"]),
+        ("sort=name&q=learning_rate+0.5+all", ["alpha 50%", "beta", "gamma"]),
+        ("sort=name&q=99", ["alpha 50%", "beta", "gamma"]),
+        ("q=beta+gamma", []),
+        ("q=%22%29+OR+%28NEAR+*", []),
+        ("q=%22beta%22", ["beta"]),
+        ("q=-", []),
+    ],
+)
+async def test_lists_are_searched_filtered_and_sorted(
+    world: World, query: str, names: list[str] | None
+) -> None:
+    """By names, labels, words and owners; what a search engine reads as its own is text."""
+    await _world_of_lists(world)
+    async with world.gateway() as client:
+        if names is None:
+            assert (await client.call("GET", f"/experiments?{query}")).status == 400
+        else:
+            assert await _listed(client, query) == names
+
+
+@pytest.mark.parametrize("sort", ["name", "-name", "trials", "-submitted", "ended", "-state"])
+async def test_pages_of_any_order_are_whole(world: World, sort: str) -> None:
+    """Each experiment is on one page, in the order of the list as a whole."""
+    await _world_of_lists(world)
+    async with world.gateway() as client:
+        whole = await _listed(client, f"sort={sort}")
+        found, cursor = list[str](), ""
+        while cursor is not None:
+            path = f"/experiments?sort={sort}&limit=1" + (f"&cursor={cursor}" if cursor else "")
+            page = await client.get(path)
+            found += [it["name"] for it in page["items"]]
+            cursor = page["next_cursor"]
+        other = await client.call("GET", "/experiments?sort=trials&cursor=WyJhIiwiYiJd")
+
+    assert found == whole
+    assert len(found) == 3
+    assert other.status == 400

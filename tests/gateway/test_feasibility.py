@@ -6,7 +6,7 @@ import pytest
 
 from rung.events.allocation import Slot
 from rung.gateway.feasibility import shortage
-from rung.gateway.pool_view import Agent, Pool
+from rung.gateway.projections.pools import Agent, Pool
 from rung.scheduler.placement import Room
 
 

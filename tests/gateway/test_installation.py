@@ -1,9 +1,12 @@
 """The installation: agents, queue, dead letters, status, audit."""
 
+import stat
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from gateway.client import Client
 from gateway.conftest import EXPERIMENT_FILE, World
@@ -28,9 +31,8 @@ from rung.events.allocation import (
 )
 from rung.events.trial import RunRequested, RunSpec, RunWithdrawn
 from rung.gateway import pool_serializers
-from rung.gateway.pool_view import Pool, PoolView
-from rung.gateway.settings import Settings
-from rung.ledger import Draft
+from rung.gateway.projections.pools import Pool, evolve
+from rung.ledger import Draft, MemoryLedger, Record
 
 
 def _requested(number: int, priority: int = 42) -> RunRequested:
@@ -80,10 +82,9 @@ def _granted(number: int, *shares: Share) -> AllocationGranted:
 
 def _pool(*data: Any) -> Pool:
     """Fold events into a pool."""
-    view = PoolView()
-    pool = view.initial("default")
+    pool = Pool("default")
     for each in data:
-        view.evolve(pool, Event(id="i", source="s", subject="s", time="t", data=each))
+        evolve(pool, Event(id="i", source="s", subject="s", time="t", data=each))
     return pool
 
 
@@ -376,21 +377,36 @@ async def test_without_audit(world: World) -> None:
     assert (answer.status, answer.kind) == (503, "unavailable")
 
 
-async def test_restart_goes_on_from_snapshots(world: World) -> None:
-    """What a gateway saved when it went down is where the next one starts."""
-    world.settings = Settings(snapshot_every=1)
+async def test_restart_goes_on_from_files(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a gateway folded is where the next one starts; a damaged file is rebuilt."""
+    world.folder = tmp_path / "projections"
     history = History()
     history.write(submitted(), origin="client/x")
     history.decide()
     await world.play(history)
     async with world.gateway() as client:
         before = await client.get(f"/experiments/{EXPERIMENT}")
-    partition = partition_of(EXPERIMENT, world.ledger.partitions("experiments"))
-    saved = await world.ledger.snapshot("gateway/experiments", partition)
-    await world.ledger.save_snapshot("gateway/pools", 0, b"nonsense")
-    async with world.gateway() as client:
-        after = await client.get(f"/experiments/{EXPERIMENT}")
+    (world.folder / "pools.db").write_bytes(b"nonsense")
+    reads: list[tuple[str, int]] = []
+    read = MemoryLedger.read
 
-    assert saved is not None
-    assert b'"experiments":1' in saved
+    async def note(
+        ledger: MemoryLedger, name: str, partition: int, position: int, limit: int
+    ) -> list[Record]:
+        if limit > 1:
+            reads.append((name, position))
+        return await read(ledger, name, partition, position, limit)
+
+    monkeypatch.setattr(MemoryLedger, "read", note)
+    with capture_logs() as logs:
+        async with world.gateway() as client:
+            after = await client.get(f"/experiments/{EXPERIMENT}")
+
     assert before == after
+    assert stat.S_IMODE(world.folder.stat().st_mode) == 0o700
+    assert ("searches", len(history.decisions)) in reads
+    (rebuilt,) = [it for it in logs if it["event"] == "projection rebuilt"]
+    assert rebuilt["path"].endswith("pools.db")
+    assert "damaged" in rebuilt["reason"]

@@ -8,7 +8,7 @@ from gateway.client import Answer as ClientAnswer
 from gateway.conftest import EXPERIMENT_FILE, World
 from gateway.scenario import submitted
 from rung.events import EventTooLarge, LedgerUnavailable
-from rung.gateway.views import Views
+from rung.gateway.projections.read_models import ReadModels
 
 
 async def test_unknown_path(client: Client) -> None:
@@ -46,7 +46,7 @@ async def test_other_method(client: Client, method: str, path: str, allowed: str
         ("limit=99999999999999999999999999", "limit", "int"),
         ("limit=1&limit=2", "limit", "twice"),
         ("limt=1", "limt", "did you mean limit?"),
-        ("zzz=1", "zzz", "there are cursor, limit, state, label"),
+        ("zzz=1", "zzz", "there are cursor, limit, state, label, name, actor"),
         ("state=gone", "state", "enum"),
         ("cursor=%00", "cursor", "next_cursor"),
         ("cursor=abc", "cursor", "next_cursor"),
@@ -72,10 +72,10 @@ async def test_fault_is_answered_without_internals(
 ) -> None:
     """500 says an incident number, under which the log has the traceback."""
 
-    def fail(views: Views) -> None:
+    async def fail(models: ReadModels, selection: object) -> None:
         raise RuntimeError("the secret of the house")
 
-    monkeypatch.setattr(Views, "newest_first", fail)
+    monkeypatch.setattr(ReadModels, "experiments", fail)
     with capture_logs() as logs:
         answer = await client.call("GET", "/experiments")
 
@@ -91,10 +91,10 @@ async def test_ledger_that_does_not_answer(
 ) -> None:
     """An error of Rung's own that may pass is a 503 with Retry-After."""
 
-    def fail(views: Views) -> None:
+    async def fail(models: ReadModels, selection: object) -> None:
         raise LedgerUnavailable("the ledger does not answer")
 
-    monkeypatch.setattr(Views, "newest_first", fail)
+    monkeypatch.setattr(ReadModels, "experiments", fail)
     answer = await client.call("GET", "/experiments")
 
     assert (answer.status, answer.kind) == (503, "unavailable")

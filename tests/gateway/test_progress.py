@@ -3,15 +3,14 @@
 import msgspec
 import pytest
 
-from gateway.scenario import EXPERIMENT, History, play, submitted
+from gateway.scenario import EXPERIMENT, History, play, shown, submitted, tables
 from rung.events import Payload, decision, fact
 from rung.events.experiment import BracketPlan
 from rung.events.trial import TrialPromoted, TrialRequested
-from rung.gateway.experiment import Experiment, Trial, Validation
-from rung.gateway.experiment_view import ExperimentView
 from rung.gateway.progress import progress_of, rung_of
-from rung.gateway.throughput import Pace, seconds_of
-from rung.gateway.view_fold import ViewFold
+from rung.gateway.projections.experiment import Experiment, Trial, Validation
+from rung.gateway.projections.experiment_fold import evolve
+from rung.gateway.projections.throughput import Pace, seconds_of
 
 
 def _experiment(plan: list[BracketPlan], trials: list[tuple[int, float, bool]]) -> Experiment:
@@ -101,12 +100,12 @@ def test_time_left_covers_what_is_asked_for(
 def test_progress_grows(name: str, seed: int) -> None:
     """Event by event it never shrinks, and reaches 1 with the end alone."""
     history = play(seed, name=name)
-    fold: ViewFold[Experiment] = ViewFold(ExperimentView())
+    fold = tables()
     fold.hold([it.record for it in history.decisions])
     last = 0.0
     for written in history.facts:
         fold.fold([written.record])
-        state = fold.keys[EXPERIMENT].state
+        state = shown(fold)
         progress = progress_of(state, now=0)
         assert last <= progress.fraction + 1e-9
         assert (progress.fraction == 1.0) == (state.ended is not None)
@@ -162,16 +161,15 @@ def test_nothing_planned_yet() -> None:
     """Before the searcher has spoken there is neither progress nor an estimate."""
     history = History()
     history.write(submitted(), origin="client/x")
-    fold: ViewFold[Experiment] = ViewFold(ExperimentView())
+    fold = tables()
     fold.fold([it.record for it in history.facts])
 
-    assert progress_of(fold.keys[EXPERIMENT].state, 0) == (0.0, 0.0, None, None)
+    assert progress_of(shown(fold), 0) == (0.0, 0.0, None, None)
 
 
 def test_changed_hyperparameters_are_the_trials() -> None:
     """A trial that goes on with others is shown with those."""
-    view = ExperimentView()
-    state = view.initial(EXPERIMENT)
+    state = Experiment(EXPERIMENT)
     cause = fact(submitted(), source="/rung/test", origin="t", sequence=0, time="")
     trial_id = f"{EXPERIMENT}.0"
     requested = TrialRequested(
@@ -185,7 +183,7 @@ def test_changed_hyperparameters_are_the_trials() -> None:
     shown = []
     for index, data in enumerate(decisions):
         event = decision(data, source="/rung/searcher", cause=cause, position=0, index=index)
-        view.evolve(state, event)
+        evolve(state, event)
         shown.append(state.trials[0].hparams)
 
     assert shown == [{"lr": 1}, {"lr": 1}, {"lr": 2}]

@@ -1,6 +1,8 @@
 """What an operator wants to know of a cluster at night; computed here, printed elsewhere."""
 
 import asyncio
+import contextlib
+import sqlite3
 from collections.abc import Coroutine
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -20,14 +22,15 @@ from rung.cli.record_status import (
     look_at_seals,
 )
 from rung.events import TOPICS, LedgerError, topic
-from rung.gateway.deadletter_view import Letters, LetterView
-from rung.gateway.view_fold import ViewFold
+from rung.gateway.projections.deadletters import LetterProjection, count_open, read_letters
 from rung.ledger import Ledger
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, parse_address
 from rung.ledger.kafka.cluster import Cluster, connect
 from rung.ledger.kafka.errors import FAILURES
 from rung.ledger.kafka.identity import names
 from rung.runtime.levels import InstallationLevel
+from rung.runtime.projection import Merge
+from rung.runtime.projection.store import prepare
 from rung.storage import ObjectError, ObjectStore
 
 _LETTERS: Final = 5
@@ -253,27 +256,26 @@ async def look_at_letters(ledger: Ledger, status: ClusterStatus) -> None:
     Raises:
         LedgerError: the ledger does not answer.
     """
-    letters: list[Letter] = []
-    for partition in range(ledger.partitions(topic.DEADLETTER)):
-        fold: ViewFold[Letters] = ViewFold(LetterView())
-        position = await ledger.start(topic.DEADLETTER, partition)
-        while records := await ledger.read(topic.DEADLETTER, partition, position, _READ_MAX):
-            fold.fold(records)
-            position = records[-1].position + 1
-        for keyed in fold.keys.values():
-            status.dead_letters += keyed.state.open
-            letters += [
-                Letter(
-                    time=item.at,
-                    reader=item.reader,
-                    topic=item.topic,
-                    key=item.key,
-                    reason=item.reason,
-                )
-                for item in keyed.state.letters.values()
-                if item.state == "open"
-            ]
-    status.newest_letters = sorted(letters, key=lambda it: it.time, reverse=True)[:_LETTERS]
+    projection = LetterProjection()
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        prepare(db, projection, ledger.id)
+        for partition in range(ledger.partitions(topic.DEADLETTER)):
+            merge = Merge(projection, db, partition)
+            position = await ledger.start(topic.DEADLETTER, partition)
+            while records := await ledger.read(topic.DEADLETTER, partition, position, _READ_MAX):
+                merge.fold(records)
+                position = records[-1].position + 1
+        status.dead_letters = count_open(db)
+        status.newest_letters = [
+            Letter(
+                time=item.at,
+                reader=item.reader,
+                topic=item.topic,
+                key=item.key,
+                reason=item.reason,
+            )
+            for item in read_letters(db, "open", limit=_LETTERS)
+        ]
 
 
 async def _look_at_seals(ledger: KafkaLedger, status: ClusterStatus, *, from_heads: bool) -> None:

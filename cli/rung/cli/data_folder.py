@@ -127,6 +127,11 @@ class DataFolder:
         return self.path / "series"
 
     @property
+    def projections(self) -> Path:
+        """The gateway's projections; rebuilt from the ledger where they are missing."""
+        return self.path / "projections"
+
+    @property
     def agent(self) -> Path:
         """Folder of the agent."""
         return self.path / "agent"

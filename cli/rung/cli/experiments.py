@@ -25,29 +25,38 @@ if TYPE_CHECKING:
     from rung.client import Checkpoint, Experiment, Trial
 
 _STATES: Final = ("active", "paused", "canceling", "completed", "errored", "canceled")
+_SORTS: Final = tuple(
+    f"{order}{name}"
+    for name in ("submitted", "ended", "name", "state", "actor", "trials")
+    for order in ("", "-")
+)
 _TRIALS_SHOWN: Final = 100
 
 
 @click.command("list")
 @click.option("--state", type=click.Choice(_STATES), help="Those in this state alone.")
 @click.option("--label", help="Those with this label alone.")
+@click.option("--name", help="Those of this name alone; `*` stands for any text.")
+@click.option("--actor", help="Those that this one submitted.")
+@click.option("--search", help="Words in the name, labels, description or hyperparameters.")
+@click.option("--sort", type=click.Choice(_SORTS), help="By what; with - the greatest first.")
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many."
 )
 @click.option("--cursor", help="Go on where a page ended (`next_cursor` of --json).")
 @linked
 @asynchronous
-async def list_(
-    state: str | None, label: str | None, limit: int, cursor: str | None, link: Link
-) -> None:
+async def list_(link: Link, **asked: Any) -> None:
     """List experiments, the newest first."""
     async with link.client() as client:
-        page = await client.experiments(state=state, label=label, limit=limit, cursor=cursor)
+        page = await client.experiments(**asked)
     if link.json:
         print_json(page)
         return
     if not page.items:
-        click.echo("No experiments. `rung submit experiment.yaml folder -f` trains one.")
+        narrowed = any(asked[name] for name in ("state", "label", "name", "actor", "search"))
+        hint = "" if narrowed else " `rung submit experiment.yaml folder -f` trains one."
+        click.echo(f"No {'such ' if narrowed else ''}experiments.{hint}")
         return
     print_table(
         ["id", "name", "state", "method", "done", "trials", "best", "took", "submitted"],

@@ -150,6 +150,7 @@ async def run(  # noqa: PLR0913 - what it is started with
                         readers=READERS,
                         problems=warnings,
                         started=started,
+                        folder=folder.projections,
                     ),
                     tell(),
                 )

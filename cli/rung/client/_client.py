@@ -116,16 +116,41 @@ class AsyncClient:
         body = await self._transport.post("/experiments/validate", lambda: data, headers=headers)
         return _read(body, api.Validated)
 
-    async def experiments(
+    async def experiments(  # noqa: PLR0913 - what a list can be asked for
         self,
         *,
         state: str | None = None,
         label: str | None = None,
+        name: str | None = None,
+        actor: str | None = None,
+        search: str | None = None,
+        sort: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> api.ExperimentList:
-        """Return a page of experiments, the newest first."""
-        query: Query = {"state": state, "label": label, "limit": limit, "cursor": cursor}
+        """Return a page of experiments, the newest first.
+
+        Args:
+            state: those in this state alone.
+            label: those with this label alone.
+            name: those of this name alone; `*` stands for any text.
+            actor: those that this one submitted.
+            search: words that are in the name, labels, description or hyperparameters.
+            sort: `submitted`, `ended`, `name`, `state`, `actor` or `trials`; with `-` in front
+                the greatest first.
+            limit: so many at most.
+            cursor: `next_cursor` of the page before.
+        """
+        query: Query = {
+            "state": state,
+            "label": label,
+            "name": name,
+            "actor": actor,
+            "q": search,
+            "sort": sort,
+            "limit": limit,
+            "cursor": cursor,
+        }
         return await self._get("/experiments", api.ExperimentList, query)
 
     async def experiment(self, experiment_id: str) -> api.Experiment:

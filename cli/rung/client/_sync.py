@@ -63,17 +63,30 @@ class Client:
         """Return what an experiment file would be, every default filled in."""
         return self._run(self._client.validate(config))
 
-    def experiments(
+    def experiments(  # noqa: PLR0913 - what a list can be asked for
         self,
         *,
         state: str | None = None,
         label: str | None = None,
+        name: str | None = None,
+        actor: str | None = None,
+        search: str | None = None,
+        sort: str | None = None,
         limit: int = 100,
         cursor: str | None = None,
     ) -> api.ExperimentList:
-        """Return a page of experiments, the newest first."""
+        """Return a page of experiments; see `AsyncClient.experiments`."""
         return self._run(
-            self._client.experiments(state=state, label=label, limit=limit, cursor=cursor)
+            self._client.experiments(
+                state=state,
+                label=label,
+                name=name,
+                actor=actor,
+                search=search,
+                sort=sort,
+                limit=limit,
+                cursor=cursor,
+            )
         )
 
     def experiment(self, experiment_id: str) -> api.Experiment:

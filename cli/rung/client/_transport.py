@@ -12,6 +12,9 @@ answered once and then cannot be located is waited for like one that does not an
 is started anew says where it is only once it is there. One that refuses the token may have been
 started again with another: then the request is sent again with that.
 
+The answer to a write has a header that says how far the ledger reached. It is sent along with what
+is asked later, so that any replica answers with what this client wrote.
+
 A server found by its data folder is connected to by the Unix socket in that folder, and each
 connection's other end must belong to the caller before a byte is sent.
 """
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 
 API: Final = "/api/v1"
 _HEALTH: Final = "/healthz"
+_AFTER: Final = "Rung-After"
 
 _LATER: Final = frozenset({502, 503, 504})
 _BACKOFF: Final = Backoff(0.05, 2.0)
@@ -81,6 +85,8 @@ class Transport:
         self._locate = locate
         self._location: Location | None = None
         self._answered = False
+        self._after: str | None = None
+        """How far the ledger reached with what this client wrote."""
         self._patience_s = patience_s
         self._timeout_s = timeout_s
         self._sessions: dict[Path | None, aiohttp.ClientSession] = {}
@@ -242,6 +248,8 @@ class Transport:
         headers = dict(request.headers)
         if location.token:
             headers["Authorization"] = f"Bearer {location.token}"
+        if self._after is not None:
+            headers[_AFTER] = self._after
         query = {name: str(value) for name, value in request.query.items() if value is not None}
         try:
             asking = self._session(location.data).request(
@@ -257,6 +265,7 @@ class Transport:
             )
             async with await self._begun(asking, location) as response:
                 self._answered = True
+                self._after = response.headers.get(_AFTER, self._after)
                 yield response
         except DataFolderError as error:
             raise Unreachable(str(error)) from error

@@ -29,7 +29,7 @@ dropped; its state and marks go. Nothing here knows the ledger; `loop.py` and `a
 """
 
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, MutableMapping, Sequence
 from typing import Final, Generic, NamedTuple
 
 from msgspec import Struct, field
@@ -49,6 +49,16 @@ _TRACES_MAX: Final = 1_000
 """Of so many experiments is remembered what each follows from; the oldest is forgotten."""
 
 
+def is_new_fact(fact: Event, marks: MutableMapping[str, int]) -> bool:
+    """Return whether a fact is no repetition; move the mark of its origin."""
+    if fact.origin is None or fact.sequence is None:
+        return True
+    if fact.sequence <= marks.get(fact.origin, -1):
+        return False
+    marks[fact.origin] = fact.sequence
+    return True
+
+
 class KeyFold(Struct, Generic[S], omit_defaults=True):
     """What is known of one key."""
 
@@ -63,10 +73,8 @@ class KeyFold(Struct, Generic[S], omit_defaults=True):
 
     def is_new(self, fact: Event) -> bool:
         """Return whether a fact is no repetition; remember it, and the request behind it."""
-        if fact.origin is not None and fact.sequence is not None:
-            if fact.sequence <= self.marks.get(fact.origin, -1):
-                return False
-            self.marks[fact.origin] = fact.sequence
+        if not is_new_fact(fact, self.marks):
+            return False
         if fact.traceparent is not None:
             self._remember(fact, fact.traceparent)
         return True

@@ -14,6 +14,8 @@ from rung.runtime.batch_sink import BatchSink, PeriodicSink, batch_sink, periodi
 from rung.runtime.loop import host
 from rung.runtime.metrics.observer import Observer
 from rung.runtime.processor import Processor
+from rung.runtime.projection.projection import Projection
+from rung.runtime.projection.runner import project
 from rung.runtime.relay import Relay, relay
 from rung.runtime.retry import supervise
 from rung.runtime.sink import Sink, sink
@@ -48,7 +50,7 @@ class Shared(NamedTuple):
     run: Callable[[Ledger, Share], Awaitable[None]]
 
 
-Component = Decider | Relay | Sink | BatchSink | PeriodicSink | Singleton | Shared
+Component = Decider | Relay | Sink | BatchSink | PeriodicSink | Projection | Singleton | Shared
 
 
 class Service(NamedTuple):
@@ -70,6 +72,8 @@ def topics_of(components: Iterable[Component]) -> tuple[str, ...]:
                 found.append(it.topic)
             case BatchSink() | PeriodicSink() | Shared():
                 found += it.topics
+            case Projection():
+                pass  # each replica folds all partitions
     return tuple(dict.fromkeys(found))
 
 
@@ -116,6 +120,8 @@ async def _run(ledger: Ledger, it: Component, share: Share) -> None:
             await batch_sink(ledger, it, share)
         case PeriodicSink():
             await periodic_sink(ledger, it, share)
+        case Projection():
+            await project(ledger, it)
         case Singleton():
             await _run_alone(ledger, it, share)
         case Shared():

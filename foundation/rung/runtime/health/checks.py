@@ -45,7 +45,7 @@ class Vitals:
         self._own = Pulse("process", clock, follows=False)
         self._pulses: list[Pulse] = []
         self._ran = False
-        self._checks: dict[str, Check] = {}
+        self._checks: list[tuple[str, Check]] = []
         self._ledger: Ledger | None = None
         self._ledger_away: str | None = None
         self._looked_s = float("-inf")
@@ -78,11 +78,11 @@ class Vitals:
     @contextlib.contextmanager
     def check(self, name: str, check: Check) -> Iterator[None]:
         """Be ready only if something is."""
-        self._checks[name] = check
+        self._checks.append((name, check))
         try:
             yield
         finally:
-            del self._checks[name]
+            self._checks.remove((name, check))
 
     @contextlib.contextmanager
     def measured(self, service: str) -> Iterator[None]:
@@ -123,7 +123,7 @@ class Vitals:
 
     async def problems(self) -> list[str]:
         """Return what the checks of this process find wrong, nothing if all is well."""
-        reasons = [(name, await _ask(check)) for name, check in list(self._checks.items())]
+        reasons = [(name, await _ask(check)) for name, check in list(self._checks)]
         return [f"{name}: {reason}" for name, reason in reasons if reason is not None]
 
     async def look(self) -> None:

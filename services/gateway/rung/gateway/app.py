@@ -1,25 +1,27 @@
-"""Puts the gateway together: routes, guards, the page, the read models."""
+"""Puts the gateway together: routes, guards, the page, the projections."""
 
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
 from aiohttp import web
 
 from rung import api
+from rung.gateway.after import read_writes
 from rung.gateway.auth import METRICS, check_host, check_token
 from rung.gateway.context import CONTEXT, Audit, Context, PolicyOf, Readers, reply
 from rung.gateway.metrics import Census
 from rung.gateway.middleware import observe, say_trace
 from rung.gateway.openapi import make_openapi
 from rung.gateway.problem import answer_problems
+from rung.gateway.projections.read_models import ReadModels
 from rung.gateway.routes import API, ROUTES
 from rung.gateway.routes.documents import OPENAPI
 from rung.gateway.series import Series
 from rung.gateway.settings import Settings
 from rung.gateway.static import serve_page
-from rung.gateway.views import Views
 from rung.ledger import Ledger
 from rung.runtime import FactWriter
 from rung.runtime.health import probe
@@ -40,8 +42,9 @@ def make_app(  # noqa: PLR0913 - the parts that it is composed of
     readers: Readers | None = None,
     settings: Settings | None = None,
     problems: Callable[[], Sequence[str]] | None = None,
+    folder: Path | None = None,
 ) -> web.Application:
-    """Return the gateway as an application; it folds the ledger when it starts.
+    """Return the gateway as an application; it follows the ledger once it starts.
 
     Args:
         ledger: read from, and appended to.
@@ -53,6 +56,7 @@ def make_app(  # noqa: PLR0913 - the parts that it is composed of
         readers: which readers take requests about dead letters; without them nothing can be asked.
         settings: limits and time-outs; their defaults if not given.
         problems: returns what the operator should look at, for the status.
+        folder: where the projections' files lie; in a temporary one if not given.
     """
     settings = settings or Settings()
     app = web.Application(
@@ -61,6 +65,7 @@ def make_app(  # noqa: PLR0913 - the parts that it is composed of
             answer_problems,
             check_host(settings.host_names),
             check_token(token),
+            read_writes,
         ]
     )
     origin = f"gateway/{secrets.token_hex(8)}"
@@ -68,7 +73,7 @@ def make_app(  # noqa: PLR0913 - the parts that it is composed of
         ledger=ledger,
         store=store,
         writer=FactWriter(ledger, source=SOURCE, origin=origin),
-        views=Views(ledger, snapshot_every=settings.snapshot_every),
+        models=ReadModels(ledger, folder),
         settings=settings,
         series=series,
         audit=audit,
@@ -97,7 +102,7 @@ async def show_health(request: web.Request) -> web.Response:  # noqa: ARG001 - a
 
 
 async def show_readiness(request: web.Request) -> web.Response:  # noqa: ARG001 - aiohttp's signature
-    """Say whether answers can be relied on: the read models are up to date, the ledger answers."""
+    """Say whether answers can be relied on: the projections are up to date, the ledger answers."""
     return _health(await VITALS.readiness())
 
 
@@ -113,11 +118,13 @@ def _health(reasons: list[str]) -> web.Response:
 
 
 async def _follow_ledger(app: web.Application) -> AsyncIterator[None]:
-    views = app[CONTEXT].views
-    await views.start()
-    with Census(views).measured():
-        yield
-    await views.close()
+    context = app[CONTEXT]
+    try:
+        await context.models.start(wait_s=context.settings.start_timeout)
+        with Census(context.models).measured():
+            yield
+    finally:
+        await context.models.close()
 
 
 async def _end_streams(app: web.Application) -> None:

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 import structlog
 
-from rung.events import Event, encode
+from rung.events import Event, encode, partition_of
 from rung.events.installation import PoolUpgraded
+from rung.gateway import after
+from rung.gateway.after import Positions
 from rung.gateway.context import Context
 from rung.ledger import Draft
 
@@ -17,27 +19,33 @@ def pool_upgrade(context: Context, name: str, level: int) -> list[Event]:
 
     It may be on record although the read model does not show it yet; twice is no harm.
     """
-    pool = next((pool for pool in context.views.pools() if pool.name == name), None)
+    pool = next((pool for pool in context.models.agents() if pool.name == name), None)
     if level <= (1 if pool is None else pool.level):
         return []
     return [context.writer.stamp(PoolUpgraded(pool=name, level=level))]
 
 
 async def write(context: Context, facts: Sequence[Event]) -> None:
-    """Append facts in their order, and wait until the read models show the last of them.
+    """Append facts in their order, and wait until the projections show them.
 
     One after another: they may lie in different partitions, and the last must not be on record
     without those that it builds on. By the last one a repeated request is recognised, so one
     that was cut short is written again as a whole; repeated facts are dropped by their readers.
+    A server that still catches up does not wait: the answer says how far to read.
 
     Raises:
         LedgerUnavailable: not all were written, or nobody knows.
     """
-    positions = [0]
+    reached: Positions = {}
     for event in facts:
-        positions = await context.ledger.append([Draft(event.topic, event.key, encode(event))])
+        (position,) = await context.ledger.append([Draft(event.topic, event.key, encode(event))])
+        partition = partition_of(event.key, context.ledger.partitions(event.topic))
+        reached[event.topic, partition] = position
+    after.note(reached)
     last = facts[-1]
     _log.info("asked", id=last.id, type=last.type, subject=last.subject)
     wait_s = context.settings.seen_timeout
-    if not await context.views.seen(last.topic, last.key, positions[-1], wait_s=wait_s):
-        _log.warning("read models are behind", id=last.id, waited_s=wait_s)
+    if context.models.behind() is None and not await context.models.reached(
+        reached, wait_s=wait_s
+    ):
+        _log.warning("projections are behind", id=last.id, waited_s=wait_s)

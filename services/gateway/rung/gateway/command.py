@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
@@ -51,6 +52,12 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--token", required=True, envvar="RUNG_TOKEN", help="What clients must know."
         ),
+        click.option(
+            "--projections",
+            type=click.Path(file_okay=False, path_type=Path),
+            help="Folder of this replica's projections, to go on from after a restart. "
+            "[default: a temporary one]",
+        ),
         placed(objects=True),
     ):
         command = option(command)
@@ -63,6 +70,7 @@ def run(  # noqa: PLR0913 - the options of the command
     bind: str,
     *,
     names: tuple[str, ...],
+    projections: Path | None,
     connections: int,
     connections_per_address: int,
     compose: Compose,
@@ -92,6 +100,7 @@ def run(  # noqa: PLR0913 - the options of the command
                 policy_of=parts.policy_of,
                 readers=parts.readers,
                 settings=settings,
+                folder=projections,
             )
 
     with listener:

@@ -4,19 +4,19 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import msgspec
 from aiohttp import web
 
 from rung import api
-from rung.gateway.experiment import Checkpoint, Experiment, Trial
 from rung.gateway.feed import Feeds
 from rung.gateway.integrity import Integrity
 from rung.gateway.problem import Problem, not_found, unavailable
+from rung.gateway.projections.experiment import Checkpoint, Experiment, Trial
+from rung.gateway.projections.read_models import Ambiguous, ReadModels
 from rung.gateway.series import Series
 from rung.gateway.settings import Settings
-from rung.gateway.views import Ambiguous, Views
 from rung.ledger import Ledger
 from rung.runtime import FactWriter
 from rung.runtime.levels import InstallationLevel
@@ -46,7 +46,7 @@ class Context:
     ledger: Ledger
     store: ObjectStore
     writer: FactWriter
-    views: Views
+    models: ReadModels
     settings: Settings
     series: Series | None
     audit: Audit | None
@@ -90,32 +90,64 @@ def context_of(request: web.Request) -> Context:
     return request.app[CONTEXT]
 
 
-def experiment_of(request: web.Request) -> Experiment:
+async def experiment_of(request: web.Request, *, validations: int | None = None) -> Experiment:
     """Return the experiment that the path names, by its id or an unambiguous beginning of it.
+
+    Args:
+        request: whose path it is.
+        validations: as in `ReadModels.experiment`.
 
     Raises:
         Problem: there is none, or several.
     """
-    return find_experiment(request, request.match_info["experiment_id"])
+    return await _experiment(request, await experiment_id_of(request), validations)
 
 
-def find_experiment(request: web.Request, name: str) -> Experiment:
-    """Return an experiment by its id or an unambiguous beginning of it.
+async def experiment_id_of(request: web.Request) -> str:
+    """Return the id of the experiment that the path names.
+
+    Raises:
+        Problem: there is none, or several.
+    """
+    return await find_id(request, request.match_info["experiment_id"])
+
+
+async def find_id(request: web.Request, name: str) -> str:
+    """Return the id of an experiment, of which `name` is an unambiguous beginning.
 
     Raises:
         Problem: there is none, or several.
     """
     try:
-        found = context_of(request).views.find_experiment(name)
+        found = await context_of(request).models.find_id(name)
     except Ambiguous as error:
         raise _ambiguous("experiment", name, error) from None
-    if found is None:
-        raise not_found("experiment", name, "`rung list` and GET /api/v1/experiments list them")
-    return found
+    return found if found is not None else _no_experiment(request, name)
 
 
-def trial_of(request: web.Request) -> tuple[Experiment, Trial]:
-    """Return the trial that the path names, and its experiment.
+async def _experiment(
+    request: web.Request, experiment_id: str, validations: int | None
+) -> Experiment:
+    models = context_of(request).models
+    found = await models.experiment(experiment_id, validations=validations)
+    return found if found is not None else _no_experiment(request, experiment_id)
+
+
+def _no_experiment(request: web.Request, name: str) -> NoReturn:
+    hint = "`rung list` and GET /api/v1/experiments list them"
+    raise _missing(request, "experiment", name, hint)
+
+
+def _missing(request: web.Request, what: str, name: str, hint: str) -> Problem:
+    """Return the problem that there is no such thing, or that nobody can tell so far."""
+    behind = context_of(request).models.behind()
+    if behind is not None:
+        return unavailable(f"there is no {what} {name[:100]!r} so far; this server is {behind}")
+    return not_found(what, name, hint)
+
+
+async def trial_of(request: web.Request) -> tuple[Experiment, Trial]:
+    """Return the trial that the path names with all its validations, and its experiment.
 
     Raises:
         Problem: there is none, or several.
@@ -124,15 +156,18 @@ def trial_of(request: web.Request) -> tuple[Experiment, Trial]:
     prefix, dot, index = name.rpartition(".")
     if not dot:
         raise not_found("trial", name, "a trial's id is EXPERIMENT.INDEX, such as k3f9x2ma.17")
-    experiment = find_experiment(request, prefix)
+    number = int(index) if index.isascii() and index.isdigit() and len(index) <= 9 else None
+    experiment = await _experiment(request, await find_id(request, prefix), number)
     trial = experiment.trial(f"{experiment.id}.{index}")
     if trial is None:
         count = len(experiment.trials)
-        raise not_found("trial", name, f"experiment {experiment.id} has {count} trials so far")
+        raise _missing(
+            request, "trial", name, f"experiment {experiment.id} has {count} trials so far"
+        )
     return experiment, trial
 
 
-def checkpoint_of(request: web.Request) -> tuple[Experiment, Checkpoint]:
+async def checkpoint_of(request: web.Request) -> tuple[Experiment, Checkpoint]:
     """Return the checkpoint that the path names, and its experiment.
 
     Raises:
@@ -140,12 +175,12 @@ def checkpoint_of(request: web.Request) -> tuple[Experiment, Checkpoint]:
     """
     name = request.match_info["checkpoint_id"]
     try:
-        found = context_of(request).views.find_checkpoint(name)
+        found = await context_of(request).models.find_checkpoint(name)
     except Ambiguous as error:
         raise _ambiguous("checkpoint", name, error) from None
     if found is None:
         hint = "`rung checkpoints ID` and GET /api/v1/experiments/ID/checkpoints list those of ID"
-        raise not_found("checkpoint", name, hint)
+        raise _missing(request, "checkpoint", name, hint)
     return found
 
 

@@ -10,7 +10,7 @@ told of an installation without any agent: it has just been started, and `rung s
 from collections import Counter
 from collections.abc import Iterable
 
-from rung.gateway.pool_view import Pool
+from rung.gateway.projections.pools import Pool
 
 
 def shortage(pools: Iterable[Pool], name: str, slots: int) -> str | None:

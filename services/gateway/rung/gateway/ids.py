@@ -4,15 +4,17 @@ import hashlib
 import secrets
 from typing import Final
 
-from rung.gateway.experiment import Experiment
-from rung.gateway.views import Views
+from rung.gateway.projections.experiment import Experiment
+from rung.gateway.projections.read_models import ReadModels
 
 LETTERS: Final = "0123456789abcdefghjkmnpqrstvwxyz"
 """Crockford's base 32: no i, l, o, u."""
 LENGTH: Final = 8
 
 
-def choose(views: Views, ledger_id: str, origin: str | None) -> tuple[str, Experiment | None]:
+async def choose(
+    models: ReadModels, ledger_id: str, origin: str | None
+) -> tuple[str, Experiment | None]:
     """Return an id that no other experiment has, and the experiment if it is there already.
 
     With an origin (of an idempotency key) it follows from that, so that the same key gives the
@@ -21,7 +23,7 @@ def choose(views: Views, ledger_id: str, origin: str | None) -> tuple[str, Exper
     attempt = 0
     while True:
         chosen = _derived(f"{ledger_id}|{origin}|{attempt}") if origin else _drawn()
-        known = views.experiment(chosen)
+        known = await models.experiment(chosen, validations=None)
         if known is None:
             return chosen, None
         if origin and known.submission is not None and known.submission.origin == origin:

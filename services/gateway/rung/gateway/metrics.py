@@ -3,13 +3,11 @@
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Final
 
-from rung.gateway.experiment import Experiment
-from rung.gateway.serializers import phase_of, trial_phase
-from rung.gateway.views import Views
+from rung.gateway.projections.read_models import ReadModels
 from rung.runtime.metrics import catalog
 
 _LOST_S: Final = 86_400.0
@@ -19,15 +17,10 @@ _Told = dict[tuple[str, ...], float]
 
 
 class Census:
-    """Counts experiments and trials by state.
+    """Tells experiments, trials and agents by state."""
 
-    The trials of an experiment that has ended are counted once, when all of them are closed, for
-    they stay as they are.
-    """
-
-    def __init__(self, views: Views) -> None:
-        self._views = views
-        self._settled: dict[str, Counter[str]] = {}
+    def __init__(self, models: ReadModels) -> None:
+        self._models = models
 
     @contextlib.contextmanager
     def measured(self) -> Iterator[None]:
@@ -41,20 +34,17 @@ class Census:
 
     def experiments(self) -> _Told:
         """Return the number of experiments in each state."""
-        return _told(Counter(phase_of(item) for item in self._views.experiments()))
+        return _told(self._models.count_experiments())
 
     def trials(self) -> _Told:
         """Return the number of trials in each state."""
-        found: Counter[str] = Counter()
-        for experiment in self._views.experiments():
-            found.update(self._settled.get(experiment.id) or self._count(experiment))
-        return _told(found)
+        return _told(self._models.count_trials())
 
     def agents(self) -> _Told:
         """Return each pool's agents: those there, those that are drained, those lost today."""
         found: _Told = {}
         since_s = time.time() - _LOST_S
-        for pool in self._views.pools():
+        for pool in self._models.agents():
             states = Counter(
                 agent.state
                 for agent in pool.agents.values()
@@ -66,14 +56,8 @@ class Census:
             found[pool.name, "lost"] = float(states["lost"])
         return found
 
-    def _count(self, experiment: Experiment) -> Counter[str]:
-        found: Counter[str] = Counter(trial_phase(experiment, it) for it in experiment.trials)
-        if experiment.ended is not None and all(trial.closed for trial in experiment.trials):
-            self._settled[experiment.id] = found
-        return found
 
-
-def _told(counts: Counter[str]) -> _Told:
+def _told(counts: Mapping[str, int]) -> _Told:
     return {(state,): float(count) for state, count in counts.items()}
 
 

@@ -2,7 +2,7 @@
 
 from rung import api
 from rung.gateway.feasibility import shortage
-from rung.gateway.pool_view import Agent, Pool
+from rung.gateway.projections.pools import Agent, Pool
 
 
 def agents(pool: Pool) -> list[api.Agent]:

@@ -10,7 +10,7 @@ more than that; the time left therefore covers at least the runs that are asked 
 from typing import NamedTuple
 
 from rung.events.experiment import BracketPlan
-from rung.gateway.experiment import Experiment, Trial
+from rung.gateway.projections.experiment import Experiment, Trial
 
 _NEARLY: float = 0.99
 """What an experiment that has not ended is taken for at most."""

@@ -74,11 +74,7 @@ def _unknown(name: str, known: Sequence[str]) -> str:
 
 
 def page(
-    items: Sequence[T],
-    query: PageQuery,
-    key: Callable[[T], Any],
-    *,
-    descending: bool = False,
+    items: Sequence[T], query: PageQuery, key: Callable[[T], Any]
 ) -> tuple[list[T], str | None]:
     """Return one page of a list that is sorted by a key, and the cursor of the next.
 
@@ -86,11 +82,8 @@ def page(
     """
     start = 0
     if query.cursor is not None:
-        after = _read_cursor(query.cursor, key(items[0]) if items else None)
-        if descending:
-            start = sum(1 for item in items if key(item) >= after)
-        else:
-            start = sum(1 for item in items if key(item) <= after)
+        after = _read_cursor(query.cursor, _shape(key(items[0])) if items else None)
+        start = sum(1 for item in items if key(item) <= after)
     shown = list(items[start : start + query.limit])
     more = start + query.limit < len(items)
     return shown, write_cursor(key(shown[-1])) if more and shown else None
@@ -101,12 +94,21 @@ def write_cursor(key: Any) -> str:
     return base64.urlsafe_b64encode(msgspec.json.encode(key)).decode().rstrip("=")
 
 
-def _read_cursor(text: str, sample: Any) -> Any:
+def read_cursor(text: str | None, shape: tuple[type, ...]) -> Any:
+    """Return the key that a cursor stands for, None where there is none.
+
+    Raises:
+        Problem: it is no cursor of a list whose keys have these types.
+    """
+    return None if text is None else _read_cursor(text, shape)
+
+
+def _read_cursor(text: str, shape: tuple[type, ...] | None) -> Any:
     try:
         padded = text.encode("ascii") + b"=" * (-len(text) % 4)
         value = msgspec.json.decode(base64.b64decode(padded, altchars=b"-_", validate=True))
         key = tuple(value) if isinstance(value, list) else value
-        if sample is not None and _shape(key) != _shape(sample):
+        if shape is not None and _shape(key) != shape:
             raise bad_parameter("cursor", _CURSOR)
     except (UnicodeEncodeError, binascii.Error, msgspec.DecodeError) as error:
         raise bad_parameter("cursor", _CURSOR) from error

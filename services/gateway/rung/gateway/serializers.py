@@ -5,21 +5,20 @@ from collections.abc import Sequence
 from rung import api
 from rung.config.secret import hide, text_without
 from rung.events.trial import MetricValue, trial_id_of
-from rung.gateway.experiment import Best, Checkpoint, Experiment, Submission, Trial
-from rung.gateway.experiment_view import is_better
 from rung.gateway.progress import lengths_of, progress_of, rung_of
+from rung.gateway.projections.experiment import (
+    Best,
+    Checkpoint,
+    Experiment,
+    Submission,
+    Trial,
+    phase_of,
+    trial_phase,
+)
+from rung.gateway.projections.experiment_fold import is_better
 
 _Metrics = dict[int, dict[str, MetricValue]]
 """By step, the metrics of a trial's validation."""
-
-
-def phase_of(experiment: Experiment) -> api.ExperimentPhase:
-    """Return the state that an experiment is in, in one word."""
-    if experiment.ended is not None:
-        return experiment.ended
-    if experiment.ending is not None:
-        return "canceling"
-    return "paused" if experiment.paused else "active"
 
 
 def summary(experiment: Experiment, now: float) -> api.ExperimentSummary:
@@ -114,19 +113,6 @@ def trial_detail(experiment: Experiment, item: Trial) -> api.TrialDetail:
     fields = {name: getattr(shown, name) for name in shown.__struct_fields__}
     left = checkpoints(experiment, checkpoints_of(experiment, shown.id))
     return api.TrialDetail(**fields, checkpoints=left)
-
-
-def trial_phase(experiment: Experiment, item: Trial) -> api.TrialPhase:
-    """Return the state that a trial is in, in one word."""
-    if item.closed is not None:
-        return item.closed
-    if item.stopped is not None:
-        return "stopping"
-    if item.run > item.over:
-        return "running" if item.started >= item.run else "waiting"
-    if experiment.paused:
-        return "paused"
-    return "resting" if item.run else "waiting"
 
 
 def best_trial(experiment: Experiment) -> tuple[Trial, Best] | None:

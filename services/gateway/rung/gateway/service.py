@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -34,6 +35,7 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
     settings: Settings | None = None,
     problems: Callable[[], Sequence[str]] | None = None,
     started: Callable[[], object] | None = None,
+    folder: Path | None = None,
 ) -> None:
     """Serve the API and the page until cancelled.
 
@@ -50,6 +52,7 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
         settings: limits and time-outs.
         problems: returns what the operator should look at, for the status.
         started: called once requests are answered.
+        folder: where the projections' files lie; in a temporary one if not given.
 
     Raises:
         LedgerError: the ledger cannot be followed any more.
@@ -64,6 +67,7 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
         readers=readers,
         settings=settings,
         problems=problems,
+        folder=folder,
     )
     connections = Connections(app[CONTEXT].settings.limits, port="http")
     app.middlewares.insert(0, connections.watch)
@@ -77,6 +81,6 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
             _log.info("gateway serves", address=f"{address}:{port}")
             if started is not None:
                 started()
-            await app[CONTEXT].views.failed()
+            await app[CONTEXT].models.failed()
     finally:
         await runner.cleanup()

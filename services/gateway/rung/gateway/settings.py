@@ -27,18 +27,18 @@ class Settings(Struct, frozen=True, kw_only=True):
     write_timeout: float = 30.0
     """Seconds that a stream's client may take for what it was sent, before it is cut off."""
     seen_timeout: float = 5.0
-    """Seconds that an answer waits for the read models to show what was written."""
-    snapshot_every: int = 20_000
-    """Records between two snapshots of a partition of a read model."""
+    """Seconds that an answer waits for the projections to show what was written."""
+    start_timeout: float = 2.0
+    """Seconds that the start waits for the projections; then they catch up behind the answers."""
     limits: Limits = Limits()
     """Of connections and of what their clients may take."""
 
     def __post_init__(self) -> None:
-        for name in ("heartbeat", "write_timeout", "seen_timeout"):
+        for name in ("heartbeat", "write_timeout", "seen_timeout", "start_timeout"):
             value: float = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise ValueError(f"{name} is {value}: give a number of seconds above 0")
-        for name in ("config_bytes_max", "code_bytes_max", "snapshot_every"):
+        for name in ("config_bytes_max", "code_bytes_max"):
             number: int = getattr(self, name)
             if number < 1:
                 raise ValueError(f"{name} is {number}: give a whole number from 1 on")

@@ -3,10 +3,10 @@
 from typing import Any, NamedTuple
 
 from rung.api import ProblemItem
-from rung.gateway.experiment import Checkpoint, Experiment
 from rung.gateway.problem import Problem
+from rung.gateway.projections.experiment import Checkpoint, Experiment
+from rung.gateway.projections.read_models import ReadModels
 from rung.gateway.serializers import checkpoint_phase
-from rung.gateway.views import Views
 
 
 class Start(NamedTuple):
@@ -16,7 +16,7 @@ class Start(NamedTuple):
     checkpoint_id: str
 
 
-def resolve_start(views: Views, config: dict[str, Any]) -> Start | None:
+async def resolve_start(models: ReadModels, config: dict[str, Any]) -> Start | None:
     """Return the checkpoint that an experiment starts from, None if from scratch.
 
     Raises:
@@ -26,13 +26,13 @@ def resolve_start(views: Views, config: dict[str, Any]) -> Start | None:
     checkpoint_id = search.get("source_checkpoint_uuid")
     trial_id = search.get("source_trial_id")
     if checkpoint_id:
-        return _of_checkpoint(views, str(checkpoint_id))
-    return _of_trial(views, str(trial_id)) if trial_id else None
+        return await _of_checkpoint(models, str(checkpoint_id))
+    return await _of_trial(models, str(trial_id)) if trial_id else None
 
 
-def _of_checkpoint(views: Views, checkpoint_id: str) -> Start:
+async def _of_checkpoint(models: ReadModels, checkpoint_id: str) -> Start:
     path = "searcher.source_checkpoint_uuid"
-    experiment, found = views.checkpoint(checkpoint_id) or (None, None)
+    experiment, found = await models.checkpoint(checkpoint_id) or (None, None)
     if experiment is None or found is None:
         raise _refused(
             path, "there is no such checkpoint; give the whole id of one", checkpoint_id
@@ -43,9 +43,9 @@ def _of_checkpoint(views: Views, checkpoint_id: str) -> Start:
     return Start(experiment.id, found.id)
 
 
-def _of_trial(views: Views, trial_id: str) -> Start:
+async def _of_trial(models: ReadModels, trial_id: str) -> Start:
     path = "searcher.source_trial_id"
-    experiment = views.experiment(trial_id.rpartition(".")[0])
+    experiment = await models.experiment(trial_id.rpartition(".")[0], validations=None)
     if experiment is None or experiment.trial(trial_id) is None:
         raise _refused(path, "there is no such trial; give an id such as k3f9x2ma.17", trial_id)
     newest = _newest(experiment, trial_id)

@@ -33,10 +33,16 @@ export const token = () => sessionStorage.getItem(KEY);
 export const setToken = (value) => sessionStorage.setItem(KEY, value.trim());
 export const forgetToken = () => sessionStorage.removeItem(KEY);
 
-const headers = (more) => ({ Authorization: `Bearer ${token() ?? ""}`, ...more });
+let after = null; // how far the ledger reached with what this page wrote
+const headers = (more) => ({
+  Authorization: `Bearer ${token() ?? ""}`,
+  ...(after && { "Rung-After": after }),
+  ...more,
+});
 
 /** Passes an answer on, or throws its problem; `sent` is the token that the request had. */
 async function answered(response, sent) {
+  after = response.headers.get("Rung-After") ?? after;
   if (response.ok) return response;
   let problem = {};
   try {

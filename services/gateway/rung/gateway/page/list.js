@@ -1,4 +1,4 @@
-// All experiments, the newest first.
+// All experiments, the newest first, or those that a search finds.
 
 import { get } from "./api.js";
 import { badge, h, keyed, say } from "./dom.js";
@@ -22,6 +22,13 @@ export class ListPage {
       h("option", { value: "" }, "all states"),
       STATES.map((name) => h("option", { value: name }, name)),
     );
+    this.words = h("input", {
+      type: "search",
+      placeholder: "Search",
+      "aria-label": "Words in names, labels, descriptions and hyperparameters",
+      maxlength: "500",
+      oninput: () => this.#choose(state.value),
+    });
     const names = ["Name", "State", "Progress", "Method", "Trials", "Best", "Time", "Submitted"];
     const looks = { Trials: "number" };
     const heads = names.map((name) => h("th", { scope: "col", class: looks[name] }, name));
@@ -34,7 +41,7 @@ export class ListPage {
     this.element = h(
       "section",
       { class: "page" },
-      h("div", { class: "headline" }, h("h1", {}, "Experiments"), h("span", { class: "spring" }), state),
+      h("div", { class: "headline" }, h("h1", {}, "Experiments"), h("span", { class: "spring" }), this.words, state),
       h("div", { class: "panel scroll" }, this.table, this.note),
       this.more,
     );
@@ -63,7 +70,7 @@ export class ListPage {
   async #poll(signal) {
     while (!signal.aborted) {
       try {
-        const query = { limit: this.limit, state: this.state };
+        const query = { limit: this.limit, state: this.state, q: this.words.value.trim() };
         this.#show(await get("/experiments", query, signal));
         this.tellLive("on", "live");
       } catch (error) {
@@ -81,7 +88,8 @@ export class ListPage {
     this.note.hidden = items.length > 0;
     this.more.hidden = !next || this.limit >= 1000;
     if (items.length) return;
-    if (this.state) say(this.note, `No experiment is ${this.state}.`);
+    if (this.words.value.trim()) say(this.note, "No experiment has all of these words.");
+    else if (this.state) say(this.note, `No experiment is ${this.state}.`);
     else {
       this.note.replaceChildren(
         "No experiments yet. Submit one with ",

@@ -5,7 +5,7 @@ from typing import Final
 from aiohttp import web
 
 from rung import api
-from rung.gateway.context import context_of, experiment_of, reply
+from rung.gateway.context import context_of, experiment_id_of, reply
 from rung.gateway.problem import unavailable
 from rung.gateway.query import NoQuery, read_query
 from rung.gateway.route import Route
@@ -14,11 +14,11 @@ from rung.gateway.route import Route
 async def audit_experiment(request: web.Request) -> web.Response:
     """Decide an experiment's decisions again and compare."""
     read_query(request, NoQuery)
-    experiment = experiment_of(request)
+    experiment_id = await experiment_id_of(request)
     audit = context_of(request).audit
     if audit is None:
         raise unavailable("this server has no deciders to audit with; run `rung audit`")
-    return reply(await audit(experiment.id))
+    return reply(await audit(experiment_id))
 
 
 ROUTES: Final = (

@@ -16,9 +16,10 @@ from rung.gateway.context import (
     reply,
     trial_of,
 )
-from rung.gateway.experiment import Checkpoint, Experiment
 from rung.gateway.object_answer import redirect_to, send
 from rung.gateway.problem import Problem, not_found
+from rung.gateway.projections.experiment import Checkpoint, Experiment
+from rung.gateway.projections.experiments import ALL
 from rung.gateway.query import NoQuery, PageQuery, page, read_query
 from rung.gateway.route import Route
 from rung.gateway.tar_download import found_file, open_archive, send_archive
@@ -43,14 +44,14 @@ class FileQuery(Struct, forbid_unknown_fields=True):
 async def list_experiment_checkpoints(request: web.Request) -> web.Response:
     """List an experiment's checkpoints in the order of their arrival."""
     query = read_query(request, PageQuery)
-    experiment = experiment_of(request)
+    experiment = await experiment_of(request, validations=ALL)
     return _list(experiment, list(experiment.checkpoints.values()), query)
 
 
 async def list_trial_checkpoints(request: web.Request) -> web.Response:
     """List a trial's checkpoints in the order of their arrival."""
     query = read_query(request, PageQuery)
-    experiment, trial = trial_of(request)
+    experiment, trial = await trial_of(request)
     found = serializers.checkpoints_of(experiment, f"{experiment.id}.{trial.index}")
     return _list(experiment, found, query)
 
@@ -64,7 +65,7 @@ def _list(experiment: Experiment, found: list[Checkpoint], query: PageQuery) -> 
 async def show_checkpoint(request: web.Request) -> web.Response:
     """Show a checkpoint with its files."""
     read_query(request, NoQuery)
-    experiment, checkpoint = checkpoint_of(request)
+    experiment, checkpoint = await checkpoint_of(request)
     stored = None
     if serializers.checkpoint_phase(checkpoint) != "deleted":
         try:
@@ -94,7 +95,7 @@ async def fetch_checkpoint(request: web.Request) -> web.StreamResponse:
     """Send a checkpoint's files and its manifest as a tar."""
     read_query(request, NoQuery)
     context = context_of(request)
-    experiment, checkpoint = checkpoint_of(request)
+    experiment, checkpoint = await checkpoint_of(request)
     if serializers.checkpoint_phase(checkpoint) == "deleted":
         raise _gone(checkpoint)
     try:
@@ -111,7 +112,7 @@ async def fetch_checkpoint_file(request: web.Request) -> web.StreamResponse:
     """Send one file of a checkpoint, or say where it is to be had."""
     query = read_query(request, FileQuery)
     context = context_of(request)
-    experiment, checkpoint = checkpoint_of(request)
+    experiment, checkpoint = await checkpoint_of(request)
     if serializers.checkpoint_phase(checkpoint) == "deleted":
         raise _gone(checkpoint)
     try:

@@ -17,12 +17,11 @@ from rung.events.experiment import (
     PauseRequested,
     ResumeRequested,
 )
-from rung.gateway import serializers
 from rung.gateway.append import write
 from rung.gateway.context import context_of, experiment_of, reply
-from rung.gateway.experiment import Experiment
 from rung.gateway.idempotency import REUSED, key_of, once
 from rung.gateway.problem import Problem
+from rung.gateway.projections.experiment import Experiment, phase_of
 from rung.gateway.query import NoQuery, read_query
 from rung.gateway.route import Handler, Route
 
@@ -40,7 +39,7 @@ def _asking(wish: Wish, name: str) -> Handler:
     async def handler(request: web.Request) -> web.StreamResponse:
         read_query(request, NoQuery)
         context, key = context_of(request), key_of(request)
-        experiment = experiment_of(request)
+        experiment = await experiment_of(request)
         accepted = api.Requested(experiment_id=experiment.id, requested=wish)
         async with once(context, key):
             if key is not None and key in experiment.requests:
@@ -76,7 +75,7 @@ def _check(experiment: Experiment, wish: Wish) -> None:
     Raises:
         Problem: the experiment's state does not allow it.
     """
-    phase = serializers.phase_of(experiment)
+    phase = phase_of(experiment)
     if experiment.ended is not None:
         raise Problem(
             409,

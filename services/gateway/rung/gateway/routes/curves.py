@@ -11,7 +11,7 @@ from rung import api
 from rung.events.trial import MetricValue
 from rung.gateway import serializers
 from rung.gateway.context import context_of, experiment_of, reply, trial_of
-from rung.gateway.experiment import Experiment
+from rung.gateway.projections.experiment import Experiment
 from rung.gateway.query import read_query
 from rung.gateway.route import Route
 from rung.gateway.series import Point, Series
@@ -38,7 +38,7 @@ class CurveQuery(Struct, forbid_unknown_fields=True):
 async def show_experiment_curves(request: web.Request) -> web.Response:
     """Show one metric of all trials in one answer."""
     query = read_query(request, CurveQuery)
-    experiment = experiment_of(request)
+    experiment = await experiment_of(request)
     series = context_of(request).need_series()
     name = query.name or serializers.submission_of(experiment).metric
     overlay = await series.overlay(experiment.id, query.kind, name, query.points)
@@ -56,7 +56,7 @@ async def show_experiment_curves(request: web.Request) -> web.Response:
 async def show_trial_curve(request: web.Request) -> web.Response:
     """Show one metric of one trial."""
     query = read_query(request, CurveQuery)
-    experiment, trial = trial_of(request)
+    experiment, trial = await trial_of(request)
     trial_id = f"{experiment.id}.{trial.index}"
     series = context_of(request).need_series()
     name = query.name or serializers.submission_of(experiment).metric

@@ -14,10 +14,10 @@ from rung import api
 from rung.events.deadletter import MessageDropped, MessageRetryRequested
 from rung.gateway.append import write
 from rung.gateway.context import Context, Readers, context_of, reply
-from rung.gateway.deadletter_view import Letter, Request, wish_of
 from rung.gateway.idempotency import REUSED, key_of, once
 from rung.gateway.problem import Problem, not_found, unavailable
-from rung.gateway.query import NoQuery, PageQuery, page, read_query
+from rung.gateway.projections.deadletters import Letter, Request, wish_of
+from rung.gateway.query import NoQuery, PageQuery, read_cursor, read_query, write_cursor
 from rung.gateway.route import Route
 
 _PATH: Final = "/deadletters/{reader}/{topic}/{partition}/{position}"
@@ -35,17 +35,19 @@ async def list_dead_letters(request: web.Request) -> web.Response:
     """List messages that a reader could not take in, the newest first."""
     query = read_query(request, LetterQuery)
     context = context_of(request)
-    found = [it for it in context.views.letters() if query.state in {None, it.state}]
-    shown, cursor = page(found, query, lambda it: (it.at, it.topic, it.number), descending=True)
+    before = read_cursor(query.cursor, (str, str, int))
+    found = await context.models.letters(query.state, before=before, limit=query.limit + 1)
+    shown, more = found[: query.limit], len(found) > query.limit
+    cursor = write_cursor((shown[-1].at, shown[-1].topic, shown[-1].number)) if more else None
     items = [_told(context, letter) for letter in shown]
-    count = context.views.open_letters()
+    count = await context.models.open_letters()
     return reply(api.DeadLetterList(items=items, next_cursor=cursor, count=count))
 
 
 async def show_dead_letter(request: web.Request) -> web.Response:
     """Show a message that a reader could not take in."""
     read_query(request, NoQuery)
-    return reply(_told(context_of(request), _letter_of(request)))
+    return reply(_told(context_of(request), await _letter_of(request)))
 
 
 async def retry_dead_letter(request: web.Request) -> web.Response:
@@ -61,7 +63,7 @@ async def drop_dead_letter(request: web.Request) -> web.Response:
 async def _ask(request: web.Request, kind: type[Request]) -> web.Response:
     read_query(request, NoQuery)
     context, key = context_of(request), key_of(request)
-    letter = _letter_of(request)
+    letter = await _letter_of(request)
     fact = kind(
         topic=letter.topic,
         partition=letter.partition,
@@ -70,7 +72,7 @@ async def _ask(request: web.Request, kind: type[Request]) -> web.Response:
         reader=letter.reader,
     )
     async with once(context, key):
-        before = None if key is None else context.views.asked_of_letters(key)
+        before = None if key is None else await context.models.asked_of_letters(key)
         if before is None:
             _check(context.readers, letter)
             sequence = None if key is None else 1
@@ -82,7 +84,7 @@ async def _ask(request: web.Request, kind: type[Request]) -> web.Response:
     return reply(api.DeadLetterAsked(id=letter.id, requested=asked), status=202)
 
 
-def _letter_of(request: web.Request) -> Letter:
+async def _letter_of(request: web.Request) -> Letter:
     """Return the dead letter that the path names.
 
     Raises:
@@ -90,7 +92,7 @@ def _letter_of(request: web.Request) -> Letter:
     """
     place = request.match_info
     name = f"{place['reader']}/{place['topic']}/{place['partition']}/{place['position']}"
-    found = context_of(request).views.letter(name)
+    found = await context_of(request).models.letter(name)
     if found is None:
         hint = "`rung deadletter list --all` and GET /api/v1/deadletters list the newest"
         raise not_found("dead letter", name, hint)

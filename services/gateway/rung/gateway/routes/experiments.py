@@ -1,6 +1,6 @@
 """Experiments: listed and shown."""
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from aiohttp import web
 from msgspec import Meta
@@ -9,54 +9,80 @@ from rung import api
 from rung.gateway import serializers
 from rung.gateway.context import context_of, experiment_of, reply, unix_now
 from rung.gateway.problem import Problem
-from rung.gateway.query import NoQuery, PageQuery, page, read_query
+from rung.gateway.projections.experiments import ALL, COLUMNS, Selection
+from rung.gateway.query import NoQuery, PageQuery, read_cursor, read_query, write_cursor
 from rung.gateway.route import Route
+
+_NAME_MAX: Final = 500
+
+_Value = Annotated[str, Meta(max_length=_NAME_MAX)]
+Sort = Literal[
+    "submitted", "-submitted", "ended", "-ended", "name", "-name", "state", "-state",
+    "actor", "-actor", "trials", "-trials",
+]  # fmt: skip
 
 
 class ListQuery(PageQuery, forbid_unknown_fields=True):
-    """Which experiments to list."""
+    """Which experiments to list, in which order."""
 
     state: Annotated[api.ExperimentPhase, Meta(description="those in this state alone")] | None = (
         None
     )
-    label: Annotated[str, Meta(description="those with this label alone")] | None = None
+    label: Annotated[_Value, Meta(description="those with this label alone")] | None = None
+    name: (
+        Annotated[_Value, Meta(description="those of this name alone; `*` stands for any text")]
+        | None
+    ) = None
+    actor: Annotated[_Value, Meta(description="those that this one submitted")] | None = None
+    workspace: Annotated[_Value, Meta(description="those of this workspace")] | None = None
+    project: Annotated[_Value, Meta(description="those of this project")] | None = None
+    pool: Annotated[_Value, Meta(description="those of this resource pool")] | None = None
+    q: (
+        Annotated[
+            _Value,
+            Meta(
+                description="words that are all in the name, id, labels, description and"
+                " hyperparameters; the last may be a beginning"
+            ),
+        ]
+        | None
+    ) = None
+    sort: Annotated[Sort, Meta(description="by what; with `-` the greatest first")] = "-submitted"
 
 
 async def list_experiments(request: web.Request) -> web.Response:
-    """List experiments, the newest first."""
+    """List experiments, the newest first unless another order is asked for."""
     query = read_query(request, ListQuery)
-    views, now = context_of(request).views, unix_now()
-    keys = views.newest_first()
-    if query.state is not None or query.label is not None:
-        keys = [key for key in keys if _is_wanted(request, key[1], query)]
-    shown, cursor = page(keys, query, lambda key: key, descending=True)
-    found = [views.experiment(experiment_id) for _, experiment_id in shown]
-    items = [
-        serializers.summary(experiment, now) for experiment in found if experiment is not None
-    ]
-    return reply(api.ExperimentList(items=items, next_cursor=cursor))
-
-
-def _is_wanted(request: web.Request, experiment_id: str, query: ListQuery) -> bool:
-    experiment = context_of(request).views.experiment(experiment_id)
-    if experiment is None:
-        return False
-    labels = serializers.submission_of(experiment).config.get("labels") or []
-    return query.state in {None, serializers.phase_of(experiment)} and (
-        query.label is None or query.label in labels
+    by = query.sort.removeprefix("-")
+    selection = Selection(
+        equal={name: value for name in COLUMNS if (value := getattr(query, name)) is not None},
+        label=query.label,
+        words=query.q,
+        sort=by,
+        descending=query.sort.startswith("-"),
+        after=read_cursor(query.cursor, (int if by == "trials" else str, str)),
+        limit=query.limit + 1,
+    )
+    found = await context_of(request).models.experiments(selection)
+    shown, now = found[: query.limit], unix_now()
+    return reply(
+        api.ExperimentList(
+            items=[serializers.summary(each.experiment, now) for each in shown],
+            next_cursor=write_cursor(shown[-1].key) if len(found) > query.limit else None,
+        )
     )
 
 
 async def show_experiment(request: web.Request) -> web.Response:
     """Show one experiment with all of its trials."""
     read_query(request, NoQuery)
-    return reply(serializers.detail(experiment_of(request), unix_now()))
+    return reply(serializers.detail(await experiment_of(request, validations=ALL), unix_now()))
 
 
 async def show_best(request: web.Request) -> web.Response:
     """Show an experiment's best trial and its checkpoint."""
     read_query(request, NoQuery)
-    experiment = experiment_of(request)
+    experiment = await experiment_of(request, validations=ALL)
     found = serializers.best(experiment)
     if found is None:
         metric = serializers.submission_of(experiment).metric

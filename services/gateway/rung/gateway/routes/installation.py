@@ -6,7 +6,7 @@ from typing import Final
 from aiohttp import web
 
 from rung import api
-from rung.gateway import pool_serializers, serializers
+from rung.gateway import pool_serializers
 from rung.gateway.context import context_of, reply
 from rung.gateway.query import NoQuery, PageQuery, page, read_query
 from rung.gateway.route import Route
@@ -16,7 +16,7 @@ from rung.runtime.health.checks import VITALS
 async def list_agents(request: web.Request) -> web.Response:
     """List the agents of all pools and what holds their slots."""
     read_query(request, NoQuery)
-    pools = context_of(request).views.pools()
+    pools = await context_of(request).models.pools()
     items = [agent for pool in pools for agent in pool_serializers.agents(pool)]
     return reply(api.AgentList(items=items))
 
@@ -25,7 +25,7 @@ async def list_queue(request: web.Request) -> web.Response:
     """List what waits for slots."""
     query = read_query(request, PageQuery)
     shown, cursor = page(
-        pool_serializers.waiting(context_of(request).views.pools()),
+        pool_serializers.waiting(await context_of(request).models.pools()),
         query,
         lambda it: (it.pool, it.priority, it.requested_at, it.allocation_id),
     )
@@ -36,27 +36,18 @@ async def show_status(request: web.Request) -> web.Response:
     """Show the installation in numbers."""
     read_query(request, NoQuery)
     context = context_of(request)
-    counts: dict[str, int] = {}
-    for _, experiment_id in context.views.newest_first():
-        experiment = context.views.experiment(experiment_id)
-        if experiment is not None:
-            phase = serializers.phase_of(experiment)
-            counts[phase] = counts.get(phase, 0) + 1
+    pools = await context.models.pools()
     return reply(
         api.Status(
             version=version("rung"),
             ledger_id=context.ledger.id,
-            experiments=counts,
-            pools=[pool_serializers.pool_status(pool) for pool in context.views.pools()],
-            dead_letters=context.views.open_letters(),
+            experiments=context.models.count_experiments(),
+            pools=[pool_serializers.pool_status(pool) for pool in pools],
+            dead_letters=await context.models.open_letters(),
             problems=[
                 *context.problems(),
                 *await VITALS.problems(),
-                *(
-                    each
-                    for pool in context.views.pools()
-                    for each in pool_serializers.problems(pool)
-                ),
+                *(each for pool in pools for each in pool_serializers.problems(pool)),
             ],
         )
     )

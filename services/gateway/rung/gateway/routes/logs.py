@@ -11,8 +11,8 @@ from rung.events import encode
 from rung.events.metric import LogsDeleted
 from rung.gateway.context import (
     context_of,
-    experiment_of,
-    find_experiment,
+    experiment_id_of,
+    find_id,
     reply,
     trial_of,
     unix_now,
@@ -57,13 +57,13 @@ class LogQuery(Struct, forbid_unknown_fields=True):
 async def show_experiment_logs(request: web.Request) -> web.Response:
     """Show what an experiment's trials printed, by time."""
     query = read_query(request, LogQuery)
-    return await _show(request, query, experiment_of(request).id, None)
+    return await _show(request, query, await experiment_id_of(request), None)
 
 
 async def show_trial_logs(request: web.Request) -> web.Response:
     """Show what a trial printed, by time."""
     query = read_query(request, LogQuery)
-    experiment, trial = trial_of(request)
+    experiment, trial = await trial_of(request)
     return await _show(request, query, experiment.id, f"{experiment.id}.{trial.index}")
 
 
@@ -109,7 +109,7 @@ async def collect_logs(request: web.Request) -> web.Response:
     context, key = context_of(request), key_of(request)
     if query.experiment is None and query.before is None:
         raise bad_parameter("before", "give a time, or an experiment: not all lines of all")
-    found = None if query.experiment is None else find_experiment(request, query.experiment).id
+    found = None if query.experiment is None else await find_id(request, query.experiment)
     given = time_ms_of("before", query.before)
     before_ms = int(unix_now() * 1000) if given is None else given
     async with once(context, key):

@@ -16,10 +16,10 @@ from rung.events.trial import allocation_id_of
 from rung.gateway import serializers
 from rung.gateway.append import write
 from rung.gateway.context import Context, context_of, reply, trial_of
-from rung.gateway.experiment import Experiment, Trial
 from rung.gateway.idempotency import REUSED, key_of, once
-from rung.gateway.pool_view import Pool, wish_of
 from rung.gateway.problem import Problem, not_found
+from rung.gateway.projections.experiment import Experiment, Trial, trial_phase
+from rung.gateway.projections.pools import Pool, wish_of
 from rung.gateway.query import read_query
 from rung.gateway.route import Route
 
@@ -36,17 +36,18 @@ async def move_trial(request: web.Request) -> web.StreamResponse:
     """Move a trial."""
     query = read_query(request, MoveQuery)
     context, key = context_of(request), key_of(request)
-    experiment, trial = trial_of(request)
+    experiment, trial = await trial_of(request)
     trial_id = f"{experiment.id}.{trial.index}"
-    pools = {pool.name: pool for pool in context.views.pools()}
+    pools = {pool.name: pool for pool in await context.models.pools()}
     name = _pool_of(experiment)
     pool = pools.get(name) or Pool(name)
     fact = MoveRequested(pool=name, experiment_id=experiment.id, trial_id=trial_id, to=query.to)
     accepted = api.MoveAsked(trial_id=trial_id, to=query.to)
     async with once(context, key):
-        if key is not None and key in pool.requests:
-            if pool.requests[key] != wish_of(fact):
-                detail = f"this Idempotency-Key was used to {pool.requests[key]}"
+        before = None if key is None else await context.models.asked_of_pool(name, key)
+        if before is not None:
+            if before != wish_of(fact):
+                detail = f"this Idempotency-Key was used to {before}"
                 raise Problem(422, REUSED, f"{detail}; draw a new key for another request")
             return reply(accepted, status=202)
         held = _slots_of(experiment, trial, trial_id, pool)
@@ -84,7 +85,7 @@ def _slots_of(experiment: Experiment, trial: Trial, trial_id: str, pool: Pool) -
     waiting = pool.waiting.get(name)
     if waiting is not None and not waiting.withdrawn:
         return _Held(trial_id, waiting.slots, [])
-    phase = serializers.trial_phase(experiment, trial)
+    phase = trial_phase(experiment, trial)
     if trial.closed is not None:
         raise Problem(409, "ended", f"trial {trial_id} has ended ({phase}); it cannot be moved")
     detail = f"trial {trial_id} neither trains nor waits for slots now ({phase})"
@@ -99,7 +100,7 @@ def _check_agent(agent_id: str, pool: Pool, held: _Held, context: Context) -> No
     """
     agent = pool.agents.get(agent_id)
     if agent is None:
-        for other in context.views.pools():
+        for other in context.models.agents():
             if agent_id in other.agents:
                 detail = f"agent {agent_id} is in pool {other.name}; the trial is in {pool.name}"
                 raise Problem(409, "other-pool", detail)

@@ -17,8 +17,8 @@ from rung.events.errors import InvalidConfig
 from rung.gateway.append import pool_upgrade, write
 from rung.gateway.context import Context, context_of, reply
 from rung.gateway.idempotency import REUSED, key_of, once
-from rung.gateway.pool_view import Pool, wish_of
 from rung.gateway.problem import Problem, bad_parameter, unavailable
+from rung.gateway.projections.pools import wish_of
 from rung.gateway.query import NoQuery, read_query
 from rung.gateway.route import Body, Route
 from rung.gateway.upload import read_body
@@ -38,16 +38,17 @@ async def configure_pool(request: web.Request) -> web.StreamResponse:
     _check(context, wanted)
     fact = PoolConfigured(pool=name, policy=wanted.policy, options=wanted.options)
     async with once(context, key):
-        pool = next((pool for pool in context.views.pools() if pool.name == name), Pool(name))
-        if key is None or key not in pool.requests:
+        before = None if key is None else await context.models.asked_of_pool(name, key)
+        if before is None:
             sequence = None if key is None else 1
             upgrade = pool_upgrade(context, name, await context.level.read())
             configured = context.writer.stamp(fact, origin=key, sequence=sequence)
             await write(context, [*upgrade, configured])
-        elif pool.requests[key] != wish_of(fact):
-            detail = f"this Idempotency-Key was used to {pool.requests[key]}"
+        elif before != wish_of(fact):
+            detail = f"this Idempotency-Key was used to {before}"
             raise Problem(422, REUSED, f"{detail}; draw a new key for another request")
-    lack = None if pool.agents else f"pool {name} has no agent so far; `rung status` lists pools"
+    known = any(pool.name == name and pool.agents for pool in context.models.agents())
+    lack = None if known else f"pool {name} has no agent so far; `rung status` lists pools"
     accepted = api.PoolConfigured(
         pool=name,
         policy=wanted.policy,

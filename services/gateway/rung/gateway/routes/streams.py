@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from rung.events import UndecodableEvent, decode, partition_of, topic
 from rung.events.codec import decode_head
 from rung.events.metric import LogsDropped, LogsPrinted, MetricsReported, missing_text
-from rung.gateway.context import context_of, experiment_of, trial_of
+from rung.gateway.context import context_of, experiment_id_of, trial_of
 from rung.gateway.feed import Frame, Interest, Source, end_of
 from rung.gateway.query import read_query
 from rung.gateway.route import Route
@@ -65,10 +65,10 @@ async def stream_events(request: web.Request) -> web.StreamResponse:
     the streamed topics to another comes once.
     """
     query = read_query(request, EventQuery)
-    context, experiment_id = context_of(request), experiment_of(request).id
+    context, experiment_id = context_of(request), await experiment_id_of(request)
     partition = partition_of(experiment_id, context.ledger.partitions(topic.EXPERIMENTS))
     sources = [Source(name, partition) for name in _TOPICS]
-    known = context.views.starts(experiment_id)
+    known = await context.models.starts(experiment_id)
     starts = [known.get(name, 0) for name in _TOPICS]
     if query.begin == "now":
         starts = await end_of(context.ledger, sources)
@@ -89,7 +89,7 @@ async def stream_events(request: web.Request) -> web.StreamResponse:
 async def stream_metrics(request: web.Request) -> web.StreamResponse:
     """Stream what an experiment's trials report: `{trial_id, run, rows}` under `metrics`."""
     query = read_query(request, MetricQuery)
-    experiment_id = experiment_of(request).id
+    experiment_id = await experiment_id_of(request)
 
     def render(record: Record) -> Frame | None:
         data = _data_of(record)
@@ -105,14 +105,14 @@ async def stream_metrics(request: web.Request) -> web.StreamResponse:
 async def stream_experiment_logs(request: web.Request) -> web.StreamResponse:
     """Stream what an experiment's trials print: `{trial_id, run, lines}` under `logs`."""
     query = read_query(request, LineQuery)
-    interest = _lines_of(experiment_of(request).id, None, query)
+    interest = _lines_of(await experiment_id_of(request), None, query)
     return await _stream(request, topic.LOGS, query.begin, interest)
 
 
 async def stream_trial_logs(request: web.Request) -> web.StreamResponse:
     """Stream what a trial prints: `{trial_id, run, lines}` under `logs`."""
     query = read_query(request, LineQuery)
-    experiment, trial = trial_of(request)
+    experiment, trial = await trial_of(request)
     trial_id = f"{experiment.id}.{trial.index}"
     partition = partition_of(trial_id, context_of(request).ledger.partitions(topic.LOGS))
     interest = _lines_of(experiment.id, trial_id, query)

@@ -23,10 +23,10 @@ from rung.events.experiment import ExperimentSubmitted, Submission
 from rung.gateway import ids
 from rung.gateway.append import pool_upgrade, write
 from rung.gateway.context import Context, context_of, reply
-from rung.gateway.experiment import Experiment
 from rung.gateway.feasibility import shortage
 from rung.gateway.idempotency import REUSED, key_of, once
 from rung.gateway.problem import Problem
+from rung.gateway.projections.experiment import Experiment
 from rung.gateway.query import NoQuery, read_query
 from rung.gateway.route import Body, Route
 from rung.gateway.upload import Parts, read_body, read_parts
@@ -41,8 +41,8 @@ async def validate_experiment(request: web.Request) -> web.Response:
     read_query(request, NoQuery)
     context = context_of(request)
     config = _load(await read_body(request, context.settings.config_bytes_max))
-    resolve_start(context.views, config.expanded())
-    warnings = _warnings(context, config)
+    await resolve_start(context.models, config.expanded())
+    warnings = await _warnings(context, config)
     return reply(api.Validated(config=config.expanded(), warnings=warnings))
 
 
@@ -64,18 +64,18 @@ async def submit_experiment(request: web.Request) -> web.Response:
     async with once(context, key):
         experiment_id = await _submit(context, key, parts, config, code)
     url = f"/api/v1/experiments/{experiment_id}"
-    warnings = _warnings(context, config)
+    warnings = await _warnings(context, config)
     accepted = api.Submitted(experiment_id=experiment_id, url=url, warnings=warnings)
     return reply(accepted, status=201, Location=url)
 
 
-def _warnings(context: Context, config: ExperimentConfig) -> list[str]:
+async def _warnings(context: Context, config: ExperimentConfig) -> list[str]:
     """Return what the author should know of the file, and of the agents that are to train it.
 
     What they could not place is accepted all the same, for agents come and go.
     """
     wanted = config.settings.resources
-    lack = shortage(context.views.pools(), wanted.resource_pool, wanted.slots_per_trial)
+    lack = shortage(context.models.agents(), wanted.resource_pool, wanted.slots_per_trial)
     return config.warnings if lack is None else [*config.warnings, f"resources: {lack}"]
 
 
@@ -89,20 +89,21 @@ async def _submit(
     """Put an experiment on record, unless its key says that it is there already."""
     source = parts.config.decode()
     digest = code.digest if code else None
-    experiment_id, known = ids.choose(context.views, context.ledger.id, key)
+    experiment_id, known = await ids.choose(context.models, context.ledger.id, key)
     if known is None:
         fields = config.expanded()
-        start = resolve_start(context.views, fields)
+        start = await resolve_start(context.models, fields)
         if code is not None:
             await asyncio.to_thread(_store, context.store, f"code/{code.digest}.tar.gz", code.data)
-            start = resolve_start(context.views, fields)  # it may have been retired meanwhile
+            # The checkpoint may have been retired meanwhile.
+            start = await resolve_start(context.models, fields)
         level = await context.level.read()
         upgrade = pool_upgrade(context, fields["resources"]["resource_pool"], level)
         facts = _facts(context, key, experiment_id, fields, source, digest, start, level)
         stored = run_config(fields)
         await asyncio.to_thread(_store, context.store, stored.name, stored.data)
         await write(context, [*upgrade, *facts])
-        known = context.views.experiment(experiment_id)
+        known = await context.models.experiment(experiment_id, validations=None)
     if key is not None and known is not None:
         _check_same(known, key, source, digest)
     return experiment_id

@@ -7,6 +7,7 @@ from aiohttp import web
 from rung import api
 from rung.gateway import serializers
 from rung.gateway.context import experiment_of, reply, trial_of
+from rung.gateway.projections.experiments import ALL
 from rung.gateway.query import NoQuery, PageQuery, page, read_query
 from rung.gateway.route import Route
 
@@ -14,7 +15,7 @@ from rung.gateway.route import Route
 async def list_trials(request: web.Request) -> web.Response:
     """List an experiment's trials by index."""
     query = read_query(request, PageQuery)
-    experiment = experiment_of(request)
+    experiment = await experiment_of(request, validations=ALL)
     shown, cursor = page(experiment.trials, query, lambda trial: trial.index)
     items = [serializers.trial(experiment, trial) for trial in shown]
     return reply(api.TrialList(items=items, next_cursor=cursor))
@@ -23,7 +24,7 @@ async def list_trials(request: web.Request) -> web.Response:
 async def show_trial(request: web.Request) -> web.Response:
     """Show a trial with its checkpoints."""
     read_query(request, NoQuery)
-    return reply(serializers.trial_detail(*trial_of(request)))
+    return reply(serializers.trial_detail(*await trial_of(request)))
 
 
 ROUTES: Final = (

@@ -6,11 +6,13 @@ so that facts and decisions of others' doing may come in either order: a report 
 has not ended, and if its time (in units of the searcher's `time_metric`) is beyond the trial's
 last one; so what a restarted trial reports again counts once.
 
-Invariant: folding the same records in any batches, from any snapshot, gives the same.
+Of a trial's validations the fold needs the last one alone.
+
+Invariant: folding the same records in any batches, with any restarts, gives the same.
 """
 
 import math
-from typing import Any, Final, assert_never
+from typing import Any, assert_never
 
 from rung.events import Event, topic
 from rung.events.allocation import AllocationDropped, AllocationLost
@@ -44,7 +46,7 @@ from rung.events.trial import (
     TrialStopped,
     TrialValidated,
 )
-from rung.gateway.experiment import (
+from rung.gateway.projections.experiment import (
     Action,
     Best,
     Checkpoint,
@@ -53,42 +55,6 @@ from rung.gateway.experiment import (
     Trial,
     Validation,
 )
-
-
-class ExperimentView:
-    """The fold of the topics that are keyed by experiment."""
-
-    name: Final = "experiments"
-    facts: Final = topic.EXPERIMENTS
-    decisions: Final = (topic.SEARCHES, topic.RETIREMENTS)
-    version: Final = 1
-    state_type: Final = Experiment
-
-    def initial(self, key: str) -> Experiment:
-        """Return an experiment of which nothing is known."""
-        return Experiment(key)
-
-    def evolve(self, state: Experiment, event: Event) -> None:
-        """Fold a fact or a decision; what was relayed of a decision says nothing new."""
-        data = event.data
-        if event.topic == topic.EXPERIMENTS and data.TOPIC == topic.SEARCHES:
-            return
-        if isinstance(data, _Request):
-            _request(state, event, data)
-        elif isinstance(data, _OfExperiment):
-            _evolve_experiment(state, event, data)
-        elif isinstance(data, TrialRequested):
-            assert data.index == len(state.trials), f"after {len(state.trials)} trials: {data}"
-            state.trials.append(Trial(data.index, data.bracket, data.hparams, data.seed))
-        elif isinstance(data, RunRequested):
-            _request_run(state, data)
-        elif isinstance(data, _OfSearch):
-            _evolve_search(state, data)
-        elif isinstance(data, _OfRun):
-            _evolve_run(state, event, data)
-        elif isinstance(data, _OfCheckpoint):
-            _evolve_checkpoint(state, event, data)
-
 
 _Request = (
     ExperimentSubmitted
@@ -109,6 +75,32 @@ _OfRun = (
     | AllocationDropped
 )
 _OfCheckpoint = CheckpointStored | CheckpointDamaged | CheckpointRetired | CheckpointDeleted
+Handles = (
+    _Request | _OfExperiment | TrialRequested | RunRequested | _OfSearch | _OfRun | _OfCheckpoint
+)
+"""The events that change what is known of an experiment."""
+
+
+def evolve(state: Experiment, event: Event) -> None:
+    """Fold a fact or a decision; what was relayed of a decision says nothing new."""
+    data = event.data
+    if event.topic == topic.EXPERIMENTS and data.TOPIC == topic.SEARCHES:
+        return
+    if isinstance(data, _Request):
+        _request(state, event, data)
+    elif isinstance(data, _OfExperiment):
+        _evolve_experiment(state, event, data)
+    elif isinstance(data, TrialRequested):
+        assert data.index == len(state.trials), f"after {len(state.trials)} trials: {data}"
+        state.trials.append(Trial(data.index, data.bracket, data.hparams, data.seed))
+    elif isinstance(data, RunRequested):
+        _request_run(state, data)
+    elif isinstance(data, _OfSearch):
+        _evolve_search(state, data)
+    elif isinstance(data, _OfRun):
+        _evolve_run(state, event, data)
+    elif isinstance(data, _OfCheckpoint):
+        _evolve_checkpoint(state, event, data)
 
 
 def _request(state: Experiment, event: Event, data: _Request) -> None:

@@ -1,10 +1,11 @@
-"""What the gateway knows of one resource pool: its agents, what waits, what runs where.
+"""The projection of resource pools: their agents, what waits, what runs where.
 
-A pure fold over `pools` (facts) and `placements` (decisions). An allocation waits from its request
+A fold over `pools` (facts) and `placements` (decisions). An allocation waits from its request
 until it is granted or dropped, and runs until its agents gave its slots back or were lost. What an
 agent ran in an earlier incarnation is gone.
 """
 
+import sqlite3
 from typing import Any, Final, Literal, assert_never
 
 import msgspec
@@ -31,6 +32,17 @@ from rung.events.allocation import (
 )
 from rung.events.installation import PoolUpgraded
 from rung.events.trial import RunRequested, RunWithdrawn
+from rung.runtime.projection import Projection
+
+_SCHEMA: Final = """
+CREATE TABLE pools (name TEXT PRIMARY KEY, body BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE allocations (
+    pool TEXT, id TEXT, body BLOB NOT NULL, PRIMARY KEY (pool, id)
+) WITHOUT ROWID;
+CREATE TABLE requests (
+    pool TEXT, origin TEXT, wish TEXT NOT NULL, PRIMARY KEY (pool, origin)
+) WITHOUT ROWID;
+"""
 
 
 class Agent(Struct):
@@ -93,44 +105,21 @@ class Pool(Struct):
     waiting: dict[str, Waiting] = field(default_factory=dict[str, Waiting])
     running: dict[str, Running] = field(default_factory=dict[str, Running])
     requests: dict[str, str] = field(default_factory=dict[str, str])
-    """Origin of a client's request (`client/<key>`) → what it asked for."""
+    """Those folded since the last flush: origin (`client/<key>`) → what was asked."""
 
 
-class PoolView:
-    """The fold of the topics that are keyed by pool."""
+class _Body(Struct, array_like=True):
+    """What of a pool lies in one row: what changes with its agents and settings."""
 
-    name: Final = "pools"
-    facts: Final = topic.POOLS
-    decisions: Final = (topic.PLACEMENTS,)
-    version: Final = 5
-    state_type: Final = Pool
-
-    def initial(self, key: str) -> Pool:
-        """Return a pool of which nothing is known."""
-        return Pool(key)
-
-    def evolve(self, state: Pool, event: Event) -> None:
-        """Fold a fact or a decision."""
-        data = event.data
-        if isinstance(data, _OfAgent):
-            _evolve_agent(state, event, data)
-        elif isinstance(data, MoveRequested | PoolConfigured):
-            if isinstance(data, PoolConfigured):
-                state.policy, state.options = data.policy, data.options
-            if event.origin is not None and event.origin.startswith("client/"):
-                state.requests.setdefault(event.origin, wish_of(data))
-        elif isinstance(data, PoolUpgraded):
-            state.level = max(state.level, data.level)
-        elif isinstance(data, _OfAllocation):
-            _evolve_allocation(state, event, data)
+    policy: str = "priority"
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
+    agents: dict[str, Agent] = field(default_factory=dict[str, Agent])
+    refused: dict[str, Refused] = field(default_factory=dict[str, Refused])
+    level: int = 1
 
 
-def wish_of(data: MoveRequested | PoolConfigured) -> str:
-    """Return in words what a client asked for."""
-    if isinstance(data, PoolConfigured):
-        options = msgspec.json.encode(data.options, order="sorted").decode()
-        return f"configure pool {data.pool} with policy {data.policy} and options {options}"
-    return f"move {data.trial_id} to {data.to or 'another agent'}"
+_body_decoder: Final = msgspec.msgpack.Decoder(_Body)
+_allocation_decoder: Final = msgspec.msgpack.Decoder(tuple[Waiting | None, Running | None])
 
 
 _OfAgent = (
@@ -151,6 +140,140 @@ _OfAllocation = (
     | AllocationLost
     | AllocationDropped
 )
+
+
+class PoolProjection(Projection):
+    """The fold of the topics that are keyed by pool.
+
+    Pools are few, and what waits and runs in them is what is alive: they are kept in memory. What
+    is written is what an event named: one allocation, or the pool's agents and settings.
+    """
+
+    name = "pools"
+    facts = topic.POOLS
+    decisions = (topic.PLACEMENTS,)
+    handles = _OfAgent | MoveRequested | PoolConfigured | PoolUpgraded | _OfAllocation
+    version = 1
+    schema = _SCHEMA
+
+    def __init__(self) -> None:
+        self._pools: dict[str, Pool] = {}
+        self._changed: dict[str, None] = {}
+        self._allocations: dict[tuple[str, str], None] = {}
+
+    def evolve(self, db: sqlite3.Connection, key: str, event: Event) -> None:
+        """Fold a fact or a decision."""
+        pool = self._pools.get(key)
+        if pool is None:
+            pool = self._pools[key] = read_pool(db, key)
+            self._changed[key] = None
+        evolve(pool, event)
+        if isinstance(event.data, _OfAllocation):
+            self._allocations[key, event.data.allocation_id] = None
+        else:
+            self._changed[key] = None
+
+    def flush(self, db: sqlite3.Connection) -> None:
+        """Write what events changed."""
+        for name in self._changed:
+            pool = self._pools[name]
+            db.executemany(
+                "INSERT OR IGNORE INTO requests VALUES (?, ?, ?)",
+                [(name, origin, wish) for origin, wish in pool.requests.items()],
+            )
+            pool.requests.clear()
+            body = _Body(pool.policy, pool.options, pool.agents, pool.refused, pool.level)
+            row = name, msgspec.msgpack.encode(body)
+            db.execute("INSERT OR REPLACE INTO pools VALUES (?, ?)", row)
+        for name, allocation_id in self._allocations:
+            pool = self._pools[name]
+            found = pool.waiting.get(allocation_id), pool.running.get(allocation_id)
+            if found == (None, None):
+                query = "DELETE FROM allocations WHERE pool = ? AND id = ?"
+                db.execute(query, (name, allocation_id))
+            else:
+                db.execute(
+                    "INSERT OR REPLACE INTO allocations VALUES (?, ?, ?)",
+                    (name, allocation_id, msgspec.msgpack.encode(found)),
+                )
+        self._changed.clear()
+        self._allocations.clear()
+
+    def forget(self) -> None:
+        """Drop the pools."""
+        self._pools.clear()
+        self._changed.clear()
+        self._allocations.clear()
+
+
+def read_pool(db: sqlite3.Connection, name: str) -> Pool:
+    """Return a pool without the requests about it; an empty one where there is none."""
+    row = db.execute("SELECT body FROM pools WHERE name = ?", (name,)).fetchone()
+    body = _body_decoder.decode(row[0]) if row else _Body()
+    pool = _pool(name, body)
+    rows = db.execute("SELECT id, body FROM allocations WHERE pool = ?", (name,))
+    for allocation_id, each in rows:
+        waiting, running = _allocation_decoder.decode(each)
+        if waiting is not None:
+            pool.waiting[allocation_id] = waiting
+        if running is not None:
+            pool.running[allocation_id] = running
+    return pool
+
+
+def read_pools(db: sqlite3.Connection) -> list[Pool]:
+    """Return every resource pool, by name."""
+    names = db.execute("SELECT name FROM pools ORDER BY name").fetchall()
+    return [read_pool(db, name) for (name,) in names]
+
+
+def read_agents(db: sqlite3.Connection) -> list[Pool]:
+    """Return every resource pool by name, without what waits and runs there."""
+    rows = db.execute("SELECT name, body FROM pools ORDER BY name")
+    found = [(name, _body_decoder.decode(body)) for name, body in rows]
+    return [_pool(name, body) for name, body in found]
+
+
+def _pool(name: str, body: _Body) -> Pool:
+    return Pool(
+        name,
+        policy=body.policy,
+        options=body.options,
+        level=body.level,
+        agents=body.agents,
+        refused=body.refused,
+    )
+
+
+def request_of(db: sqlite3.Connection, pool: str, origin: str) -> str | None:
+    """Return what a client's request asked of a pool, by its origin; None: nothing so far."""
+    query = "SELECT wish FROM requests WHERE pool = ? AND origin = ?"
+    row = db.execute(query, (pool, origin)).fetchone()
+    return row[0] if row else None
+
+
+def evolve(state: Pool, event: Event) -> None:
+    """Fold a fact or a decision into a pool."""
+    data = event.data
+    if isinstance(data, _OfAgent):
+        _evolve_agent(state, event, data)
+    elif isinstance(data, MoveRequested | PoolConfigured):
+        if isinstance(data, PoolConfigured):
+            state.policy, state.options = data.policy, data.options
+        if event.origin is not None and event.origin.startswith("client/"):
+            state.requests.setdefault(event.origin, wish_of(data))
+    elif isinstance(data, PoolUpgraded):
+        state.level = max(state.level, data.level)
+    elif isinstance(data, _OfAllocation):
+        _evolve_allocation(state, event, data)
+
+
+def wish_of(data: MoveRequested | PoolConfigured) -> str:
+    """Return in words what a client asked for."""
+    if isinstance(data, PoolConfigured):
+        options = msgspec.json.encode(data.options, order="sorted").decode()
+        return f"configure pool {data.pool} with policy {data.policy} and options {options}"
+    return f"move {data.trial_id} to {data.to or 'another agent'}"
 
 
 def _evolve_agent(state: Pool, event: Event, data: _OfAgent) -> None:

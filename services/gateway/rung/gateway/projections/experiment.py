@@ -1,16 +1,17 @@
 """What the gateway knows of one experiment: its trials, their results, its checkpoints.
 
-There may be millions of these records. They hold JSON and each other, never a cycle, so the
-garbage collector need not look at them (`gc=False`).
+Rows of the projection's tables are made of these records. They hold JSON and each other, never a
+cycle, so the garbage collector need not look at them (`gc=False`).
 """
 
 from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from rung import api
 from rung.events.experiment import BracketPlan, ExperimentState
 from rung.events.trial import MetricValue, TrialState
-from rung.gateway.throughput import Pace
+from rung.gateway.projections.throughput import Pace
 
 Action = Literal["submit", "pause", "resume", "cancel", "kill", "pin"]
 """What a client asked for."""
@@ -31,7 +32,7 @@ class Best(Struct, array_like=True, gc=False):
     steps: int
 
 
-class Trial(Struct, gc=False):
+class Trial(Struct, array_like=True, gc=False):
     """One trial.
 
     Attributes:
@@ -40,6 +41,7 @@ class Trial(Struct, gc=False):
         over: the highest run that has ended.
         stopped: why the search gave it up, if it did.
         message: what a person should read about the end of its last run.
+        validations: those that were loaded: all, or the last one alone.
     """
 
     index: int
@@ -65,7 +67,7 @@ class Trial(Struct, gc=False):
         return max(self.validations[-1].time, 0.0) if self.validations else 0.0
 
 
-class Checkpoint(Struct, gc=False):
+class Checkpoint(Struct, array_like=True, gc=False):
     """One checkpoint that was complete once."""
 
     id: str
@@ -82,7 +84,7 @@ class Checkpoint(Struct, gc=False):
     pinned_by: list[str] = field(default_factory=list[str])
 
 
-class Submission(Struct):
+class Submission(Struct, array_like=True):
     """What its author handed in, and the few fields of it that folding needs."""
 
     config: dict[str, Any]
@@ -132,3 +134,25 @@ class Experiment(Struct):
         """Return the trial if what this run says counts."""
         trial = self.trial(trial_id)
         return trial if trial is not None and run > trial.over else None
+
+
+def phase_of(experiment: Experiment) -> api.ExperimentPhase:
+    """Return the state that an experiment is in, in one word."""
+    if experiment.ended is not None:
+        return experiment.ended
+    if experiment.ending is not None:
+        return "canceling"
+    return "paused" if experiment.paused else "active"
+
+
+def trial_phase(experiment: Experiment, item: Trial) -> api.TrialPhase:
+    """Return the state that a trial is in, in one word."""
+    if item.closed is not None:
+        return item.closed
+    if item.stopped is not None:
+        return "stopping"
+    if item.run > item.over:
+        return "running" if item.started >= item.run else "waiting"
+    if experiment.paused:
+        return "paused"
+    return "resting" if item.run else "waiting"

@@ -1,16 +1,14 @@
 """The merge of facts and decisions: the same view however the records arrive."""
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.scenario import EXPERIMENT, History, play, stored, submitted
+from gateway.scenario import EXPERIMENT, History, play, shown, stored, submitted, tables
 from rung.events.trial import TrialValidated
-from rung.gateway.experiment import Experiment
-from rung.gateway.experiment_view import ExperimentView
-from rung.gateway.view_fold import Image, ViewFold
+from rung.gateway.projections.experiments import ExperimentProjection, read_experiment
 from rung.ledger import Record
+from rung.runtime.projection import Merge
 
 METHODS = [
     {"name": "async_halving", "stop_once": False},
@@ -20,16 +18,12 @@ METHODS = [
 ]
 
 
-def _whole(history: History) -> ViewFold[Experiment]:
+def _whole(history: History) -> Merge:
     """Fold a history as its searcher did: each fact, then what it caused."""
-    fold: ViewFold[Experiment] = ViewFold(ExperimentView())
+    fold = tables()
     fold.hold([it.record for it in history.decisions])
     assert fold.fold([it.record for it in history.facts]) == []
     return fold
-
-
-def _state(fold: ViewFold[Experiment]) -> Experiment:
-    return fold.keys[EXPERIMENT].state
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
@@ -38,17 +32,17 @@ def test_view_agrees_with_the_searcher(seed: int, method: dict[str, object]) -> 
     """Trials, their units and restarts are those that the searcher knows, stale reports or not."""
     history = play(seed, **method)
     known = history.searcher.state(EXPERIMENT)
-    view = _state(_whole(history))
+    view = shown(_whole(history))
 
     assert (known is None) == (view.ended is not None)
     if known is not None and known.experiment is not None:
-        shown = [(t.index, t.run, t.restarts) for t in view.trials]
-        assert [(t.index, t.run, t.restarts) for t in known.experiment.trials] == shown
+        found = [(t.index, t.run, t.restarts) for t in view.trials]
+        assert [(t.index, t.run, t.restarts) for t in known.experiment.trials] == found
 
 
 def test_searches_played_end() -> None:
     """The scenario is worth something: most searches that it plays come to an end."""
-    ended = [_state(_whole(play(seed))).ended for seed in range(20)]
+    ended = [shown(_whole(play(seed))).ended for seed in range(20)]
 
     assert ended.count("completed") >= 15
 
@@ -59,8 +53,8 @@ def test_any_arrival_gives_the_same(seed: int, data: st.DataObject) -> None:
     """Batches of any size, decisions seen late, restarts from a snapshot: the view is the same."""
     method: dict[str, object] = data.draw(st.sampled_from(METHODS))
     history = play(seed, **method)
-    expected = _state(_whole(history))
-    fold: ViewFold[Experiment] = ViewFold(ExperimentView())
+    expected = shown(_whole(history))
+    fold = tables()
     facts, decisions = history.facts, history.decisions
     while fold.positions["experiments"] < len(facts) or fold.positions["searches"] < len(
         decisions
@@ -78,13 +72,11 @@ def test_any_arrival_gives_the_same(seed: int, data: st.DataObject) -> None:
         if data.draw(st.booleans()):
             fold = _restarted(fold)
 
-    assert _state(fold) == expected
+    assert shown(fold) == expected
 
 
-def _restarted(fold: ViewFold[Experiment]) -> ViewFold[Experiment]:
-    kind = Image[Experiment]
-    saved = msgspec.json.decode(msgspec.json.encode(fold.image), type=kind)
-    return ViewFold(ExperimentView(), saved)
+def _restarted(fold: Merge) -> Merge:
+    return Merge(ExperimentProjection(), fold.db, 0)
 
 
 def test_repeated_fact_counts_once() -> None:
@@ -102,7 +94,7 @@ def test_repeated_fact_counts_once() -> None:
     history.write(data)
     history.write(data, repeat=True)
 
-    assert len(_state(_whole(history)).trials[0].validations) == 1
+    assert len(shown(_whole(history)).trials[0].validations) == 1
 
 
 def test_first_of_two_writers_wins() -> None:
@@ -115,11 +107,11 @@ def test_first_of_two_writers_wins() -> None:
         Record("searches", 0, len(history.decisions) + it.record.position, *it.record[3:])
         for it in history.decisions
     ]
-    fold: ViewFold[Experiment] = ViewFold(ExperimentView())
+    fold = tables()
     fold.hold([*(it.record for it in history.decisions), *again])
     assert fold.fold([it.record for it in history.facts]) == []
 
-    assert _state(before) == _state(fold)
+    assert shown(before) == shown(fold)
 
 
 def test_unreadable_record_stops_nothing() -> None:
@@ -127,7 +119,7 @@ def test_unreadable_record_stops_nothing() -> None:
     history = History()
     history.write(submitted(), origin="client/x")
     history.decide()
-    fold: ViewFold[Experiment] = ViewFold(ExperimentView())
+    fold = tables()
     fold.hold(
         [
             Record("searches", 0, 0, EXPERIMENT, b"{"),
@@ -139,7 +131,7 @@ def test_unreadable_record_stops_nothing() -> None:
     )
 
     assert [item.record.value for item in rejected] == [b"{", b"nonsense"]
-    assert len(_state(fold).trials) == 3
+    assert len(shown(fold).trials) == 3
     assert fold.positions["searches"] == len(history.decisions) + 1
 
 
@@ -148,11 +140,11 @@ def test_decision_waits_for_its_fact() -> None:
     history = History()
     history.write(submitted(), origin="client/x")
     history.decide()
-    fold: ViewFold[Experiment] = ViewFold(ExperimentView())
+    fold = tables()
     fold.hold([it.record for it in history.decisions])
     fold.fold([])
 
-    assert fold.keys == {}
+    assert read_experiment(fold.db, EXPERIMENT) is None
     assert fold.positions["searches"] == 0
     assert fold.read_up_to("searches") == len(history.decisions)
 
@@ -162,12 +154,12 @@ def test_orphan_is_folded_in_the_end() -> None:
     history = History()
     history.write(submitted(), origin="client/x")
     history.decide()
-    fold: ViewFold[Experiment] = ViewFold(ExperimentView())
+    fold = tables()
     fold.hold([it.record for it in history.decisions])
     fold.fold_orphans()
 
     assert fold.positions["searches"] == len(history.decisions)
-    assert len(_state(fold).trials) == 3
+    assert len(shown(fold).trials) == 3
 
 
 def test_view_that_raises_rejects_the_record_alone() -> None:
@@ -175,7 +167,7 @@ def test_view_that_raises_rejects_the_record_alone() -> None:
     history = History()
     history.write(submitted(), origin="client/x")
     history.decide()
-    fold: ViewFold[Experiment] = ViewFold(ExperimentView())
+    fold = tables()
     skipping = [it.record for it in history.decisions][5:]  # a trial is missing
     fold.hold([record._replace(position=n) for n, record in enumerate(skipping)])
     rejected = fold.fold([history.facts[0].record])
@@ -184,7 +176,7 @@ def test_view_that_raises_rejects_the_record_alone() -> None:
 
     assert rejected
     assert all("AssertionError" in item.reason for item in rejected)
-    assert list(_state(fold).checkpoints) == ["c0"]
+    assert list(shown(fold).checkpoints) == ["c0"]
 
 
 @settings(max_examples=40, deadline=None)
@@ -192,7 +184,7 @@ def test_view_that_raises_rejects_the_record_alone() -> None:
 def test_decisions_of_two_replicas_count_once(seed: int, data: st.DataObject) -> None:
     """Whatever a replica that woke late wrote once more, and wherever, the view is the same."""
     history = play(seed)
-    expected = _state(_whole(history))
+    expected = shown(_whole(history))
     decisions = [it.record for it in history.decisions]
     for _ in range(data.draw(st.integers(1, 4))):
         end = data.draw(st.integers(0, len(decisions)))
@@ -203,8 +195,8 @@ def test_decisions_of_two_replicas_count_once(seed: int, data: st.DataObject) ->
     facts = [it.record for it in history.facts]
     cut = data.draw(st.integers(0, len(facts)))
 
-    fold: ViewFold[Experiment] = ViewFold(ExperimentView())
+    fold = tables()
     fold.hold(numbered)
     assert fold.fold(facts[:cut]) == []
     assert fold.fold(facts[cut:]) == []
-    assert _state(fold) == expected
+    assert shown(fold) == expected

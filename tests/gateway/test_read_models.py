@@ -1,4 +1,4 @@
-"""The read models on a ledger: caught up at the start, live, and unshaken by trouble."""
+"""The projections on a ledger: caught up at the start, live, and unshaken by trouble."""
 
 import asyncio
 import contextlib
@@ -12,36 +12,37 @@ from gateway.scenario import EXPERIMENT, play, submitted
 from rung.events import LedgerUnavailable, partition_of, topic
 from rung.events.errors import LedgerDamaged
 from rung.events.experiment import CancelRequested
-from rung.gateway.experiment import Experiment
-from rung.gateway.views import Ambiguous, Views
+from rung.gateway.projections.experiment import Experiment
+from rung.gateway.projections.experiments import Selection
+from rung.gateway.projections.read_models import Ambiguous, ReadModels
 from rung.ledger import Ledger, MemoryLedger, Record, SqliteLedger
 
 
 @contextlib.asynccontextmanager
-async def started(ledger: Ledger) -> AsyncIterator[Views]:
-    """Run views on a ledger."""
-    views = Views(ledger, snapshot_every=5)
-    await views.start()
-    yield views
-    await views.close()
+async def started(ledger: Ledger, folder: Path | None = None) -> AsyncIterator[ReadModels]:
+    """Run the projections on a ledger."""
+    models = ReadModels(ledger, folder)
+    await models.start(wait_s=20)
+    yield models
+    await models.close()
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_live_and_recovered_are_the_same(world: World, seed: int) -> None:
-    """Views that saw it happen, that came later, and that went on from a snapshot agree."""
+async def test_live_and_recovered_are_the_same(world: World, tmp_path: Path, seed: int) -> None:
+    """Those that saw it happen, that came later, and that went on from their files agree."""
     history = play(seed)
-    async with started(world.ledger) as live:
+    async with started(world.ledger, tmp_path) as live:
         await world.play(history)
         async with started(world.ledger) as late:
-            expected = late.experiment(EXPERIMENT)
+            expected = await late.experiment(EXPERIMENT)
         assert expected is not None
 
         async def state() -> Experiment | None:
-            return live.experiment(EXPERIMENT)
+            return await live.experiment(EXPERIMENT)
 
         await until(state, expected.__eq__)
-    async with started(world.ledger) as again:
-        assert again.experiment(EXPERIMENT) == expected
+    async with started(world.ledger, tmp_path) as again:
+        assert await again.experiment(EXPERIMENT) == expected
 
 
 async def test_on_sqlite(tmp_path: Path) -> None:
@@ -49,12 +50,12 @@ async def test_on_sqlite(tmp_path: Path) -> None:
     ledger = await SqliteLedger.open(tmp_path)
     other = await SqliteLedger.open(tmp_path)
     try:
-        async with started(ledger) as views:
+        async with started(ledger) as models:
             world = World(other, None)  # type: ignore[arg-type]
             await world.play(play(1))
 
             async def ended() -> bool:
-                found = views.experiment(EXPERIMENT)
+                found = await models.experiment(EXPERIMENT)
                 return found is not None and found.ended is not None
 
             await until(ended, bool)
@@ -67,7 +68,7 @@ async def test_ledger_that_fails_for_a_while(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Views whose ledger did not answer go on where they were when it answers again."""
-    async with started(world.ledger) as views:
+    async with started(world.ledger) as models:
         read = MemoryLedger.read
         failures = 0
 
@@ -84,15 +85,15 @@ async def test_ledger_that_fails_for_a_while(
         await world.write(submitted())
         partition = partition_of(EXPERIMENT, world.ledger.partitions("experiments"))
         position = await world.ledger.end("experiments", partition) - 1
-        seen = await views.seen("experiments", EXPERIMENT, position, wait_s=10)
+        reached = await models.reached({("experiments", partition): position}, wait_s=10)
 
-    assert seen
+    assert reached
     assert failures == 3
 
 
 async def test_ledger_that_fails_for_good(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error that does not pass by itself is passed on."""
-    async with started(world.ledger) as views:
+    async with started(world.ledger) as models:
 
         async def fail(*arguments: object) -> Sequence[Record]:
             raise LedgerDamaged("the file is truncated")
@@ -101,37 +102,36 @@ async def test_ledger_that_fails_for_good(world: World, monkeypatch: pytest.Monk
         await world.write(submitted())
         async with asyncio.timeout(10):
             with pytest.raises(LedgerDamaged):
-                await views.failed()
+                await models.failed()
         monkeypatch.undo()
 
 
-async def test_seen_gives_up(world: World) -> None:
+async def test_reached_gives_up(world: World) -> None:
     """Waiting for what never comes ends, and says so."""
-    async with started(world.ledger) as views:
-        assert not await views.seen("experiments", EXPERIMENT, 5, wait_s=0.01)
+    async with started(world.ledger) as models:
+        assert not await models.reached({("experiments", 0): 5}, wait_s=0.01)
 
 
 async def test_experiment_without_submission_is_none(world: World) -> None:
     """Facts about an experiment that nobody submitted show nothing."""
     await world.write(CancelRequested(experiment_id=EXPERIMENT))
-    async with started(world.ledger) as views:
-        assert views.experiment(EXPERIMENT) is None
-        assert views.find_experiment(EXPERIMENT) is None
-        assert views.newest_first() == []
+    async with started(world.ledger) as models:
+        assert await models.experiment(EXPERIMENT) is None
+        assert await models.find_id(EXPERIMENT) is None
+        assert await models.experiments(Selection()) == []
+        assert models.count_experiments() == {}
 
 
 async def test_beginnings_of_ids(world: World) -> None:
     """A whole id wins over those that it is the beginning of; nothing is the beginning of none."""
     for name in ("abc", "abcd", "xyz"):
         await world.write(submitted(name))
-    async with started(world.ledger) as views:
-        exact, short = views.find_experiment("abc"), views.find_experiment("x")
-        assert exact is not None
-        assert short is not None
-        assert (exact.id, short.id) == ("abc", "xyz")
-        assert views.find_experiment("") is None
+    async with started(world.ledger) as models:
+        exact, short = await models.find_id("abc"), await models.find_id("x")
+        assert (exact, short) == ("abc", "xyz")
+        assert await models.find_id("") is None
         with pytest.raises(Ambiguous, match="abc, abcd"):
-            views.find_experiment("ab")
+            await models.find_id("ab")
 
 
 async def test_starts_lie_before_an_experiment(world: World) -> None:
@@ -139,8 +139,8 @@ async def test_starts_lie_before_an_experiment(world: World) -> None:
     for number in range(20):
         await world.write(submitted(f"{number:08}"))
     await world.write(submitted())
-    async with started(world.ledger) as views:
-        starts = views.starts(EXPERIMENT)
+    async with started(world.ledger) as models:
+        starts = await models.starts(EXPERIMENT)
     partition = partition_of(EXPERIMENT, world.ledger.partitions(topic.EXPERIMENTS))
     records = await world.ledger.read(topic.EXPERIMENTS, partition, 0, 1000)
     first = next(record.position for record in records if record.key == EXPERIMENT)

@@ -1,0 +1,336 @@
+"""Runs projections: each partition is followed, and folded batch by batch in a thread.
+
+Every replica folds all partitions into files of its own. While a projection catches up with what
+the ledger held at the start, it answers from what is folded so far, and `behind` says how far.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import structlog
+
+from rung.events import topic
+from rung.ledger import Ledger, Record
+from rung.runtime.deadletter import dead_letter, say_rejected
+from rung.runtime.fold import Rejected
+from rung.runtime.health.checks import VITALS
+from rung.runtime.projection.merge import Merge, digest_of, positions_of
+from rung.runtime.projection.projection import Projection
+from rung.runtime.projection.store import Store, StoreDamaged
+from rung.runtime.retry import supervise
+
+_READ_MAX: Final = 2_000
+_ENDS_WITHIN_S: Final = 5.0
+
+Place = tuple[str, int]
+"""A topic and a partition of it."""
+
+_log = structlog.get_logger()
+
+
+class Behind(NamedTuple):
+    """How far projections are that have not caught up yet."""
+
+    folded: int
+    records: int
+    """That the ledger held at the start."""
+
+    def __str__(self) -> str:
+        records = "record" if self.records == 1 else "records"
+        return f"catching up: {self.folded:,} of {self.records:,} {records}"
+
+
+class Projections:
+    """The projections of one replica, kept up to date with the ledger."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        projections: Iterable[Projection],
+        *,
+        reader: str,
+        folder: Path | None = None,
+    ) -> None:
+        """Take what is folded; nothing is opened yet.
+
+        Args:
+            ledger: followed; dead letters are appended to it.
+            projections: what is folded.
+            reader: under which name dead letters are written.
+            folder: where the files lie; in a temporary folder if not given.
+        """
+        self._ledger = ledger
+        self._tick = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._failure: asyncio.Future[None] | None = None
+        self._checks = contextlib.ExitStack()
+        self.stores: Final[dict[str, Store]] = {}
+        """By the name of the projection."""
+        self._loops: list[_Loop] = []
+        for it in projections:
+            store = self.stores[it.name] = Store(it, ledger.id, folder)
+            self._loops += [
+                _Loop(ledger, it, store, number, reader, self._changed)
+                for number in range(ledger.partitions(it.facts))
+            ]
+
+    async def start(self, *, wait_s: float) -> None:
+        """Open the files and fold the ledger in the background.
+
+        Args:
+            wait_s: how long to wait at most until what the ledger holds now is folded.
+
+        Raises:
+            LedgerError: the ledger cannot be followed.
+        """
+        self._failure = asyncio.get_running_loop().create_future()
+        for store in self.stores.values():
+            await store.open()
+        self._checks.enter_context(VITALS.check("projections", self._look))
+        for loop in self._loops:
+            task = asyncio.create_task(supervise(loop.run, name=loop.name))
+            task.add_done_callback(self._ended)
+            self._tasks.append(task)
+        waiting = asyncio.create_task(self._caught_up())
+        await asyncio.wait(
+            [waiting, self._failure], timeout=wait_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        waiting.cancel()
+        if self._failure.done():
+            await self._failure
+
+    async def failed(self) -> None:
+        """Wait for ever, or for the error that ends a projection.
+
+        Raises:
+            LedgerError: one that does not pass by itself.
+        """
+        assert self._failure is not None, "not started"
+        await asyncio.shield(self._failure)
+
+    async def close(self) -> None:
+        """Stop following, and close the files."""
+        self._checks.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._failure is not None and not self._failure.done():
+            self._failure.cancel()
+        for store in self.stores.values():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_ENDS_WITHIN_S):
+                    await store.close()
+
+    def behind(self) -> Behind | None:
+        """Return how far the projections are, None once they have caught up with the start."""
+        if all(loop.caught_up for loop in self._loops):
+            return None
+        goals = [(loop, place) for loop in self._loops for place in loop.goals]
+        return Behind(
+            sum(min(loop.positions.get(place[0], 0), loop.goals[place]) for loop, place in goals),
+            sum(loop.goals[place] for loop, place in goals),
+        )
+
+    async def reached(self, positions: Mapping[Place, int], *, wait_s: float) -> bool:
+        """Wait until records are folded; return whether they are.
+
+        Args:
+            positions: of the last record in each place; places that none follows do not count.
+            wait_s: how long to wait at most.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while not self._has(positions):
+                    await self._tick.wait()
+        return self._has(positions)
+
+    def _has(self, positions: Mapping[Place, int]) -> bool:
+        return all(
+            loop.positions.get(name, 0) > position
+            for (name, partition), position in positions.items()
+            for loop in self._loops
+            if loop.partition == partition and name in loop.topics
+        )
+
+    async def _caught_up(self) -> None:
+        while self.behind() is not None:
+            await self._tick.wait()
+
+    async def _look(self) -> str | None:
+        behind = self.behind()
+        return None if behind is None else str(behind)
+
+    def _changed(self) -> None:
+        tick, self._tick = self._tick, asyncio.Event()
+        tick.set()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            _log.error("projections stopped", error=str(error))
+            assert self._failure is not None
+            if not self._failure.done():
+                self._failure.set_exception(error)
+
+
+class _Loop:
+    """One partition of one projection."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - the parts that it joins
+        self,
+        ledger: Ledger,
+        projection: Projection,
+        store: Store,
+        partition: int,
+        reader: str,
+        changed: Callable[[], None],
+    ) -> None:
+        self._ledger = ledger
+        self._projection = projection
+        self._store = store
+        self._reader = reader
+        self._changed = changed
+        self._unsaid: list[Rejected] = []
+        self.name: Final = f"{reader}-{projection.name}/{partition}"
+        self.partition: Final = partition
+        self.topics: Final = projection.topics
+        self.positions: dict[str, int] = {}
+        """Topic → the position behind the last record folded and committed."""
+        self.goals: dict[Place, int] = {}
+        """Where the ledger ended when this was started."""
+        self.caught_up = False
+        """Whether what the ledger held at the start is folded."""
+
+    async def run(self) -> None:
+        """Fold what is there and what comes, until cancelled.
+
+        Raises:
+            LedgerError: run again to go on, if it is one that passes.
+        """
+        generation = self._store.generation
+        try:
+            await self._check()
+            merge = await self._store.write(self._begin)
+            self.positions = dict(merge.positions)
+            await self._follow(merge)
+        except StoreDamaged as error:
+            await self._store.rebuild(generation, str(error))
+            raise
+
+    def _begin(self) -> Merge:
+        return Merge(self._projection, self._store.db, self.partition)
+
+    async def _check(self) -> None:
+        """Find out whether what was folded is what the ledger holds; learn where it ends.
+
+        Raises:
+            StoreDamaged: it is not: the ledger was restored from a backup.
+        """
+        folded = await self._store.write(lambda: positions_of(self._store.db, self.partition))
+        for name in self.topics:
+            end = await self._ledger.end(name, self.partition)
+            self.goals.setdefault((name, self.partition), end)
+            position, digest = folded.get(name, (0, 0))
+            last: Sequence[Record] = []
+            if 0 < position <= end:
+                start = await self._ledger.start(name, self.partition)
+                if position <= start:
+                    continue  # what was folded is no longer kept
+                last = await self._ledger.read(name, self.partition, position - 1, 1)
+            if position > 0 and (not last or digest_of(last[0]) != digest):
+                raise StoreDamaged(f"{name}/{self.partition} holds other records than were folded")
+
+    async def _follow(self, merge: Merge) -> None:
+        while await self._advance(merge):
+            pass
+        self.caught_up = True
+        self._changed()
+        grew = asyncio.Event()
+        watchers = [
+            asyncio.create_task(self._watch(name, position, grew))
+            for name, position in merge.positions.items()
+        ]
+        try:
+            while True:
+                grew.clear()
+                while await self._advance(merge):
+                    pass
+                await grew.wait()
+                for watcher in watchers:
+                    if watcher.done():
+                        watcher.result()
+        finally:
+            for watcher in watchers:
+                watcher.cancel()
+            await asyncio.gather(*watchers, return_exceptions=True)
+
+    async def _watch(self, name: str, position: int, grew: asyncio.Event) -> None:
+        try:
+            async for _ in self._ledger.follow(name, self.partition, position):
+                grew.set()
+        finally:
+            grew.set()
+
+    async def _advance(self, merge: Merge) -> bool:
+        """Fold what is there now, or a part of it; return whether there may be more."""
+        await self._say()
+        facts_topic = self._projection.facts
+        orphans = merge.holds
+        facts = await self._ledger.read(
+            facts_topic, self.partition, merge.positions[facts_topic], _READ_MAX
+        )
+        last = facts[-1].position if facts else merge.positions[facts_topic] - 1
+        brought = [await self._bring(merge, name, last) for name in self._projection.decisions]
+        if facts or any(brought) or orphans:
+            self._unsaid += await self._store.write(merge.fold, facts)
+        if not facts and orphans and not any(brought):
+            self._unsaid += await self._store.write(merge.fold_orphans)
+        if self.positions != merge.positions:
+            self.positions = dict(merge.positions)
+            self._changed()
+        await self._say()
+        return bool(facts) or any(brought)
+
+    async def _bring(self, merge: Merge, name: str, last_fact: int) -> bool:
+        """Bring the decisions that the facts up to `last_fact` may follow from."""
+        brought = False
+        while merge.last_cause(name) <= last_fact:
+            records = await self._ledger.read(
+                name, self.partition, merge.read_up_to(name), _READ_MAX
+            )
+            if not records:
+                break
+            await self._store.write(merge.hold, records)
+            brought = True
+        return brought
+
+    async def _say(self) -> None:
+        """Write the dead letters of what could not be folded; of a dead letter there is none."""
+        if not self._unsaid:
+            return
+        drafts = [
+            dead_letter(self._ledger.id, self._reader, item)
+            for item in self._unsaid
+            if item.record.topic != topic.DEADLETTER
+        ]
+        if drafts:
+            await self._ledger.append(drafts)
+        say_rejected(self._reader, self._unsaid)
+        self._unsaid = []
+
+
+async def project(ledger: Ledger, it: Projection) -> None:
+    """Run a projection alone, in a temporary file, until cancelled.
+
+    Raises:
+        LedgerError: one that does not pass by itself.
+    """
+    projections = Projections(ledger, [it], reader=it.name)
+    try:
+        await projections.start(wait_s=0.0)
+        await projections.failed()
+    finally:
+        await projections.close()

@@ -1,0 +1,81 @@
+"""`Rung-After`: clients read what they wrote, whichever replica answers.
+
+Each answer to a write has a header with an opaque token: how far the ledger reached with what was
+written, and with what the client had written before. A request that carries it waits until this
+replica has folded that far; where that takes too long it is answered 503, to be sent again.
+"""
+
+import base64
+import binascii
+from contextvars import ContextVar
+from typing import Final
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from rung.gateway.context import context_of
+from rung.gateway.problem import bad_parameter, unavailable
+from rung.runtime.projection.runner import Place
+
+HEADER: Final = "Rung-After"
+
+Positions = dict[Place, int]
+"""Topic and partition → the position of the last record."""
+
+_written: ContextVar[Positions | None] = ContextVar("written", default=None)
+"""What this request wrote."""
+
+_decoder: Final = msgspec.json.Decoder(tuple[str, list[tuple[str, int, int]]])
+
+
+def note(positions: Positions) -> None:
+    """Note what the present request wrote."""
+    noted = _written.get()
+    if noted is not None:
+        noted.update(positions)
+
+
+@web.middleware
+async def read_writes(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Wait for what the client wrote, and tell it what this request writes.
+
+    Raises:
+        Problem: the header is no such token, or what it names is not folded yet.
+    """
+    context = context_of(request)
+    known = _read(request, context.ledger.id)
+    if known:
+        wait_s = context.settings.seen_timeout
+        if not await context.models.reached(known, wait_s=wait_s):
+            behind = context.models.behind() or "it is behind"
+            raise unavailable(f"this server does not show yet what you wrote before: {behind}")
+    noted: Positions = {}
+    token = _written.set(noted)
+    try:
+        response = await handler(request)
+    finally:
+        _written.reset(token)
+    if noted:
+        response.headers[HEADER] = _write(context.ledger.id, {**known, **noted})
+    return response
+
+
+def _read(request: web.Request, ledger_id: str) -> Positions:
+    text = request.headers.get(HEADER)
+    if not text:
+        return {}
+    try:
+        padded = text.encode("ascii") + b"=" * (-len(text) % 4)
+        of, rows = _decoder.decode(base64.b64decode(padded, altchars=b"-_", validate=True))
+    except (ValueError, binascii.Error, msgspec.DecodeError):
+        detail = "give the header of the same name of an answer to a write, unchanged"
+        raise bad_parameter(HEADER, detail) from None
+    if of != ledger_id:
+        return {}  # it was drawn from another ledger: what it named is not to be waited for
+    return {(name, partition): position for name, partition, position in rows}
+
+
+def _write(ledger_id: str, positions: Positions) -> str:
+    rows = [(*place, position) for place, position in sorted(positions.items())]
+    return base64.urlsafe_b64encode(msgspec.json.encode((ledger_id, rows))).decode().rstrip("=")

@@ -1,0 +1,232 @@
+"""Projections: folded in transactions; a restart goes on from the file, or rebuilds it."""
+
+import asyncio
+import contextlib
+import sqlite3
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from structlog.testing import capture_logs
+
+from rung.events import Event, LedgerUnavailable, encode, fact, topic
+from rung.events.codec import decode
+from rung.events.deadletter import MessageRejected
+from rung.events.experiment import PauseRequested, ResumeRequested
+from rung.ledger import Draft, MemoryLedger
+from rung.runtime.projection import Projection, Projections
+
+
+class Pauses(Projection):
+    """Who was paused, in the order of arrival."""
+
+    name = "pauses"
+    facts = topic.EXPERIMENTS
+    handles = PauseRequested
+    schema = "CREATE TABLE pauses (number INTEGER PRIMARY KEY, id TEXT CHECK (id != 'poison'))"
+    slow_s: ClassVar[float] = 0.0
+
+    def evolve(self, db: sqlite3.Connection, key: str, event: Event) -> None:
+        """Note a pause."""
+        if self.slow_s:
+            time.sleep(self.slow_s)
+        db.execute("INSERT INTO pauses (id) VALUES (?)", (key,))
+        if key == "broken":
+            raise ValueError("what it wrote is undone")
+
+
+def _draft(key: str, sequence: int, kind: type[PauseRequested | ResumeRequested]) -> Draft:
+    event = fact(
+        kind(experiment_id=key), source="/rung/test", origin="test", sequence=sequence, time="t"
+    )
+    return Draft(event.topic, event.key, encode(event))
+
+
+async def _pause(ledger: MemoryLedger, *keys: str, first: int = 1) -> None:
+    drafts = [_draft(key, first + n, PauseRequested) for n, key in enumerate(keys)]
+    await ledger.append(drafts)
+
+
+def _names(db: sqlite3.Connection) -> list[str]:
+    return [name for (name,) in db.execute("SELECT id FROM pauses ORDER BY number")]
+
+
+@contextlib.asynccontextmanager
+async def _running(
+    ledger: MemoryLedger, folder: Path | None = None, projection: Projection | None = None
+) -> AsyncIterator[Projections]:
+    running = Projections(ledger, [projection or Pauses()], reader="test", folder=folder)
+    await running.start(wait_s=20)
+    yield running
+    await running.close()
+
+
+async def _found(running: Projections, ledger: MemoryLedger) -> list[str]:
+    ends = {
+        (topic.EXPERIMENTS, n): await ledger.end(topic.EXPERIMENTS, n) - 1
+        for n in range(ledger.partitions(topic.EXPERIMENTS))
+    }
+    assert await running.reached(ends, wait_s=20)
+    return await running.stores["pauses"].read(_names)
+
+
+@pytest.fixture
+def ledger() -> MemoryLedger:
+    """Return a ledger of one partition."""
+    return MemoryLedger(partitions=1)
+
+
+async def test_repetitions_count_once(ledger: MemoryLedger) -> None:
+    """Live or caught up; other types are skipped."""
+    await _pause(ledger, "a", "b")
+    async with _running(ledger) as running:
+        await ledger.append([_draft("a", 9, ResumeRequested)])
+        await _pause(ledger, "a", "b", "c")
+
+        assert await _found(running, ledger) == ["a", "b", "c"]
+
+
+async def test_a_record_that_raises_is_undone_alone(ledger: MemoryLedger) -> None:
+    """What is around it is folded, and it becomes a dead letter with the reason."""
+    await _pause(ledger, "a", "broken", "b", "poison", "c")
+    await ledger.append([Draft(topic.EXPERIMENTS, "x", b"nonsense")])
+    async with _running(ledger) as running:
+        assert await _found(running, ledger) == ["a", "b", "c"]
+    letters = [decode(it.value).data for it in await ledger.read(topic.DEADLETTER, 0, 0, 10)]
+
+    reasons = [it.reason for it in letters if isinstance(it, MessageRejected)]
+    assert [reason.split(":")[0] for reason in reasons] == [
+        "ValueError",
+        "IntegrityError",
+        "not an event",
+    ]
+
+
+async def test_restart_goes_on_from_the_file(ledger: MemoryLedger, tmp_path: Path) -> None:
+    """Nothing is folded twice, and what came meanwhile is folded."""
+    await _pause(ledger, "a", "b")
+    async with _running(ledger, tmp_path):
+        pass
+    await _pause(ledger, "c", first=3)
+    with sqlite3.connect(tmp_path / "pauses.db") as db:
+        db.execute("INSERT INTO pauses (id) VALUES ('kept')")
+    db.close()
+    async with _running(ledger, tmp_path) as running:
+        assert await _found(running, ledger) == ["a", "b", "kept", "c"]
+
+
+class _Newer(Pauses):
+    version = 2
+
+
+@pytest.mark.parametrize("damage", ["bytes", "version", "ledger", "history"])
+async def test_a_file_that_is_not_right_is_rebuilt(
+    ledger: MemoryLedger, tmp_path: Path, damage: str
+) -> None:
+    """One that is damaged, of another version, ledger or history; the log says so."""
+    await _pause(ledger, "a", "b")
+    async with _running(ledger, tmp_path):
+        pass
+    projection = Pauses()
+    if damage == "bytes":
+        (tmp_path / "pauses.db").write_bytes(b"nonsense" * 1_000)
+    elif damage == "version":
+        projection = _Newer()
+    elif damage == "ledger":
+        ledger = MemoryLedger(partitions=1)
+        await _pause(ledger, "a", "b")
+    else:
+        ledger = MemoryLedger(partitions=1, ledger_id=ledger.id)
+        await _pause(ledger, "c", "d", "e")
+    with capture_logs() as logs:
+        async with _running(ledger, tmp_path, projection) as running:
+            found = await _found(running, ledger)
+
+    assert found == (["c", "d", "e"] if damage == "history" else ["a", "b"])
+    assert [it["event"] for it in logs].count("projection rebuilt") == 1
+
+
+async def test_a_file_that_is_damaged_while_it_is_used_is_rebuilt(
+    ledger: MemoryLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop goes on by itself."""
+    await _pause(ledger, "a")
+    async with _running(ledger, tmp_path) as running:
+
+        def corrupt(db: sqlite3.Connection) -> None:
+            monkeypatch.undo()
+            error = sqlite3.DatabaseError("database disk image is malformed")
+            error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+            raise error
+
+        monkeypatch.setattr(Pauses, "flush", lambda _, db: corrupt(db))
+        await _pause(ledger, "b", first=2)
+
+        assert await _found(running, ledger) == ["a", "b"]
+
+
+async def test_a_full_disk_is_waited_for(
+    ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is a dead letter that the disk is to blame for."""
+    async with _running(ledger) as running:
+
+        def fill(db: sqlite3.Connection) -> None:
+            monkeypatch.undo()
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise error
+
+        monkeypatch.setattr(Pauses, "flush", lambda _, db: fill(db))
+        await _pause(ledger, "a", "b")
+
+        assert await _found(running, ledger) == ["a", "b"]
+    assert await ledger.end(topic.DEADLETTER, 0) == 0
+
+
+async def test_it_answers_while_it_catches_up(
+    ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The start waits as long as it is told; the event loop runs on while a batch is folded."""
+    monkeypatch.setattr(Pauses, "slow_s", 0.3)
+    await _pause(ledger, "a", "b")
+    running = Projections(ledger, [Pauses()], reader="test")
+    await running.start(wait_s=0.05)
+    behind = running.behind()
+    gaps = [0.0]
+    while running.behind() is not None:
+        before = time.perf_counter()
+        await asyncio.sleep(0)
+        gaps.append(time.perf_counter() - before)
+    found = await running.stores["pauses"].read(_names)
+    await running.close()
+
+    assert str(behind) == "catching up: 0 of 2 records"
+    assert len(gaps) > 100
+    assert sorted(gaps)[-len(gaps) // 100] < 0.01
+    assert found == ["a", "b"]
+
+
+async def test_dead_letters_are_written_once_the_ledger_answers(
+    ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What could not be said is said later."""
+    append, failures = MemoryLedger.append, 0
+
+    async def fail(self: MemoryLedger, drafts: list[Draft]) -> list[int]:
+        nonlocal failures
+        if drafts[0].topic == topic.DEADLETTER and failures < 2:
+            failures += 1
+            raise LedgerUnavailable("not now")
+        return await append(self, drafts)
+
+    monkeypatch.setattr(MemoryLedger, "append", fail)
+    async with _running(ledger):
+        await _pause(ledger, "broken")
+        async with asyncio.timeout(20):
+            async for letters in ledger.follow(topic.DEADLETTER, 0, 0):
+                assert len(letters) == 1
+                break
+    assert failures == 2
