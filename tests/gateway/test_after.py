@@ -34,7 +34,7 @@ class _Late:
 async def test_a_replica_that_is_behind_is_waited_for(world: World) -> None:
     """It answers what the other one wrote, or that it cannot yet."""
     late = _Late(world.ledger)
-    other = World(late, world.store)  # type: ignore[arg-type]
+    other = World(late, world.store)
     other.settings = Settings(seen_timeout=0.2)
     async with world.gateway() as first, other.gateway() as second:
         late.let.clear()
@@ -101,7 +101,7 @@ async def test_a_server_that_catches_up_says_so(
         name = (await client.submit(EXPERIMENT_FILE)).json["experiment_id"]
     late = _Late(world.ledger)
     late.let.clear()
-    other = World(late, world.store)  # type: ignore[arg-type]
+    other = World(late, world.store)
     other.settings = world.settings
     async with other.gateway() as client:
         status = await client.get("/status")

@@ -11,7 +11,7 @@ from typing import ClassVar
 import pytest
 from structlog.testing import capture_logs
 
-from rung.events import Event, LedgerUnavailable, encode, fact, topic
+from rung.events import Event, LedgerError, LedgerUnavailable, encode, fact, topic
 from rung.events.codec import decode
 from rung.events.deadletter import MessageRejected
 from rung.events.experiment import PauseRequested, ResumeRequested
@@ -165,6 +165,17 @@ async def test_a_file_that_is_damaged_while_it_is_used_is_rebuilt(
         await _pause(ledger, "b", first=2)
 
         assert await _found(running, ledger) == ["a", "b"]
+
+
+async def test_files_are_of_one_process(ledger: MemoryLedger, tmp_path: Path) -> None:
+    """Another one that is given the same folder is refused, with what to do."""
+    other = Projections(ledger, [Pauses()], reader="test", folder=tmp_path)
+    async with _running(ledger, tmp_path):
+        with pytest.raises(LedgerError, match="give each a folder of its own"):
+            await other.start(wait_s=0)
+        await other.close()
+    async with _running(ledger, tmp_path):
+        pass
 
 
 async def test_a_full_disk_is_waited_for(

@@ -1,5 +1,6 @@
 """Events as bytes: CloudEvents 1.0 in the structured JSON format."""
 
+import functools
 from collections.abc import Container
 from typing import Any, Final, get_args
 
@@ -52,7 +53,7 @@ class Head(msgspec.Struct, frozen=True, gc=False):
 
 _head_decoder: Final = msgspec.json.Decoder(Head)
 _wire_decoder: Final = msgspec.json.Decoder(_Wire)
-_data_decoders: Final = {name: msgspec.json.Decoder(kind) for name, kind in PAYLOADS.items()}
+_decoder_of: Final = functools.cache(msgspec.json.Decoder)
 _encoder: Final = msgspec.json.Encoder()
 
 
@@ -124,8 +125,8 @@ def decode_handled(value: bytes, types: Container[str]) -> Event | None:
 
 
 def _event(wire: _Wire) -> Event:
-    decoder = _data_decoders.get(wire.type)
-    data = decoder.decode(wire.data) if decoder else _upcast(wire)
+    kind = PAYLOADS.get(wire.type)
+    data: Payload = _upcast(wire) if kind is None else _decoder_of(kind).decode(wire.data)
     # By position: naming a dozen fields costs as much as decoding them.
     return Event(
         wire.id,

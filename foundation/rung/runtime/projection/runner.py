@@ -6,14 +6,16 @@ the ledger held at the start, it answers from what is folded so far, and `behind
 
 import asyncio
 import contextlib
+import fcntl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import IO, Final, NamedTuple
 
 import structlog
 
-from rung.events import topic
+from rung.events import LedgerError, topic
 from rung.ledger import Ledger, Record
+from rung.ledger.sqlite.errors import explain
 from rung.runtime.deadletter import dead_letter, say_rejected
 from rung.runtime.fold import Rejected
 from rung.runtime.health.checks import VITALS
@@ -63,6 +65,7 @@ class Projections:
             folder: where the files lie; in a temporary folder if not given.
         """
         self._ledger = ledger
+        self._folder = folder
         self._tick = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: asyncio.Future[None] | None = None
@@ -87,6 +90,8 @@ class Projections:
             LedgerError: the ledger cannot be followed.
         """
         self._failure = asyncio.get_running_loop().create_future()
+        if self._folder is not None:
+            self._checks.callback((await asyncio.to_thread(_hold, self._folder)).close)
         for store in self.stores.values():
             await store.open()
         self._checks.enter_context(VITALS.check("projections", self._look))
@@ -113,7 +118,6 @@ class Projections:
 
     async def close(self) -> None:
         """Stop following, and close the files."""
-        self._checks.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -123,6 +127,7 @@ class Projections:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_ENDS_WITHIN_S):
                     await store.close()
+        self._checks.close()
 
     def behind(self) -> Behind | None:
         """Return how far the projections are, None once they have caught up with the start."""
@@ -320,6 +325,27 @@ class _Loop:
             await self._ledger.append(drafts)
         say_rejected(self._reader, self._unsaid)
         self._unsaid = []
+
+
+def _hold(folder: Path) -> IO[str]:
+    """Keep other processes away from the files; return the lock.
+
+    Raises:
+        LedgerError: another one has them, or they cannot be written.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        lock = (folder / "lock").open("a")
+    except OSError as error:
+        raise explain(error, folder) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        detail = f"another process has the projections in {folder}: give each a folder of its own"
+        raise LedgerError(detail) from error
+    return lock
 
 
 async def project(ledger: Ledger, it: Projection) -> None:

@@ -207,8 +207,6 @@ class Store:
             folder = Path(self._temporary.name)
         else:
             folder = self._folder
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            folder.chmod(0o700)
         self._path = folder / f"{self._projection.name}.db"
         reason = self._unusable()
         if reason is not None:

@@ -1,8 +1,9 @@
 """What the gateway answers from: its projections, and the queries on them."""
 
-from collections.abc import Mapping
+import sqlite3
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from rung.gateway.projections import deadletters, experiments, pools
 from rung.gateway.projections.deadletters import Letter, LetterProjection, LetterState
@@ -14,9 +15,18 @@ from rung.runtime.projection import Projection, Projections
 from rung.runtime.projection.merge import starts_of
 from rung.runtime.projection.runner import Behind, Place
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 READER: Final = "gateway"
 """Who the dead letters of these projections are of."""
 _SHOWN: Final = 10
+PROJECTIONS: Final[list[Callable[[], Projection]]] = [
+    ExperimentProjection,
+    PoolProjection,
+    LetterProjection,
+]
+"""The table of projections: a new one is one line."""
 
 
 class Ambiguous(Exception):
@@ -31,11 +41,6 @@ class Ambiguous(Exception):
         super().__init__(", ".join(ids))
 
 
-def components() -> tuple[Projection, ...]:
-    """Return the components of the service."""
-    return (ExperimentProjection(), PoolProjection(), LetterProjection())
-
-
 class ReadModels:
     """What the gateway knows; everything in it comes from the ledger alone."""
 
@@ -46,7 +51,9 @@ class ReadModels:
             ledger: followed.
             folder: where the files of the projections lie; in a temporary one if not given.
         """
-        self._projections = Projections(ledger, components(), reader=READER, folder=folder)
+        self._projections = Projections(
+            ledger, [make() for make in PROJECTIONS], reader=READER, folder=folder
+        )
         self._experiments = self._projections.stores[ExperimentProjection.name]
         self._pools = self._projections.stores[PoolProjection.name]
         self._letters = self._projections.stores[LetterProjection.name]
@@ -86,6 +93,16 @@ class ReadModels:
             wait_s: how long to wait at most.
         """
         return await self._projections.reached(positions, wait_s=wait_s)
+
+    async def read(
+        self,
+        projection: type[Projection],
+        query: Callable[Concatenate[sqlite3.Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Return what a query on the tables of a projection returns."""
+        return await self._projections.stores[projection.name].read(query, *args, **kwargs)
 
     async def experiment(
         self, experiment_id: str, *, validations: int | None = ALL
