@@ -1,7 +1,7 @@
 """Dead letters: messages that a reader could not take in, and what is to become of them.
 
 The answer to a request says that it is on record; the reader does it, and tells on the ledger what
-came of it. A request that its reader would not see is refused: this server's own read models and
+came of it. A request that its reader would not see is refused: this server's own projections and
 the metrics service pass over what they cannot read.
 """
 
