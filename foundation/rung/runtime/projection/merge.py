@@ -34,7 +34,7 @@ from rung.runtime.projection.store import is_of_the_world, transaction
 
 _INTEGER_MAX: Final = 2**63 - 1
 """In SQLite."""
-_KNOWN_MAX: Final = 20_000
+_KNOWN_MAX: Final = 5_000
 """So many keys and marks are kept in memory; all are in the tables."""
 
 
