@@ -162,9 +162,14 @@ async def test_a_file_that_is_damaged_while_it_is_used_is_rebuilt(
             raise error
 
         monkeypatch.setattr(Pauses, "flush", lambda _, db: corrupt(db))
-        await _pause(ledger, "b", first=2)
+        with capture_logs() as logs:
+            await _pause(ledger, "b", first=2)
+            async with asyncio.timeout(20):
+                while running.behind() is None:
+                    await running.stores["pauses"].write(lambda: None)
 
-        assert await _found(running, ledger) == ["a", "b"]
+            assert await _found(running, ledger) == ["a", "b"]
+    assert [it["event"] for it in logs].count("projection rebuilt") == 1
 
 
 async def test_files_are_of_one_process(ledger: MemoryLedger, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ class Behind(NamedTuple):
 
     folded: int
     records: int
-    """That the ledger held at the start."""
+    """That the ledger held when their loops began."""
 
     def __str__(self) -> str:
         records = "record" if self.records == 1 else "records"
@@ -205,9 +205,9 @@ class _Loop:
         self.positions: dict[str, int] = {}
         """Topic → the position behind the last record folded and committed."""
         self.goals: dict[Place, int] = {}
-        """Where the ledger ended when this was started."""
+        """Where the ledger ended when the loop began."""
         self.caught_up = False
-        """Whether what the ledger held at the start is folded."""
+        """Whether what the ledger held when the loop began is folded."""
 
     async def run(self) -> None:
         """Fold what is there and what comes, until cancelled.
@@ -216,6 +216,7 @@ class _Loop:
             LedgerError: run again to go on, if it is one that passes.
         """
         generation = self._store.generation
+        self.caught_up = False
         try:
             await self._check()
             merge = await self._store.write(self._begin)
@@ -237,7 +238,7 @@ class _Loop:
         folded = await self._store.write(lambda: positions_of(self._store.db, self.partition))
         for name in self.topics:
             end = await self._ledger.end(name, self.partition)
-            self.goals.setdefault((name, self.partition), end)
+            self.goals[name, self.partition] = end
             position, digest = folded.get(name, (0, 0))
             last: Sequence[Record] = []
             if 0 < position <= end:
