@@ -5,12 +5,14 @@ import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from gateway.scenario import History, drafts
 from page.browser import Browser, browse
 from rung.api import Audit
 from rung.events import Payload
+from rung.gateway.after import HEADER, token_of
 from rung.gateway.service import serve as serve_gateway
 from rung.ledger import MemoryLedger
 from rung.metrics import SeriesStore, Settings
@@ -63,13 +65,32 @@ class Site:
         await asyncio.gather(self._gateway, return_exceptions=True)
 
     async def write(self, *facts: Payload) -> None:
-        """Append what agents and the gateway would."""
+        """Append what agents and the gateway would, and wait until the gateway shows it."""
         for data in facts:
             await self._writer.write(data)
+        await self._shown()
 
     async def play(self, history: History) -> None:
-        """Append a whole history."""
+        """Append a whole history, and wait until the gateway shows it."""
         await self.ledger.append(drafts(history))
+        await self._shown()
+
+    async def _shown(self) -> None:
+        """Wait until the gateway, if it runs, shows what is on record."""
+        assert self._gateway
+        if self._gateway.done():
+            return
+        ends = {
+            (name, partition): await self.ledger.end(name, partition) - 1
+            for name in ("experiments", "searches")
+            for partition in range(self.ledger.partitions(name))
+        }
+        headers = {"Authorization": f"Bearer {TOKEN}", HEADER: token_of(self.ledger.id, ends)}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"{self.url}api/v1/status", headers=headers) as answer,
+        ):
+            assert answer.status == 200
 
 
 async def _audit(experiment_id: str) -> Audit:

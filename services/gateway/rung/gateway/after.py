@@ -57,7 +57,7 @@ async def read_writes(request: web.Request, handler: Handler) -> web.StreamRespo
     finally:
         _written.reset(token)
     if noted:
-        response.headers[HEADER] = _write(context.ledger.id, {**known, **noted})
+        response.headers[HEADER] = token_of(context.ledger.id, {**known, **noted})
     return response
 
 
@@ -76,6 +76,7 @@ def _read(request: web.Request, ledger_id: str) -> Positions:
     return {(name, partition): position for name, partition, position in rows}
 
 
-def _write(ledger_id: str, positions: Positions) -> str:
+def token_of(ledger_id: str, positions: Positions) -> str:
+    """Return the token that stands for positions in a ledger."""
     rows = [(*place, position) for place, position in sorted(positions.items())]
     return base64.urlsafe_b64encode(msgspec.json.encode((ledger_id, rows))).decode().rstrip("=")
