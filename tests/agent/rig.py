@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import io
+import itertools
 import tarfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
@@ -27,6 +28,8 @@ from rung.storage import FolderStore, ObjectStore
 
 P = TypeVar("P", bound=Payload)
 POOL = "default"
+_DECISIONS = itertools.count(1_000)
+"""Behind all that a scheduler beside the test decides on the same fact."""
 EXPERIMENT = "exp00001"
 
 SPEAK = """
@@ -55,7 +58,6 @@ class Rig:
         self.ledger = ledger or MemoryLedger(partitions=1)
         self.store = store or FolderStore(folder / "objects")
         self._runs = 0
-        self._written = 0
         self._stop = asyncio.Event()
         self._gone = asyncio.Event()
         self._life: asyncio.Task[None] | None = None
@@ -129,7 +131,7 @@ class Rig:
         """
         config = {"entrypoint": entrypoint, **config}
         stored = run_config(config)
-        if not inline:
+        if not inline and not self.store.list(stored.name):
             self.store.put_bytes(stored.name, stored.data)
         own = str(self.folder / "agent")
         joins = await self.until(AgentJoined, lambda it: it.folder == own)
@@ -174,10 +176,10 @@ class Rig:
 
     async def decide(self, data: Payload) -> None:
         """Write a decision of the scheduler."""
-        self._written += 1
         asked = PauseRequested(experiment_id=EXPERIMENT)
         cause = fact(asked, source="/test", origin="test", sequence=1, time="2026-01-01")
-        event = decision(data, source="/test", cause=cause, position=self._written, index=0)
+        last = await self.ledger.end(topic.POOLS, 0) - 1
+        event = decision(data, source="/test", cause=cause, position=last, index=next(_DECISIONS))
         await self.ledger.append([Draft(event.topic, event.key, encode(event))])
 
     async def end_of(self, allocation_id: str) -> "Ended":

@@ -4,12 +4,14 @@ import asyncio
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agent.process import eventually
 from agent.rig import Ended, Rig
 from rung.agent.suspension import Suspension
+from rung.config.run_config import run_config
 from rung.events.allocation import AgentResumed, AgentSuspended
 from rung.events.trial import TrialStarted
 from small_disk import fill, small_disk
@@ -92,15 +94,22 @@ async def test_the_disk_of_the_data_cache_counts(tmp_path: Path) -> None:
             await rig.close()
 
 
-async def test_what_was_granted_waits_for_room(on_small_disk: Rig, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"labels": ["new"]}], ids=["configuration fetched", "configuration new"]
+)
+async def test_what_was_granted_waits_for_room(
+    on_small_disk: Rig, tmp_path: Path, options: dict[str, Any]
+) -> None:
     """A run that was granted before the scheduler heard of it starts once there is room."""
     rig = on_small_disk
     await rig.run_script("print('the code folder is there')")
     code = rig.code(train="print('ran')")
+    stored = run_config({"entrypoint": "python3 train.py", **options})
+    rig.store.put_bytes(stored.name, stored.data)
     ballast = fill(rig.folder)
     await rig.agent._suspension.blame("", tmp_path)
-    allocation = await rig.grant(code=code)
-    await eventually(lambda: allocation in rig.agent._runs)
+    allocation = await rig.grant(code=code, **options)
+    await eventually(lambda: allocation in rig.agent._tasks)
     started = [event for event in await rig.events() if isinstance(event.data, TrialStarted)]
     ballast.unlink()
 

@@ -371,8 +371,7 @@ class Agent:
         Raises:
             CodeUnusable: it cannot be had, or the run is to stop.
         """
-        read = partial(self._sources.configuration, digest)
-        fetch = asyncio.create_task(self._depot.patiently("the configuration", _log.warning, read))
+        fetch = asyncio.create_task(self._fetched(digest))
         self._fetching[name] = fetch
         try:
             if name not in self._asked:
@@ -383,6 +382,12 @@ class Agent:
         if not fetch.done() or fetch.cancelled():
             raise CodeUnusable("it was to stop before its configuration was there")
         return fetch.result()
+
+    async def _fetched(self, digest: str) -> dict[str, Any]:
+        if not self._sources.has_configuration(digest):
+            await self._suspension.over()
+        read = partial(self._sources.configuration, digest)
+        return await self._depot.patiently("the configuration", _log.warning, read)
 
     async def _renew(self) -> None:
         """After the death of the warm parent: end what it took along, join anew."""

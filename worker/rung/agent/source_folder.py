@@ -107,6 +107,10 @@ class SourceFolder:
             self._frameworks[digest] = wants_frameworks(target)
         return Source(target, self._frameworks[digest])
 
+    def has_configuration(self, digest: str) -> bool:
+        """Whether a configuration with this digest was fetched before."""
+        return (self._configs / f"{digest}.json").is_file()
+
     def configuration(self, digest: str) -> dict[str, Any]:
         """Return the configuration with a digest.
 
