@@ -274,6 +274,16 @@ async def _world_of_lists(world: World) -> None:
         ("q=%22%29+OR+%28NEAR+*", []),
         ("q=%22beta%22", ["beta"]),
         ("q=-", []),
+        ("q=be%00", ["beta"]),
+        ("q=beta%00run", ["beta"]),
+        ("q=%00", []),
+        ("name=beta%00", []),
+        ("sort=name&name=*a%00*", []),
+        ("label=a%00", []),
+        ("actor=%00", []),
+        pytest.param("q=" + "a%20" * 249 + "a", ["alpha 50%"], id="many words"),
+        ("sort=name&cursor=WyJcdTAwMDAiLCJhIl0", ["alpha 50%", "beta", "gamma"]),
+        ("sort=trials&cursor=WzEwMDAwMDAwMDAwMDAwMDAwMDAwMCwiYSJd", None),
     ],
 )
 async def test_lists_are_searched_filtered_and_sorted(

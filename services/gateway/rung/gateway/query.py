@@ -21,6 +21,7 @@ Q = TypeVar("Q", bound=Struct)
 T = TypeVar("T")
 
 LIMIT_MAX: Final = 1_000
+_INTEGER_MAX: Final = 2**63 - 1
 
 _CURSOR: Final = "give the next_cursor of a page of this list, unchanged"
 
@@ -108,7 +109,7 @@ def _read_cursor(text: str, shape: tuple[type, ...] | None) -> Any:
         padded = text.encode("ascii") + b"=" * (-len(text) % 4)
         value = msgspec.json.decode(base64.b64decode(padded, altchars=b"-_", validate=True))
         key = tuple(value) if isinstance(value, list) else value
-        if shape is not None and _shape(key) != shape:
+        if shape is not None and (_shape(key) != shape or not _fits(key)):
             raise bad_parameter("cursor", _CURSOR)
     except (UnicodeEncodeError, binascii.Error, msgspec.DecodeError) as error:
         raise bad_parameter("cursor", _CURSOR) from error
@@ -117,6 +118,12 @@ def _read_cursor(text: str, shape: tuple[type, ...] | None) -> Any:
 
 def _shape(key: Any) -> tuple[type, ...]:
     return tuple(map(type, key)) if isinstance(key, tuple) else (type(key),)
+
+
+def _fits(key: Any) -> bool:
+    """Return whether the numbers of a key are such as a list is sorted by."""
+    numbers = (it for it in (key if isinstance(key, tuple) else (key,)) if isinstance(it, int))
+    return all(abs(number) <= _INTEGER_MAX for number in numbers)
 
 
 def time_ms_of(name: str, value: str | None) -> int | None:

@@ -475,8 +475,9 @@ def list_experiments(db: sqlite3.Connection, selection: Selection) -> list[Summa
     terms, values = ["submitted_at IS NOT NULL"], list[Any]()
     for name, value in selection.equal.items():
         assert name in COLUMNS, name
-        terms.append(f"{name} GLOB ?" if "*" in value else f"{name} = ?")
-        values.append(_pattern(value) if "*" in value else value)
+        is_pattern = "*" in value and "\0" not in value  # where SQLite takes a pattern to end
+        terms.append(f"{name} GLOB ?" if is_pattern else f"{name} = ?")
+        values.append(_pattern(value) if is_pattern else value)
     if selection.label is not None:
         terms.append("number IN (SELECT experiment FROM labels WHERE label = ?)")
         values.append(selection.label)
@@ -504,6 +505,7 @@ def list_experiments(db: sqlite3.Connection, selection: Selection) -> list[Summa
 
 def _match(words: str) -> str:
     """Return words as a query of full text: each must be there, the last one as a beginning."""
+    words = words.replace("\0", " ")  # where SQLite takes a query of full text to end
     found = [word.replace('"', '""') for word in words.split() if any(map(str.isalnum, word))]
     return " ".join(f'"{word}"' for word in found) + "*" if found else ""
 
