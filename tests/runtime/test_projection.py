@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import sqlite3
 import time
 from collections.abc import AsyncIterator
@@ -11,12 +12,13 @@ from typing import ClassVar
 import pytest
 from structlog.testing import capture_logs
 
-from rung.events import Event, LedgerError, LedgerUnavailable, encode, fact, topic
+from rung.events import Event, LedgerError, LedgerUnavailable, encode, fact, partition_of, topic
 from rung.events.codec import decode
 from rung.events.deadletter import MessageRejected
 from rung.events.experiment import PauseRequested, ResumeRequested
 from rung.ledger import Draft, MemoryLedger
 from rung.runtime.projection import Projection, Projections
+from rung.runtime.projection.store import StoreDamaged, prepare
 
 
 class Pauses(Projection):
@@ -157,9 +159,7 @@ async def test_a_file_that_is_damaged_while_it_is_used_is_rebuilt(
 
         def corrupt(db: sqlite3.Connection) -> None:
             monkeypatch.undo()
-            error = sqlite3.DatabaseError("database disk image is malformed")
-            error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-            raise error
+            raise _corruption()
 
         monkeypatch.setattr(Pauses, "flush", lambda _, db: corrupt(db))
         with capture_logs() as logs:
@@ -170,6 +170,125 @@ async def test_a_file_that_is_damaged_while_it_is_used_is_rebuilt(
 
             assert await _found(running, ledger) == ["a", "b"]
     assert [it["event"] for it in logs].count("projection rebuilt") == 1
+
+
+_SPREAD = [
+    next(name for n in range(1_000) if partition_of(name := f"{n}", 4) == partition)
+    for partition in range(4)
+]
+"""A key of each of four partitions."""
+
+
+async def test_a_damaged_file_is_rebuilt_for_all_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are idle begin again as well; until then nobody is told that they are folded."""
+    ledger = MemoryLedger(partitions=4)
+    await _pause(ledger, *_SPREAD)
+    async with _running(ledger, tmp_path) as running:
+        store = running.stores["pauses"]
+        told = list[bool]()
+
+        def look(db: sqlite3.Connection, projection: Projection, ledger_id: str) -> None:
+            prepare(db, projection, ledger_id)
+            told.append(running.behind() is None or any(it.positions for it in running._loops))
+
+        def corrupt() -> None:
+            monkeypatch.undo()
+            monkeypatch.setattr("rung.runtime.projection.store.prepare", look)
+            raise _corruption()
+
+        monkeypatch.setattr(Pauses, "flush", lambda _, __: corrupt())
+        await _pause(ledger, _SPREAD[2], first=5)
+        async with asyncio.timeout(20):
+            while not told:
+                await store.write(lambda: None)
+
+        assert sorted(await _found(running, ledger)) == sorted([*_SPREAD, _SPREAD[2]])
+        assert running.behind() is None
+    assert told == [False]
+
+
+@pytest.mark.parametrize("differ", [{0}, {3}, {1, 3}, {1, 2, 3}, {0, 1, 2, 3}])
+async def test_a_restored_ledger_is_folded_in_all_partitions(
+    tmp_path: Path, differ: set[int]
+) -> None:
+    """Whichever of them hold other records than were folded."""
+    ledger = MemoryLedger(partitions=4)
+    await _pause(ledger, *_SPREAD)
+    async with _running(ledger, tmp_path):
+        pass
+    restored = MemoryLedger(partitions=4, ledger_id=ledger.id)
+    for number, name in enumerate(_SPREAD):
+        first = 1 + number + (10 if number in differ else 0)
+        await _pause(restored, name, first=first)
+        if number in differ:
+            await _pause(restored, name, first=first + 10)
+    async with _running(restored, tmp_path) as running:
+        found = await _found(running, restored)
+
+        assert running.behind() is None
+    assert sorted(found) == sorted([*_SPREAD, *(_SPREAD[number] for number in differ)])
+
+
+@pytest.mark.parametrize("by", ["read", "peek"])
+async def test_damage_that_a_query_meets_is_repaired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """A large file is not looked through when it is opened."""
+    monkeypatch.setattr("rung.runtime.projection.store._SMALL", 0)
+    ledger = MemoryLedger(partitions=4)
+    await _pause(ledger, *_SPREAD)
+    async with _running(ledger, tmp_path):
+        pass
+    with sqlite3.connect(tmp_path / "pauses.db") as db:
+        (page,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'pauses'").fetchone()
+        (size,) = db.execute("PRAGMA page_size").fetchone()
+        db.execute("PRAGMA journal_mode = DELETE")
+    db.close()
+    with (tmp_path / "pauses.db").open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * size)
+    async with _running(ledger, tmp_path) as running:
+        store = running.stores["pauses"]
+        with pytest.raises(StoreDamaged):
+            _ = await store.read(_names) if by == "read" else store.peek(_names)
+        await store.write(lambda: None)
+
+        assert sorted(await _found(running, ledger)) == sorted(_SPREAD)
+        assert sorted(store.peek(_names)) == sorted(_SPREAD)
+
+
+async def test_a_file_that_cannot_be_made_anew_is_made_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queries say so meanwhile, and the loops go on once the disk has space."""
+    ledger = MemoryLedger(partitions=4)
+    await _pause(ledger, *_SPREAD)
+    async with _running(ledger, tmp_path) as running:
+        store = running.stores["pauses"]
+        generation = store.generation
+
+        def damaged(_: sqlite3.Connection) -> None:
+            raise _corruption()
+
+        def fail(*_: object) -> None:
+            monkeypatch.undo()
+            raise OSError(errno.ENOSPC, "no space left")
+
+        monkeypatch.setattr("rung.runtime.projection.store.prepare", fail)
+        with pytest.raises(StoreDamaged):
+            await store.read(damaged)
+        await store.write(lambda: None)
+
+        assert store.generation >= generation + 2
+        assert sorted(await _found(running, ledger)) == sorted(_SPREAD)
+
+
+def _corruption() -> sqlite3.DatabaseError:
+    error = sqlite3.DatabaseError("database disk image is malformed")
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    return error
 
 
 async def test_files_are_of_one_process(ledger: MemoryLedger, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ the ledger held at the start, it answers from what is folded so far, and `behind
 import asyncio
 import contextlib
 import fcntl
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final, NamedTuple
@@ -75,10 +76,12 @@ class Projections:
         self._loops: list[_Loop] = []
         for it in projections:
             store = self.stores[it.name] = Store(it, ledger.id, folder)
-            self._loops += [
+            loops = [
                 _Loop(ledger, it, store, number, reader, self._changed)
                 for number in range(ledger.partitions(it.facts))
             ]
+            store.rebuilt = functools.partial(_wake, loops)
+            self._loops += loops
 
     async def start(self, *, wait_s: float) -> None:
         """Open the files and fold the ledger in the background.
@@ -202,25 +205,48 @@ class _Loop:
         self.name: Final = f"{reader}-{projection.name}/{partition}"
         self.partition: Final = partition
         self.topics: Final = projection.topics
-        self.positions: dict[str, int] = {}
-        """Topic → the position behind the last record folded and committed."""
         self.goals: dict[Place, int] = {}
         """Where the ledger ended when the loop began."""
-        self.caught_up = False
+        self._generation = -1
+        """Of the file that the rest is about."""
+        self._positions: dict[str, int] = {}
+        self._caught_up = False
+        self._grew = asyncio.Event()
+
+    @property
+    def positions(self) -> dict[str, int]:
+        """Topic → the position behind the last record folded and committed."""
+        return self._positions if self._is_current else {}
+
+    @property
+    def caught_up(self) -> bool:
         """Whether what the ledger held when the loop began is folded."""
+        return self._caught_up and self._is_current
+
+    @property
+    def _is_current(self) -> bool:
+        """Whether the file is still the one that the loop began with.
+
+        All partitions are in one file: where one of them finds it damaged, all begin again.
+        """
+        return self._generation == self._store.generation
+
+    def wake(self) -> None:
+        """Let the loop look again whether there is something to do."""
+        self._grew.set()
 
     async def run(self) -> None:
-        """Fold what is there and what comes, until cancelled.
+        """Fold what is there and what comes, until the file is made anew; then run again.
 
         Raises:
             LedgerError: run again to go on, if it is one that passes.
         """
-        generation = self._store.generation
-        self.caught_up = False
+        self._caught_up, self._positions = False, {}
+        generation = self._generation = self._store.generation
         try:
             await self._check()
             merge = await self._store.write(self._begin)
-            self.positions = dict(merge.positions)
+            self._positions = dict(merge.positions)
             await self._follow(merge)
         except StoreDamaged as error:
             await self._store.rebuild(generation, str(error))
@@ -252,19 +278,20 @@ class _Loop:
     async def _follow(self, merge: Merge) -> None:
         while await self._advance(merge):
             pass
-        self.caught_up = True
+        self._caught_up = True
         self._changed()
-        grew = asyncio.Event()
         watchers = [
-            asyncio.create_task(self._watch(name, position, grew))
+            asyncio.create_task(self._watch(name, position))
             for name, position in merge.positions.items()
         ]
         try:
             while True:
-                grew.clear()
+                self._grew.clear()
                 while await self._advance(merge):
                     pass
-                await grew.wait()
+                if not self._is_current:
+                    return
+                await self._grew.wait()
                 for watcher in watchers:
                     if watcher.done():
                         watcher.result()
@@ -273,15 +300,17 @@ class _Loop:
                 watcher.cancel()
             await asyncio.gather(*watchers, return_exceptions=True)
 
-    async def _watch(self, name: str, position: int, grew: asyncio.Event) -> None:
+    async def _watch(self, name: str, position: int) -> None:
         try:
             async for _ in self._ledger.follow(name, self.partition, position):
-                grew.set()
+                self._grew.set()
         finally:
-            grew.set()
+            self._grew.set()
 
     async def _advance(self, merge: Merge) -> bool:
         """Fold what is there now, or a part of it; return whether there may be more."""
+        if not self._is_current:
+            return False
         await self._say()
         facts_topic = self._projection.facts
         orphans = merge.holds
@@ -294,8 +323,8 @@ class _Loop:
             self._unsaid += await self._store.write(merge.fold, facts)
         if not facts and orphans and not any(brought):
             self._unsaid += await self._store.write(merge.fold_orphans)
-        if self.positions != merge.positions:
-            self.positions = dict(merge.positions)
+        if self._positions != merge.positions:
+            self._positions = dict(merge.positions)
             self._changed()
         await self._say()
         return bool(facts) or any(brought)
@@ -326,6 +355,11 @@ class _Loop:
             await self._ledger.append(drafts)
         say_rejected(self._reader, self._unsaid)
         self._unsaid = []
+
+
+def _wake(loops: Iterable[_Loop]) -> None:
+    for loop in loops:
+        loop.wake()
 
 
 def _hold(folder: Path) -> IO[str]:

@@ -18,7 +18,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import structlog
 
-from rung.events import LedgerError
+from rung.events import LedgerError, LedgerUnavailable
 from rung.ledger.sqlite.errors import explain
 from rung.runtime.projection.projection import Projection
 
@@ -100,6 +100,11 @@ class Store:
         self._local = threading.local()
         self._connections: list[sqlite3.Connection] = []
         self._generation = 0
+        self._swap = threading.Lock()
+        """Held while one file takes the place of another, and while one is connected to."""
+        self._events: asyncio.AbstractEventLoop | None = None
+        self.rebuilt: Callable[[], None] = lambda: None
+        """Called in the event loop once the file was made anew."""
 
     @property
     def path(self) -> Path:
@@ -118,6 +123,7 @@ class Store:
         Raises:
             LedgerError: the folder cannot be written.
         """
+        self._events = asyncio.get_running_loop()
         await self._in(self._writer, self._open)
 
     @property
@@ -144,7 +150,13 @@ class Store:
             StoreDamaged: the file is damaged.
             LedgerError: the disk is full or fails.
         """
-        return await self._in(self._writer, work, *args, **kwargs)
+
+        def call() -> T:
+            if self._db is None:  # it could not be made anew before
+                self._make()
+            return work(*args, **kwargs)
+
+        return await self._in(self._writer, call)
 
     async def read(
         self,
@@ -155,7 +167,7 @@ class Store:
         """Return what a query returns, in a thread, of the tables as they were committed last.
 
         Raises:
-            StoreDamaged: the file is damaged.
+            StoreDamaged: the file is damaged; it is being made anew.
             LedgerError: the disk fails.
         """
 
@@ -170,13 +182,26 @@ class Store:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Return what a query returns, in this very thread: for a few rows only."""
-        db = self._connection()
-        db.execute("BEGIN")  # so that all of its statements see one commit
+        """Return what a query returns, in this very thread: for a few rows only.
+
+        Raises:
+            StoreDamaged: the file is damaged; it is being made anew.
+            LedgerError: the disk fails.
+        """
+        generation = self._generation
         try:
-            return query(db, *args, **kwargs)
-        finally:
-            db.execute("ROLLBACK")
+            with self._explained():
+                db = self._connection()
+                db.execute("BEGIN")  # so that all of its statements see one commit
+                try:
+                    return query(db, *args, **kwargs)
+                finally:
+                    if db.in_transaction:
+                        db.execute("ROLLBACK")
+        except StoreDamaged as error:
+            with contextlib.suppress(RuntimeError):  # it is being closed
+                self._writer.submit(self._rebuild, generation, str(error))
+            raise
 
     async def close(self) -> None:
         """Finish what is being written, and close the file."""
@@ -192,8 +217,14 @@ class Store:
         def call() -> T:
             return work(*args, **kwargs)
 
-        try:
+        with self._explained():
             return await asyncio.get_running_loop().run_in_executor(pool, call)
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say what the file or its disk is to blame for as an error of the ledger."""
+        try:
+            yield
         except (sqlite3.Error, OSError) as error:
             if isinstance(error, sqlite3.Error) and _code(error) in _DAMAGED:
                 raise StoreDamaged(f"{self._path} is damaged ({error})") from error
@@ -243,26 +274,42 @@ class Store:
 
     def _make(self) -> None:
         self._projection.forget()
-        if self._db is not None:
-            self._db.close()
-        for suffix in ("", "-wal", "-shm"):
-            self._path.with_name(f"{self._path.name}{suffix}").unlink(missing_ok=True)
-        self._path.touch(0o600)
-        self._db = _connect(self._path)
-        prepare(self._db, self._projection, self._ledger_id)
-        self._generation += 1
+        try:
+            with self._swap:
+                self._generation += 1
+                if self._db is not None:
+                    self._db.close()
+                    self._db = None
+                for suffix in ("", "-wal", "-shm"):
+                    self._path.with_name(f"{self._path.name}{suffix}").unlink(missing_ok=True)
+                self._path.touch(0o600)
+                db = _connect(self._path)
+                prepare(db, self._projection, self._ledger_id)
+                self._db = db
+        finally:  # where it fails, who is woken tries again
+            assert self._events is not None, "not open"
+            self._events.call_soon_threadsafe(self._say_rebuilt)
+
+    def _say_rebuilt(self) -> None:
+        self.rebuilt()
 
     def _connection(self) -> sqlite3.Connection:
         """Return this thread's connection for reading."""
         generation, db = getattr(self._local, "open", (-1, None))
         if db is None or generation != self._generation:
-            generation = self._generation
-            db = sqlite3.connect(
-                self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
-            )
+            with self._swap:
+                if db is not None:
+                    self._connections.remove(db)
+                    db.close()
+                    self._local.open = -1, None
+                if self._db is None:
+                    raise LedgerUnavailable(f"{self._path} is being made anew")
+                db = sqlite3.connect(
+                    self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+                )
+                self._connections.append(db)
+                self._local.open = self._generation, db
             db.execute("PRAGMA query_only = ON")
-            self._connections.append(db)
-            self._local.open = generation, db
         found: sqlite3.Connection = db
         return found
 
