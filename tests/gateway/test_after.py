@@ -9,6 +9,11 @@ import msgspec
 import pytest
 
 from gateway.conftest import EXPERIMENT_FILE, World, until
+from gateway.scenario import EXPERIMENT, History, stored, submitted
+from rung.events import topic
+from rung.events.allocation import AgentJoined, Slot
+from rung.events.deadletter import MessageRejected
+from rung.gateway.after import token_of
 from rung.gateway.settings import Settings
 from rung.ledger import Ledger, MemoryLedger, Record
 from rung.storage import FolderStore
@@ -17,8 +22,9 @@ from rung.storage import FolderStore
 class _Late:
     """A ledger as a replica sees it that lags behind."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, *topics: str) -> None:
         self._ledger = ledger
+        self._topics = topics or tuple(topic.TOPICS)
         self.let = asyncio.Event()
         self.let.set()
 
@@ -27,7 +33,8 @@ class _Late:
 
     async def read(self, *place: Any) -> list[Record]:
         """Read once it is let."""
-        await self.let.wait()
+        if place[0] in self._topics:
+            await self.let.wait()
         return await self._ledger.read(*place)
 
 
@@ -114,3 +121,84 @@ async def test_a_server_that_catches_up_says_so(
     assert any("catching up: 0 of 1 record" in problem for problem in status["problems"])
     assert missing.status == 503
     assert "catching up" in missing.json["detail"]
+
+
+async def test_what_a_restored_ledger_lacks_is_not_waited_for(world: World) -> None:
+    """A token of what came after the backup, or of places that never were, holds nobody up."""
+    lacking = {("experiments", 0): 1_000_000, ("experiments", 99_999): 0, ("nowhere", 0): 0}
+    async with world.gateway() as client:
+        name = (await client.submit(EXPERIMENT_FILE)).json["experiment_id"]
+        headers = {"Rung-After": token_of(world.ledger.id, lacking)}
+        shown = await client.call("GET", f"/experiments/{name}", headers=dict(headers))
+        paused = await client.call("POST", f"/experiments/{name}/pause", headers=dict(headers))
+    text = paused.headers["rung-after"]
+    _, rows = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+
+    assert (shown.status, paused.status) == (200, 202)
+    assert [position for _, _, position in rows] == [1]
+
+
+async def test_a_repeated_request_says_how_far_to_read(world: World) -> None:
+    """What wrote it before may have been answered by nobody: the repetition has the token."""
+    keyed = {"Idempotency-Key": "k"}
+    body = msgspec.json.encode({"policy": "priority", "options": {}})
+    async with world.gateway() as client:
+        submissions = [await client.submit(EXPERIMENT_FILE, key="s") for _ in range(2)]
+        path = f"/experiments/{submissions[0].json['experiment_id']}/pause"
+        pauses = [await client.call("POST", path, headers=dict(keyed)) for _ in range(2)]
+        chosen = [
+            await client.call("POST", "/pools/default/configure", data=body, headers=dict(keyed))
+            for _ in range(2)
+        ]
+
+    assert {answer.status for answer in (*submissions, *pauses, *chosen)} == {201, 202}
+    for first, again in (submissions, pauses, chosen):
+        assert again.headers.get("rung-after") == first.headers["rung-after"]
+
+
+async def test_a_server_that_catches_up_judges_nothing(world: World) -> None:
+    """Whether a checkpoint is there still, an agent takes a trial, a letter exists: later."""
+    history = History()
+    history.write(submitted(), origin="client/x")
+    history.decide()
+    await world.play(history)
+    slot = Slot(id=0, kind="cpu", name="CPU slot 0")
+    joined = AgentJoined(
+        pool="default", agent_id="a", incarnation=1, hostname="host", slots=[slot]
+    )
+    await world.write(stored(f"{EXPERIMENT}.0", 1, 10, 1), joined)
+    rejected = MessageRejected(
+        topic="experiments",
+        partition=3,
+        position=7,
+        key=EXPERIMENT,
+        reader="searcher",
+        reason="why",
+        value="{",
+    )
+    await world.write(rejected)
+    late = _Late(world.ledger, topic.POOLS, topic.DEADLETTER)
+    late.let.clear()
+    other = World(late, world.store)
+    other.settings = Settings(start_timeout=0.05)
+    text = EXPERIMENT_FILE.replace("metric:", "source_checkpoint_uuid: c1\n  metric:")
+    move, letter = f"/trials/{EXPERIMENT}.0/move", "/deadletters/searcher/experiments/3/7"
+    async with other.gateway() as client:
+        await until(
+            lambda: client.call("GET", "/checkpoints/c1"), lambda found: found.status == 200
+        )
+        answers = [
+            await client.submit(text),
+            await client.call("POST", "/experiments/validate", data=text.encode()),
+            await client.call("POST", move, params={"to": "a"}),
+            await client.call("POST", f"{letter}/drop"),
+        ]
+        late.let.set()
+        await until(
+            lambda: client.call("POST", f"{letter}/drop"), lambda found: found.status == 202
+        )
+        taken = await client.submit(text)
+
+    assert [answer.status for answer in answers] == [503] * 4
+    assert all(answer.headers["retry-after"] for answer in answers)
+    assert taken.status == 201

@@ -1,5 +1,7 @@
 """Pause, resume, cancel, kill: on record once, refused where they cannot be."""
 
+import asyncio
+
 import pytest
 
 from gateway.client import Client
@@ -55,6 +57,17 @@ async def test_same_key_asks_once(world: World) -> None:
         ExperimentSubmitted,
         PauseRequested,
     ]
+
+
+async def test_same_key_at_the_same_time(world: World, client: Client) -> None:
+    """Requests under one key that arrive together are one wish."""
+    path = f"/experiments/{await _submit(client)}/pause"
+    asking = (client.call("POST", path, headers={"Idempotency-Key": "k"}) for _ in range(5))
+    answers = await asyncio.gather(*asking)
+
+    assert [answer.status for answer in answers] == [202] * 5
+    facts = await world.all("experiments")
+    assert sum(isinstance(fact, PauseRequested) for fact in facts) == 1
 
 
 async def test_what_follows_is_shown(world: World, client: Client) -> None:

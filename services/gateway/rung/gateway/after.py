@@ -14,8 +14,10 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from rung.events.topic import TOPICS
 from rung.gateway.context import context_of
 from rung.gateway.problem import bad_parameter, unavailable
+from rung.ledger import Ledger
 from rung.runtime.projection.runner import Place
 
 HEADER: Final = "Rung-After"
@@ -45,7 +47,8 @@ async def read_writes(request: web.Request, handler: Handler) -> web.StreamRespo
     """
     context = context_of(request)
     known = _read(request, context.ledger.id)
-    if known:
+    if known and not await context.models.reached(known, wait_s=0.0):
+        known = await _existing(known, context.ledger)
         wait_s = context.settings.seen_timeout
         if not await context.models.reached(known, wait_s=wait_s):
             behind = context.models.behind() or "it is behind"
@@ -74,6 +77,17 @@ def _read(request: web.Request, ledger_id: str) -> Positions:
     if of != ledger_id:
         return {}  # it was drawn from another ledger: what it named is not to be waited for
     return {(name, partition): position for name, partition, position in rows}
+
+
+async def _existing(positions: Positions, ledger: Ledger) -> Positions:
+    """Return those that the ledger has: one that was restored from a backup lacks the others."""
+    return {
+        (name, partition): position
+        for (name, partition), position in positions.items()
+        if name in TOPICS
+        and 0 <= partition < ledger.partitions(name)
+        and position < await ledger.end(name, partition)
+    }
 
 
 def token_of(ledger_id: str, positions: Positions) -> str:

@@ -10,6 +10,8 @@ from rung.gateway import after
 from rung.gateway.after import Positions
 from rung.gateway.context import Context
 from rung.ledger import Draft
+from rung.runtime.projection import Projection
+from rung.runtime.projection.merge import positions_of
 
 _log = structlog.get_logger()
 
@@ -23,6 +25,22 @@ def pool_upgrade(context: Context, name: str, level: int) -> list[Event]:
     if level <= (1 if pool is None else pool.level):
         return []
     return [context.writer.stamp(PoolUpgraded(pool=name, level=level))]
+
+
+async def recognized(context: Context, projection: type[Projection], key: str) -> None:
+    """Tell the client how far to read what its request wrote when it was sent before.
+
+    It is folded, or it would not have been recognised: that far is enough.
+
+    Args:
+        context: of the request.
+        projection: by which it was recognised.
+        key: of the fact that was written.
+    """
+    partition = partition_of(key, context.ledger.partitions(projection.facts))
+    folded = await context.models.read(projection, positions_of, partition)
+    position, _ = folded[projection.facts]
+    after.note({(projection.facts, partition): position - 1})
 
 
 async def write(context: Context, facts: Sequence[Event]) -> None:

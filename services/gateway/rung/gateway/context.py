@@ -135,15 +135,26 @@ async def _experiment(
 
 def _no_experiment(request: web.Request, name: str) -> NoReturn:
     hint = "`rung list` and GET /api/v1/experiments list them"
-    raise _missing(request, "experiment", name, hint)
+    raise missing(request, "experiment", name, hint)
 
 
-def _missing(request: web.Request, what: str, name: str, hint: str) -> Problem:
+def missing(request: web.Request, what: str, name: str, hint: str) -> Problem:
     """Return the problem that there is no such thing, or that nobody can tell so far."""
     behind = context_of(request).models.behind()
     if behind is not None:
         return unavailable(f"there is no {what} {name[:100]!r} so far; this server is {behind}")
     return not_found(what, name, hint)
+
+
+def check_caught_up(models: ReadModels) -> None:
+    """Refuse for now what cannot be judged by a part of the ledger.
+
+    Raises:
+        Problem: this server has not folded yet what the ledger held when it began.
+    """
+    behind = models.behind()
+    if behind is not None:
+        raise unavailable(f"this server cannot tell yet whether that can be; it is {behind}")
 
 
 async def trial_of(request: web.Request) -> tuple[Experiment, Trial]:
@@ -161,7 +172,7 @@ async def trial_of(request: web.Request) -> tuple[Experiment, Trial]:
     trial = experiment.trial(f"{experiment.id}.{index}")
     if trial is None:
         count = len(experiment.trials)
-        raise _missing(
+        raise missing(
             request, "trial", name, f"experiment {experiment.id} has {count} trials so far"
         )
     return experiment, trial
@@ -180,7 +191,7 @@ async def checkpoint_of(request: web.Request) -> tuple[Experiment, Checkpoint]:
         raise _ambiguous("checkpoint", name, error) from None
     if found is None:
         hint = "`rung checkpoints ID` and GET /api/v1/experiments/ID/checkpoints list those of ID"
-        raise _missing(request, "checkpoint", name, hint)
+        raise missing(request, "checkpoint", name, hint)
     return found
 
 

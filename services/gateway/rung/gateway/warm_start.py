@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 from rung.api import ProblemItem
+from rung.gateway.context import check_caught_up
 from rung.gateway.problem import Problem
 from rung.gateway.projections.experiment import Checkpoint, Experiment
 from rung.gateway.projections.read_models import ReadModels
@@ -20,11 +21,14 @@ async def resolve_start(models: ReadModels, config: dict[str, Any]) -> Start | N
     """Return the checkpoint that an experiment starts from, None if from scratch.
 
     Raises:
-        Problem: what it names is not there, or no longer.
+        Problem: what it names is not there, or no longer; or this server still catches up: then
+            a checkpoint that it shows may be retired.
     """
     search: dict[str, Any] = config["searcher"]
     checkpoint_id = search.get("source_checkpoint_uuid")
     trial_id = search.get("source_trial_id")
+    if checkpoint_id or trial_id:
+        check_caught_up(models)
     if checkpoint_id:
         return await _of_checkpoint(models, str(checkpoint_id))
     return await _of_trial(models, str(trial_id)) if trial_id else None

@@ -17,11 +17,12 @@ from rung.events.experiment import (
     PauseRequested,
     ResumeRequested,
 )
-from rung.gateway.append import write
+from rung.gateway.append import recognized, write
 from rung.gateway.context import context_of, experiment_of, reply
 from rung.gateway.idempotency import REUSED, key_of, once
 from rung.gateway.problem import Problem
 from rung.gateway.projections.experiment import Experiment, phase_of
+from rung.gateway.projections.experiments import ExperimentProjection
 from rung.gateway.query import NoQuery, read_query
 from rung.gateway.route import Handler, Route
 
@@ -39,12 +40,13 @@ def _asking(wish: Wish, name: str) -> Handler:
     async def handler(request: web.Request) -> web.StreamResponse:
         read_query(request, NoQuery)
         context, key = context_of(request), key_of(request)
-        experiment = await experiment_of(request)
-        accepted = api.Requested(experiment_id=experiment.id, requested=wish)
         async with once(context, key):
+            experiment = await experiment_of(request)
+            accepted = api.Requested(experiment_id=experiment.id, requested=wish)
             if key is not None and key in experiment.requests:
                 if experiment.requests[key] != wish:
                     raise Problem(422, REUSED, _reused(experiment, key))
+                await recognized(context, ExperimentProjection, experiment.id)
                 return reply(accepted, status=202)
             _check(experiment, wish)
             facts: list[Event] = [

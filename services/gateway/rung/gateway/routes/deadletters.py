@@ -12,11 +12,11 @@ from msgspec import Meta
 
 from rung import api
 from rung.events.deadletter import MessageDropped, MessageRetryRequested
-from rung.gateway.append import write
-from rung.gateway.context import Context, Readers, context_of, reply
+from rung.gateway.append import recognized, write
+from rung.gateway.context import Context, Readers, context_of, missing, reply
 from rung.gateway.idempotency import REUSED, key_of, once
-from rung.gateway.problem import Problem, not_found, unavailable
-from rung.gateway.projections.deadletters import Letter, Request, wish_of
+from rung.gateway.problem import Problem, unavailable
+from rung.gateway.projections.deadletters import Letter, LetterProjection, Request, wish_of
 from rung.gateway.query import NoQuery, PageQuery, read_cursor, read_query, write_cursor
 from rung.gateway.route import Route
 
@@ -80,6 +80,8 @@ async def _ask(request: web.Request, kind: type[Request]) -> web.Response:
         elif before != wish_of(fact):
             detail = f"this Idempotency-Key was used to {before}"
             raise Problem(422, REUSED, f"{detail}; draw a new key for another request")
+        else:
+            await recognized(context, LetterProjection, fact.topic)
     asked: Literal["retry", "drop"] = "drop" if kind is MessageDropped else "retry"
     return reply(api.DeadLetterAsked(id=letter.id, requested=asked), status=202)
 
@@ -95,7 +97,7 @@ async def _letter_of(request: web.Request) -> Letter:
     found = await context_of(request).models.letter(name)
     if found is None:
         hint = "`rung deadletter list --all` and GET /api/v1/deadletters list the newest"
-        raise not_found("dead letter", name, hint)
+        raise missing(request, "dead letter", name, hint)
     return found
 
 

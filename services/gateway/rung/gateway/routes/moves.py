@@ -14,12 +14,12 @@ from rung import api
 from rung.events.allocation import MoveRequested
 from rung.events.trial import allocation_id_of
 from rung.gateway import serializers
-from rung.gateway.append import write
-from rung.gateway.context import Context, context_of, reply, trial_of
+from rung.gateway.append import recognized, write
+from rung.gateway.context import Context, check_caught_up, context_of, reply, trial_of
 from rung.gateway.idempotency import REUSED, key_of, once
 from rung.gateway.problem import Problem, not_found
 from rung.gateway.projections.experiment import Experiment, Trial, trial_phase
-from rung.gateway.projections.pools import Pool, wish_of
+from rung.gateway.projections.pools import Pool, PoolProjection, wish_of
 from rung.gateway.query import read_query
 from rung.gateway.route import Route
 
@@ -36,20 +36,24 @@ async def move_trial(request: web.Request) -> web.StreamResponse:
     """Move a trial."""
     query = read_query(request, MoveQuery)
     context, key = context_of(request), key_of(request)
-    experiment, trial = await trial_of(request)
-    trial_id = f"{experiment.id}.{trial.index}"
-    pools = {pool.name: pool for pool in await context.models.pools()}
-    name = _pool_of(experiment)
-    pool = pools.get(name) or Pool(name)
-    fact = MoveRequested(pool=name, experiment_id=experiment.id, trial_id=trial_id, to=query.to)
-    accepted = api.MoveAsked(trial_id=trial_id, to=query.to)
     async with once(context, key):
+        experiment, trial = await trial_of(request)
+        trial_id = f"{experiment.id}.{trial.index}"
+        name = _pool_of(experiment)
+        fact = MoveRequested(
+            pool=name, experiment_id=experiment.id, trial_id=trial_id, to=query.to
+        )
+        accepted = api.MoveAsked(trial_id=trial_id, to=query.to)
         before = None if key is None else await context.models.asked_of_pool(name, key)
         if before is not None:
             if before != wish_of(fact):
                 detail = f"this Idempotency-Key was used to {before}"
                 raise Problem(422, REUSED, f"{detail}; draw a new key for another request")
+            await recognized(context, PoolProjection, name)
             return reply(accepted, status=202)
+        check_caught_up(context.models)
+        pools = {pool.name: pool for pool in await context.models.pools()}
+        pool = pools.get(name) or Pool(name)
         held = _slots_of(experiment, trial, trial_id, pool)
         if query.to is not None:
             _check_agent(query.to, pool, held, context)

@@ -14,11 +14,11 @@ from rung import api
 from rung.api import ProblemItem
 from rung.events.allocation import PoolConfigured
 from rung.events.errors import InvalidConfig
-from rung.gateway.append import pool_upgrade, write
+from rung.gateway.append import pool_upgrade, recognized, write
 from rung.gateway.context import Context, context_of, reply
 from rung.gateway.idempotency import REUSED, key_of, once
 from rung.gateway.problem import Problem, bad_parameter, unavailable
-from rung.gateway.projections.pools import wish_of
+from rung.gateway.projections.pools import PoolProjection, wish_of
 from rung.gateway.query import NoQuery, read_query
 from rung.gateway.route import Body, Route
 from rung.gateway.upload import read_body
@@ -47,6 +47,8 @@ async def configure_pool(request: web.Request) -> web.StreamResponse:
         elif before != wish_of(fact):
             detail = f"this Idempotency-Key was used to {before}"
             raise Problem(422, REUSED, f"{detail}; draw a new key for another request")
+        else:
+            await recognized(context, PoolProjection, name)
     known = any(pool.name == name and pool.agents for pool in context.models.agents())
     lack = None if known else f"pool {name} has no agent so far; `rung status` lists pools"
     accepted = api.PoolConfigured(

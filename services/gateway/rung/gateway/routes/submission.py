@@ -21,12 +21,13 @@ from rung.events.checkpoint import CheckpointPinned
 from rung.events.errors import InvalidConfig
 from rung.events.experiment import ExperimentSubmitted, Submission
 from rung.gateway import ids
-from rung.gateway.append import pool_upgrade, write
+from rung.gateway.append import pool_upgrade, recognized, write
 from rung.gateway.context import Context, context_of, reply
 from rung.gateway.feasibility import shortage
 from rung.gateway.idempotency import REUSED, key_of, once
 from rung.gateway.problem import Problem
 from rung.gateway.projections.experiment import Experiment
+from rung.gateway.projections.experiments import ExperimentProjection
 from rung.gateway.query import NoQuery, read_query
 from rung.gateway.route import Body, Route
 from rung.gateway.upload import Parts, read_body, read_parts
@@ -104,6 +105,8 @@ async def _submit(
         await asyncio.to_thread(_store, context.store, stored.name, stored.data)
         await write(context, [*upgrade, *facts])
         known = await context.models.experiment(experiment_id, validations=None)
+    else:
+        await recognized(context, ExperimentProjection, experiment_id)
     if key is not None and known is not None:
         _check_same(known, key, source, digest)
     return experiment_id
