@@ -8,8 +8,16 @@ import pytest
 
 from cli.conftest import EXPERIMENT, Rung
 from client.scripted import TOKEN, Scripted, json_answer, problem
+from rung.cli.link import PATIENCE_S
 from rung.events import LedgerUnavailable, RungError
 from rung.events.errors import ObjectUnavailable
+from rung.gateway.problem import RETRY_AFTER_S
+from rung.gateway.settings import Settings
+
+
+def test_patience_outlasts_a_gateway_that_is_behind() -> None:
+    """It says 503 after a while, and asks for another: then it is asked again."""
+    assert Settings().seen_timeout + RETRY_AFTER_S < PATIENCE_S
 
 
 def test_status(server: Scripted, rung: Rung) -> None:

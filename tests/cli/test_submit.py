@@ -32,13 +32,15 @@ def test_submit_and_follow(server: Scripted, rung: Rung, tmp_path: Path) -> None
     file = tmp_path / "x.yaml"
     file.write_text("name: x\n")
     answer = {"experiment_id": "k3v9x2ab", "url": "/x", "warnings": []}
-    server.on("POST /experiments", json_answer(answer, 201))
+    server.on("POST /experiments", json_answer(answer, 201, **{"Rung-After": "token"}))
     server.on(EXPERIMENT, json_answer(recorded.experiment("errored")))
     result = rung("submit", str(file), "-f", "--json")
     first, second = result.out.splitlines()
     assert msgspec.json.decode(first) == answer
     assert msgspec.json.decode(second)["state"] == "errored"
     assert result.code == 1
+    (shown,) = server.requested(EXPERIMENT)
+    assert shown.headers["Rung-After"] == "token"  # whichever gateway it is that shows it
 
 
 def test_a_file_that_is_refused(server: Scripted, rung: Rung, tmp_path: Path) -> None:

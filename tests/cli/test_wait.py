@@ -23,12 +23,16 @@ def test_canceling_and_waiting(server: Scripted, rung: Rung) -> None:
     """With --wait, the end is waited for, and being canceled is what was wanted."""
     server.on(
         f"POST {EXPERIMENT}/cancel",
-        json_answer({"experiment_id": "k3v9x2ab", "requested": "cancel"}, 202),
+        json_answer(
+            {"experiment_id": "k3v9x2ab", "requested": "cancel"}, 202, **{"Rung-After": "token"}
+        ),
     )
     server.on(EXPERIMENT, json_answer(recorded.experiment("canceled")))
     result = rung("cancel", "k3v9x2ab", "--wait")
     assert result.code == 0
     assert "canceled after" in result.out
+    (shown,) = server.requested(EXPERIMENT)
+    assert shown.headers["Rung-After"] == "token"
 
 
 @pytest.mark.parametrize(("state", "code"), [("completed", 0), ("errored", 1), ("canceled", 5)])

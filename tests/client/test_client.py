@@ -28,6 +28,7 @@ from rung.client import (
 from rung.client import (
     _transport as transport,
 )
+from rung.gateway.after import token_of
 
 DROPPED = Answer(drop=True, body=b"")
 SUBMITTED = {"experiment_id": "k3v9x2ab", "url": "/api/v1/experiments/k3v9x2ab", "warnings": []}
@@ -66,6 +67,31 @@ async def test_what_was_written_is_read(server: Scripted) -> None:
             await client.status()
     sent = [request.headers.get("Rung-After") for request in server.requested("/status")]
     assert sent == [None, "token", "token"]
+
+
+async def test_writes_at_the_same_time_are_all_read(server: Scripted) -> None:
+    """Neither one's token includes the other's: what is sent stands for both."""
+    tokens = [
+        token_of("l1", {("experiments", 0): 7, ("experiments", 1): 3}),
+        token_of("l1", {("experiments", 0): 5, ("pools", 0): 2}),
+        token_of("l2", {("experiments", 0): 0}),
+    ]
+    server.on("POST /experiments", *(_written(token) for token in tokens))
+    server.on("/status", problem(404, "gone"))
+    async with connected(server) as client:
+        await asyncio.gather(client.submit("name: x"), client.submit("name: x"))
+        with pytest.raises(NotFound):
+            await client.status()
+        await client.submit("name: x")
+        with pytest.raises(NotFound):
+            await client.status()
+    sent = [request.headers["Rung-After"] for request in server.requested("/status")]
+    both = {("experiments", 0): 7, ("experiments", 1): 3, ("pools", 0): 2}
+    assert sent == [token_of("l1", both), tokens[2]]
+
+
+def _written(token: str) -> Answer:
+    return json_answer(SUBMITTED, 201, **{"Rung-After": token})
 
 
 async def test_later_means_later(server: Scripted) -> None:

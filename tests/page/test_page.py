@@ -1,6 +1,8 @@
 """The page in a real browser, before a real gateway: what a person sees and does."""
 
 import asyncio
+import base64
+import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from rung.events.allocation import AgentJoined, DrainRequested, Slot
 from rung.events.experiment import ExperimentSubmitted, KillRequested, PauseRequested
 from rung.events.metric import LogLine, LogsPrinted, MetricRow, MetricsReported
 from rung.events.trial import TrialExited, TrialStarted, TrialValidated
+from rung.gateway.after import token_of
 
 pytestmark = pytest.mark.e2e
 
@@ -94,6 +97,25 @@ async def test_a_token_in_the_address_is_taken_out_of_it(site: Site, browser: Br
     assert await browser.run("localStorage.length + document.cookie.length") == 0
     await browser.run("location.reload()")
     await browser.says("No experiments yet")
+
+
+async def test_writes_at_the_same_time_are_all_read(opened: Browser) -> None:
+    """Neither one's token includes the other's: what the page sends along stands for both."""
+    first = token_of("l1", {("experiments", 0): 7, ("experiments", 1): 3})
+    second = token_of("l1", {("experiments", 0): 5, ("pools", 0): 2})
+    other = token_of("l2", {("experiments", 0): 0})
+    merged = [
+        await opened.run(f"import('/api.js').then((api) => api.merged({one!r}, {two!r}))")
+        for one, two in ((first, second), (second, first), (first, other))
+    ]
+    both = [["experiments", 0, 7], ["experiments", 1, 3], ["pools", 0, 2]]
+    read = [json.loads(base64.urlsafe_b64decode(text + "==")) for text in merged]
+
+    assert [(ledger_id, sorted(rows)) for ledger_id, rows in read] == [
+        ("l1", both),
+        ("l1", both),
+        ("l2", [["experiments", 0, 0]]),
+    ]
 
 
 async def test_a_wrong_token_is_asked_for_again(site: Site, browser: Browser) -> None:

@@ -6,12 +6,12 @@ import click
 
 from rung.cli.complete import experiment_ids
 from rung.cli.exit_code import OK
-from rung.cli.link import Link, asynchronous, linked
+from rung.cli.link import PATIENCE_FOLLOWING_S, PATIENCE_S, Link, asynchronous, linked
 from rung.cli.output import print_json
 from rung.cli.wait import follow
 
 if TYPE_CHECKING:
-    from rung.client import Action
+    from rung.client import Action, AsyncClient
 
 
 @click.command()
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 @asynchronous
 async def pause(experiment_id: str, link: Link) -> None:
     """Have an experiment checkpoint, give its slots back, and wait."""
-    await _ask(link, "pause", experiment_id, "is asked to pause; `rung resume` lets it go on")
+    async with link.client() as client:
+        told = "is asked to pause; `rung resume` lets it go on"
+        await _ask(link, client, "pause", experiment_id, told)
 
 
 @click.command()
@@ -29,7 +31,8 @@ async def pause(experiment_id: str, link: Link) -> None:
 @asynchronous
 async def resume(experiment_id: str, link: Link) -> None:
     """Have a paused experiment go on."""
-    await _ask(link, "resume", experiment_id, "is asked to go on")
+    async with link.client() as client:
+        await _ask(link, client, "resume", experiment_id, "is asked to go on")
 
 
 @click.command()
@@ -39,8 +42,7 @@ async def resume(experiment_id: str, link: Link) -> None:
 @asynchronous
 async def cancel(experiment_id: str, link: Link, *, waiting: bool) -> int:
     """End an experiment; its trials checkpoint first."""
-    await _ask(link, "cancel", experiment_id, "is asked to end")
-    return await _ended(link, experiment_id) if waiting else OK
+    return await _end(link, "cancel", experiment_id, "is asked to end", waiting=waiting)
 
 
 @click.command()
@@ -50,20 +52,25 @@ async def cancel(experiment_id: str, link: Link, *, waiting: bool) -> int:
 @asynchronous
 async def kill(experiment_id: str, link: Link, *, waiting: bool) -> int:
     """End an experiment at once."""
-    await _ask(link, "kill", experiment_id, "is asked to end at once")
-    return await _ended(link, experiment_id) if waiting else OK
+    return await _end(link, "kill", experiment_id, "is asked to end at once", waiting=waiting)
 
 
-async def _ask(link: Link, action: "Action", experiment_id: str, told: str) -> None:
-    async with link.client() as client:
-        requested = await client.ask(action, experiment_id)
+async def _ask(
+    link: Link, client: "AsyncClient", action: "Action", experiment_id: str, told: str
+) -> None:
+    requested = await client.ask(action, experiment_id)
     if link.json:
         print_json(requested)
     else:
         click.echo(f"Experiment {requested.experiment_id} {told}.")
 
 
-async def _ended(link: Link, experiment_id: str) -> int:
-    """Wait for the end; being canceled is what was asked for."""
-    await follow(link._replace(json=False), experiment_id, quiet=True)
+async def _end(
+    link: Link, action: "Action", experiment_id: str, told: str, *, waiting: bool
+) -> int:
+    """Ask for the end, and wait for it if wanted; being canceled is what was asked for."""
+    async with link.client(PATIENCE_FOLLOWING_S if waiting else PATIENCE_S) as client:
+        await _ask(link, client, action, experiment_id, told)
+        if waiting:
+            await follow(link._replace(json=False), client, experiment_id, quiet=True)
     return OK

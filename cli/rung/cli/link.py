@@ -42,8 +42,12 @@ ledger_option: Final = click.option(
 )
 """For commands that can read a ledger without a server."""
 
-PATIENCE_S: Final = 3.0
-"""How long a command goes on trying while connections break; one that is refused is final."""
+PATIENCE_S: Final = 8.0
+"""How long a command goes on trying while connections break; one that is refused is final.
+
+Longer than a gateway takes (5 s) to say that it does not show yet what the client wrote before,
+and the 2 s that it asks to wait then: that is worth another try.
+"""
 PATIENCE_FOLLOWING_S: Final = 60.0
 """How long one that follows does, once it met the server: a restart is no reason to leave."""
 TIMEOUT_S: Final = 120.0

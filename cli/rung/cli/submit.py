@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from rung.cli.exit_code import OK
-from rung.cli.link import Link, asynchronous, linked
+from rung.cli.link import PATIENCE_FOLLOWING_S, PATIENCE_S, Link, asynchronous, linked
 from rung.cli.output import print_json_line, printable
 from rung.cli.wait import follow
 from rung.events import RungError
@@ -32,17 +32,17 @@ async def submit(file: Path, folder: Path | None, link: Link, *, following: bool
     """
     config = await asyncio.to_thread(_read, file)
     code = await asyncio.to_thread(_pack, folder)
-    async with link.client() as client:
+    async with link.client(PATIENCE_FOLLOWING_S if following else PATIENCE_S) as client:
         submitted = await client.submit(config, code, key=secrets.token_hex(16))
-    if link.json:
-        print_json_line(submitted)
-    else:
-        for warning in submitted.warnings:
-            click.echo(f"Warning: {printable(warning)}", err=True)
-        click.echo(f"Submitted experiment {submitted.experiment_id}")
-    if not following:
-        return OK
-    return await follow(link, submitted.experiment_id, quiet=False)
+        if link.json:
+            print_json_line(submitted)
+        else:
+            for warning in submitted.warnings:
+                click.echo(f"Warning: {printable(warning)}", err=True)
+            click.echo(f"Submitted experiment {submitted.experiment_id}")
+        if not following:
+            return OK
+        return await follow(link, client, submitted.experiment_id, quiet=False)
 
 
 def _read(file: Path) -> bytes:

@@ -12,7 +12,7 @@ from rung.cli.output import duration, number, print_json_line, printable, second
 from rung.cli.watch import live, silent, watch
 
 if TYPE_CHECKING:
-    from rung.client import Experiment
+    from rung.client import AsyncClient, Experiment
 
 
 @click.command()
@@ -22,18 +22,21 @@ if TYPE_CHECKING:
 @asynchronous
 async def wait(experiment_id: str, link: Link, *, quiet: bool) -> int:
     """Wait until an experiment ended; the exit code says how."""
-    return await follow(link, experiment_id, quiet=quiet)
+    async with link.client(PATIENCE_FOLLOWING_S) as client:
+        return await follow(link, client, experiment_id, quiet=quiet)
 
 
-async def follow(link: Link, experiment_id: str, *, quiet: bool) -> int:
-    """Show an experiment until it ended; Ctrl-C leaves it alone."""
+async def follow(link: Link, client: "AsyncClient", experiment_id: str, *, quiet: bool) -> int:
+    """Show an experiment until it ended; Ctrl-C leaves it alone.
+
+    The client is the one that wrote what is to be shown, if one did: any gateway shows it that.
+    """
     try:
-        async with link.client(PATIENCE_FOLLOWING_S) as client:
-            if quiet or link.json:
-                experiment = await watch(client, experiment_id, silent)
-            else:
-                async with live() as show:
-                    experiment = await watch(client, experiment_id, show)
+        if quiet or link.json:
+            experiment = await watch(client, experiment_id, silent)
+        else:
+            async with live() as show:
+                experiment = await watch(client, experiment_id, show)
     except asyncio.CancelledError:  # Ctrl-C
         click.echo(
             f"\nNo longer watching; experiment {experiment_id} goes on. `rung wait"

@@ -20,6 +20,7 @@ connection's other end must belong to the caller before a byte is sent.
 """
 
 import asyncio
+import base64
 import contextlib
 import secrets
 import time
@@ -29,6 +30,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import aiohttp
+import msgspec
 import yarl
 
 from rung.backoff import Backoff
@@ -54,6 +56,9 @@ _HEALTH_S: Final = 10.0
 """How long that may take: any answer will do."""
 _TRANSIENT: Final = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError)
 
+
+_after_decoder: Final = msgspec.json.Decoder(tuple[str, list[tuple[str, int, int]]])
+"""Of a ledger: topic, partition, and the position of the last record written there."""
 
 T = TypeVar("T")
 
@@ -265,7 +270,9 @@ class Transport:
             )
             async with await self._begun(asking, location) as response:
                 self._answered = True
-                self._after = response.headers.get(_AFTER, self._after)
+                written = response.headers.get(_AFTER)
+                if written is not None:
+                    self._after = _merged(self._after, written)
                 yield response
         except DataFolderError as error:
             raise Unreachable(str(error)) from error
@@ -375,6 +382,31 @@ class _Refused(Exception):
         self.body = body
         self.retry_after = retry_after
         super().__init__(status)
+
+
+def _merged(known: str | None, written: str) -> str:
+    """Return the token that stands for what two stand for; of two ledgers, the newer one's.
+
+    Writes at the same time know nothing of each other: neither one's token includes the other's.
+    """
+    if known is None:
+        return written
+    try:
+        (before, first), (ledger_id, second) = _read_after(known), _read_after(written)
+    except ValueError:  # msgspec's and base64's are of that kind
+        return written
+    if before != ledger_id:
+        return written
+    last: dict[tuple[str, int], int] = {}
+    for topic, partition, position in first + second:
+        last[topic, partition] = max(position, last.get((topic, partition), position))
+    rows = [(*place, position) for place, position in sorted(last.items())]
+    return base64.urlsafe_b64encode(msgspec.json.encode((ledger_id, rows))).decode().rstrip("=")
+
+
+def _read_after(token: str) -> tuple[str, list[tuple[str, int, int]]]:
+    padded = token + "=" * (-len(token) % 4)
+    return _after_decoder.decode(base64.urlsafe_b64decode(padded))
 
 
 def _least_s(error: BaseException) -> float:

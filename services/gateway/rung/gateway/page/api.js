@@ -40,9 +40,24 @@ const headers = (more) => ({
   ...more,
 });
 
+/** Returns a token that stands for what both do: of writes at the same time neither has all. */
+export function merged(known, written) {
+  if (!known || !written) return written ?? known;
+  const read = (text) => JSON.parse(atob(text.replaceAll("-", "+").replaceAll("_", "/")));
+  const [[before, first], [ledger, second]] = [read(known), read(written)];
+  if (before !== ledger) return written;
+  const last = new Map();
+  for (const [topic, partition, position] of [...first, ...second]) {
+    const place = `${topic}/${partition}`;
+    last.set(place, [topic, partition, Math.max(position, last.get(place)?.[2] ?? 0)]);
+  }
+  const text = btoa(JSON.stringify([ledger, [...last.values()]]));
+  return text.replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+}
+
 /** Passes an answer on, or throws its problem; `sent` is the token that the request had. */
 async function answered(response, sent) {
-  after = response.headers.get("Rung-After") ?? after;
+  after = merged(after, response.headers.get("Rung-After"));
   if (response.ok) return response;
   let problem = {};
   try {
