@@ -1,6 +1,7 @@
 """A run over two agents: they find each other, and fail together."""
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -95,14 +96,24 @@ async def test_a_failure_on_the_second_agent_ends_the_run_on_both(pair: Pair) ->
     assert released == {"a1": "", "a2": "rank 3: ValueError: no data (exit code 1)"}
 
 
-@pytest.mark.parametrize("other", ["raise ConnectionResetError('reset by peer')", "pause()"])
+@pytest.mark.parametrize(
+    "other", ["peer.recv(1); raise ConnectionResetError('reset by peer')", "pause()"]
+)
 async def test_a_machine_that_fails_one_part_fails_the_run(pair: Pair, other: str) -> None:
     """All who speak of the run's end say that it is the machine's, whoever is heard of first."""
     script = (
-        "import os\n"
+        "import os, socket, time\n"
         "from signal import pause\n"
         "from rung.storage import ObjectError\n"
-        "if os.environ['RUNG_RANK'] == '3': raise ObjectError('no checkpoint: the disk is full')\n"
+        f"place = '\\x00{uuid.uuid4()}'\n"
+        "peer = socket.socket(socket.AF_UNIX)\n"
+        "if os.environ['RUNG_RANK'] == '3':\n"
+        "    peer.bind(place)\n"
+        "    peer.listen()\n"
+        "    connections = [peer.accept() for _ in range(3)]\n"
+        "    raise ObjectError('no checkpoint: the disk is full')\n"
+        "while peer.connect_ex(place):\n"
+        "    time.sleep(0.01)\n"
         f"{other}"
     )
     scheduler = asyncio.create_task(pair.pass_failures_on())

@@ -25,7 +25,7 @@ def test_killed_right_after_an_import(installation: Installation, tmp_path: Path
     installation.rung("ledger", "export", "--output", file)
     new = Installation(tmp_path / "new")
     new.rung("ledger", "import", file)
-    shutil.copytree(installation.folder / "objects", new.folder / "objects")
+    shutil.copytree(installation.folder / "objects", new.folder / "objects", dirs_exist_ok=True)
     for _ in range(2):
         new.up()
         new.kill_server()

@@ -32,7 +32,10 @@ def object_name(digest: str) -> str:
 
 
 def run_config(config: dict[str, Any]) -> RunConfig:
-    """Return what is stored of an expanded configuration: all but its `hyperparameters`."""
+    """Return what is stored of an expanded configuration: all but its `hyperparameters`.
+
+    The order is kept: trials see data sources in the order of the experiment file.
+    """
     found = {name: value for name, value in config.items() if name != "hyperparameters"}
-    data = msgspec.json.encode(found, order="deterministic")
+    data = msgspec.json.encode(found)
     return RunConfig(hashlib.sha256(data).hexdigest(), data)

@@ -150,17 +150,27 @@ class Crew:
         if not is_aftermath(self._words(first)):
             return first
         for end in self.ends:
-            stopped = end.exited.signal in {signal.SIGTERM, signal.SIGKILL} and (
-                end.exited.signal in self._sent
-            )
             said = self._words(end)
             failed = bool(end.exited.code) or end.exited.signal is not None
-            if failed and not is_aftermath(said) and (said or not stopped):
+            if failed and not is_aftermath(said) and (said or not self._stopped(end)):
                 return end
         return first
 
     def _words(self, end: End) -> str:
-        return self._reports.last_words(end.member.rank)
+        """Return a process's last words; of one that was stopped, its traceback's alone.
+
+        Whatever else it printed last, it may have been about to say more.
+        """
+        rank = end.member.rank
+        if self._stopped(end):
+            return self._reports.exception(rank)
+        return self._reports.last_words(rank)
+
+    def _stopped(self, end: End) -> bool:
+        """Whether a process ended because another one had failed."""
+        number = end.exited.signal
+        sent = number in {signal.SIGTERM, signal.SIGKILL} and number in self._sent
+        return sent and end is not self._first
 
     def _stop_the_others(self) -> None:
         if self._stopper is None and not all(member.over for member in self.members):
@@ -173,7 +183,11 @@ class Crew:
         self.send(number)
 
     def _ending(self, end: End, conduct: Conduct) -> Ending:
-        return ending_of(end.exited, conduct, self._words(end))
+        words = self._words(end)
+        ending = ending_of(end.exited, conduct, words)
+        if words and self._stopped(end):
+            return ending._replace(message=f"{words} ({ending.message})")
+        return ending
 
     def _named(self, end: End, ending: Ending) -> Ending:
         """Return the ending with the rank in its words, where there are several."""
