@@ -275,6 +275,16 @@ def test_acls_as_json(rung: Rung) -> None:
     }
 
 
+def test_acls_of_metrics() -> None:
+    """It answers for what it rejected, and deletes the oldest lines where there are too many."""
+    access = COMPONENTS["metrics"]
+
+    assert access.reads == {"deadletter", "imports", "logs", "metrics", "seals"}
+    assert access.appends == {"deadletter", "logs"}
+    assert access.trims == {"logs"}
+    assert access.groups == {"replicas.metrics"}
+
+
 @pytest.mark.parametrize(
     ("before", "blocked", "arguments", "code", "words"),
     [

@@ -4,6 +4,7 @@ That is read from the tables of components; what has no such table stands here.
 """
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Final
 
 from rung.checkpoint_gc.service import NAME as CHECKPOINT_GC
@@ -12,7 +13,9 @@ from rung.events import TOPICS, topic
 from rung.ledger.kafka.access import Access, Rule, rules
 from rung.ledger.kafka.settings import Address
 from rung.metrics.service import NAME as METRICS
-from rung.metrics.service import TOPICS as METRICS_TOPICS
+from rung.metrics.service import components as metrics_components
+from rung.metrics.settings import Settings as MetricsSettings
+from rung.metrics.store import SeriesStore
 from rung.runtime.relay import Relay
 from rung.runtime.service import Component, Decider, Singleton, topics_of
 from rung.runtime.sink import Sink
@@ -46,24 +49,23 @@ _OPENED: Final = Access(reads=frozenset({topic.IMPORTS}))
 """Each service starts only where no import is unfinished."""
 _RECORD: Final = Access(reads=frozenset(TOPICS) - {topic.HEARTBEATS})
 """All that is kept."""
+_METRICS: Final = metrics_components(
+    SeriesStore(Path(), ledger_id=""), MetricsSettings(logs_total_bytes=1)
+)
+"""All that metrics may be told to run; its table wants series, which are not opened here."""
 _BESIDE: Final[Mapping[str, Access]] = {
     # It archives and seals the ledger, where it is told to.
-    CHECKPOINT_GC: _RECORD | Access(appends=frozenset({topic.SEALS}))
+    CHECKPOINT_GC: _RECORD | Access(appends=frozenset({topic.SEALS})),
+    # It removes old lines from the ledger, and reads what of it was removed.
+    METRICS: Access(reads=frozenset({topic.SEALS}), trims=frozenset({topic.LOGS})),
 }
 """What a service does beside its table."""
 
 COMPONENTS: Final[Mapping[str, Access]] = {
     **{
         name: _OPENED | _shared(name, table) | _BESIDE.get(name, Access())
-        for name, table in tables().items()
+        for name, table in {**tables(), METRICS: _METRICS}.items()
     },
-    METRICS: _OPENED
-    | Access(
-        reads=frozenset({*METRICS_TOPICS, topic.SEALS}),
-        appends=frozenset({topic.DEADLETTER}),
-        trims=frozenset({topic.LOGS}),
-        groups=frozenset({f"replicas.{METRICS}"}),
-    ),
     "gateway": _RECORD  # it shows, audits and verifies
     | Access(
         # Commands about experiments, pools, lines to delete, and messages that are rejected.

@@ -58,7 +58,7 @@ def components(
         async def limit(ledger: Ledger) -> None:
             await keep_within(ledger, store, most)
 
-        found.append(Singleton("metrics-quota", topic.LOGS, limit))
+        found.append(Singleton("metrics-quota", topic.LOGS, limit, appends=(topic.LOGS,)))
     return tuple(found)
 
 
