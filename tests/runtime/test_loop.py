@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 
 import pytest
+import structlog.testing
 
 from rung.events import Event, LedgerUnavailable, Payload, decode, encode, fact
 from rung.events.allocation import AllocationLost
@@ -17,7 +18,7 @@ from rung.events.deadletter import (
 from rung.events.experiment import ExperimentEnded, ExperimentPaused, KillRequested
 from rung.ledger import Draft, Record
 from rung.ledger.memory import MemoryLedger
-from rung.runtime import audit, host
+from rung.runtime import PartitionFold, audit, host
 from rung.runtime.loop import recover
 from rung.runtime.relay import Relay, relay
 from runtime.tally import Count, Tally, kill, pause, resume
@@ -74,6 +75,42 @@ async def _running(*work: Awaitable[None]) -> AsyncIterator[None]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Unseeing:
+    """An observer that can make nothing of what it sees."""
+
+    def __init__(self) -> None:
+        self.shown = 0
+
+    def measured(self) -> contextlib.AbstractContextManager[None]:
+        """Measure nothing."""
+        return contextlib.nullcontext()
+
+    def begin(self, partition: int, fold: PartitionFold[Count]) -> None:
+        """Keep nothing of it."""
+
+    def see(self, records: Sequence[Record], decisions: Sequence[Event]) -> None:
+        """Fail."""
+        self.shown += 1
+        raise ValueError("cannot see")
+
+    def end(self, partition: int) -> None:
+        """Keep nothing of it."""
+
+
+async def test_an_observer_that_fails_keeps_nothing_from_being_decided() -> None:
+    """It is shown what comes after, too; the log says once that it fails."""
+    ledger, observer = MemoryLedger(), _Unseeing()
+    with structlog.testing.capture_logs() as logs:
+        async with _running(host(ledger, Tally(), observer=observer)):
+            for number in (1, 2):
+                await _append(ledger, pause(number))
+                await _until(ledger, "searches", 2 * number)
+
+    assert observer.shown >= 1
+    failed = [line for line in logs if line["event"].startswith("not all is measured")]
+    assert len(failed) == 1
 
 
 async def test_facts_are_decided_as_they_arrive() -> None:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from rung.events import Payload, encode, fact
-from rung.ledger import MemoryLedger, Record
+from rung.ledger import Draft, MemoryLedger, Record
 from rung.runtime import FactWriter, PartitionFold
 from rung.runtime.metrics import catalog
 from rung.runtime.service import serve
@@ -26,6 +26,30 @@ async def _until(read: Callable[[], _Told], wanted: _Told) -> None:
     async with asyncio.timeout(10):
         while read() != wanted:  # noqa: ASYNC110 - gauges are read, nobody tells of their changes
             await asyncio.sleep(0.01)
+
+
+async def test_a_request_that_cannot_be_read_is_measured_no_more_than_decided() -> None:
+    """It is one dead letter; the pools are decided, and measured, as before."""
+    ledger = MemoryLedger(partitions=1)
+    writer = FactWriter(ledger, source="/rung/agent/n", origin="agent/n/0")
+    asked = fact(requested("cccccccc.0.1"), source="/x", origin="x", sequence=1, time="t")
+    broken = encode(asked).replace(b'"spec":', b'"spek":')
+
+    serving = asyncio.create_task(serve(ledger, components()))
+    await writer.write(joined("n", slots=2))
+    await ledger.append([Draft(asked.topic, "elsewhere", broken)])
+    await writer.write(requested("aaaaaaaa.0.1"))
+
+    def used() -> _Told:
+        told = catalog.SLOTS.read()
+        return {labels: told[labels] for labels in told if labels == ("default", "used")}
+
+    await _until(used, {("default", "used"): 1.0})
+    assert not serving.done()
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+
+    assert await ledger.end("deadletter", 0) == 1
 
 
 async def test_slots_and_queues_are_read_from_what_is_folded() -> None:

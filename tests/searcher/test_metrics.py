@@ -45,6 +45,17 @@ def test_a_run_after_a_failure_is_a_restart() -> None:
     assert _seen(msgspec.structs.replace(failed, trial_id="k3f9x2ma.999"), run=2) == 0
 
 
+def test_a_cause_that_cannot_be_read_is_no_restart() -> None:
+    """Nor does it end the searcher."""
+    asked = msgspec.structs.replace(_RUN, spec=msgspec.structs.replace(_RUN.spec, run=2))
+    decision = msgspec.structs.replace(_fact(asked), causeposition=5, causeindex=0)
+    before = _count()
+
+    Restarts().see([Record("experiments", 0, 5, "k", b"{")], [decision])
+
+    assert _count() == before
+
+
 def test_a_promotion_is_no_restart() -> None:
     """Nor is what follows a preemption."""
     assert _seen(msgspec.structs.replace(_EXIT, outcome="finished"), run=2) == 0

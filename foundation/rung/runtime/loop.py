@@ -104,6 +104,8 @@ class _Hosted:
         """Held while the fold knows more than is on record."""
         self._broken = False
         """It knows more than is on record, and will be dropped."""
+        self._blind = False
+        """The observer failed, and the log says so."""
         self._place: Final = {"process": processor.name, "partition": partition}
         self._facts = catalog.FACTS_DECIDED.labels(processor.name)
         self._decisions = catalog.DECISIONS.labels(processor.name)
@@ -187,8 +189,18 @@ class _Hosted:
             await self._park(rejected)
         await self._reject(rejected)
         await self._settle()
-        if self._observer is not None:
+        self._show(records, new)
+
+    def _show(self, records: Sequence[Record], new: Sequence[Event]) -> None:
+        """Let the observer look on; whatever it raises is no reason to decide no more."""
+        if self._observer is None:
+            return
+        try:
             self._observer.see(records, new)
+        except Exception:  # noqa: BLE001 - whatever it raises concerns what is measured alone
+            if not self._blind:
+                _log.exception("not all is measured: the observer failed", **self._place)
+            self._blind = True
 
     @contextlib.asynccontextmanager
     async def _ahead(self) -> AsyncIterator[None]:

@@ -1,10 +1,11 @@
 """What the searcher tells Prometheus: how often trials are started again after a failure."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
-from rung.events import Event, decode
+from rung.events import Event, UndecodableEvent
+from rung.events.codec import decode_handled
 from rung.events.trial import RunRequested, TrialExited
 from rung.ledger import Record
 from rung.runtime.fold import PartitionFold
@@ -29,9 +30,9 @@ class Restarts:
         for event in decisions:
             # Its first run is no restart; another one may be a promotion as well.
             if isinstance(event.data, RunRequested) and event.data.spec.run > 1:
-                cause = _cause(records, event)
+                cause = _exit(records, event)
                 if (
-                    isinstance(cause, TrialExited)
+                    cause is not None
                     and cause.outcome == "failed"
                     and not cause.machine
                     and cause.trial_id == event.data.spec.trial_id
@@ -42,9 +43,12 @@ class Restarts:
         """Keep nothing of it."""
 
 
-def _cause(records: Sequence[Record], event: Event) -> object:
-    """Return the fact that a decision answers, if it is among the records."""
+def _exit(records: Sequence[Record], event: Event) -> TrialExited | None:
+    """Return the end of a run that a decision answers, if it is one and among the records."""
     for record in records:
         if record.position == event.causeposition:
-            return decode(record.value).data
+            with suppress(UndecodableEvent):
+                cause = decode_handled(record.value, (TrialExited.TYPE,))
+                if cause is not None and isinstance(cause.data, TrialExited):
+                    return cause.data
     return None
