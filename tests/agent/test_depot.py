@@ -246,6 +246,7 @@ async def test_a_run_that_is_killed_does_not_wait(away: tuple[Rig, Seaweed]) -> 
     assert ended.of(CheckpointStored) == []
     server.start()
     (told,) = await rig.until(CheckpointStored)
+    assert ended.exit.under_way == [told.checkpoint_id]
     assert read_manifest(rig.store, "exp00001", told.checkpoint_id).digest == told.digest
     await eventually(lambda: not list((rig.folder / "agent" / "staged").iterdir()))
 

@@ -116,7 +116,7 @@ def deleted(name: str, trial: int = 0) -> CheckpointDeleted:
     )
 
 
-def exited(run: int = 1, trial: int = 0) -> TrialExited:
+def exited(run: int = 1, trial: int = 0, *under_way: str) -> TrialExited:
     """A run's processes are gone."""
     return TrialExited(
         experiment_id=EXPERIMENT,
@@ -127,6 +127,7 @@ def exited(run: int = 1, trial: int = 0) -> TrialExited:
         exit_code=1,
         signal=None,
         message="",
+        under_way=list(under_way),
     )
 
 

@@ -368,6 +368,20 @@ def test_the_state_outlives_the_experiment_while_a_lost_run_may_be_heard_of() ->
     assert experiment.collector.ended(experiment.state)
 
 
+def test_the_state_outlives_the_experiment_while_checkpoints_are_under_way() -> None:
+    """A killed run does not wait for them; they are judged when they come."""
+    experiment = Experiment()
+    experiment.tell(submitted(0, 0, 1), stored("a", 1), exited(1, 0, "a", "b", "c"))
+    experiment.tell(ended(), over())
+    experiment.restart()
+    assert not experiment.collector.ended(experiment.state)
+
+    assert experiment.then(stored("b", 2)) == ["a"]
+    assert not experiment.collector.ended(experiment.state)
+    assert experiment.then(stored("c", 3)) == ["b"]
+    assert experiment.collector.ended(experiment.state)
+
+
 def test_a_run_that_reported_its_end_before_it_was_lost_is_not_waited_for() -> None:
     """The report of a run's end may overtake the news that its agent was lost."""
     experiment = Experiment()

@@ -248,7 +248,7 @@ class TrialExited(Struct, frozen=True, kw_only=True, omit_defaults=True):
     TYPE: ClassVar[str] = "rung.trial.exited.v1"
     TOPIC: ClassVar[str] = topic.EXPERIMENTS
     WRITER: ClassVar[str] = "agent"
-    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "checkpoint-gc", "gateway")
 
     experiment_id: str
     trial_id: str
@@ -266,3 +266,5 @@ class TrialExited(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The last step that the run reported, stored or restored; None if there was none."""
     machine: bool = False
     """Whether a failure is the machine's, such as a full disk: it does not count as a restart."""
+    under_way: list[str] = field(default_factory=list)
+    """Checkpoints that were still being carried to the object store, and are told of later."""

@@ -40,6 +40,8 @@ class Delivery:
         self._order = asyncio.Lock()
         self._numbers = itertools.count(1)
         self._shipments: set[asyncio.Task[None]] = set()
+        self._under_way: dict[str, None] = {}
+        """Ids of checkpoints, in the order in which they were staged."""
         self._answers: set[asyncio.Task[None]] = set()
         self._served_at = 0.0
         self._hurried = asyncio.Event()
@@ -90,6 +92,7 @@ class Delivery:
     def stored(self, connection: Connection, message: Stored) -> None:
         """Carry on what was staged, a checkpoint of the run's own."""
         after = self._depot.said
+        self._under_way[message.checkpoint_id] = None
         task = self._depot.background(self._ship(connection, message.checkpoint_id, after))
         self._follow(task, self._shipments)
 
@@ -119,6 +122,11 @@ class Delivery:
     def pending(self) -> bool:
         """Whether checkpoints are still under way."""
         return any(not shipment.done() for shipment in self._shipments)
+
+    @property
+    def under_way(self) -> list[str]:
+        """The checkpoints that have not arrived, and may yet."""
+        return list(self._under_way)
 
     def hurry(self) -> None:
         """Do not let the run wait for its checkpoints any longer."""
@@ -161,6 +169,7 @@ class Delivery:
                 problem = await self._depot.ship(self._owner, checkpoint_id, self._note)
         except (OSError, ObjectError) as error:  # of this machine's disk
             problem = f"checkpoint {checkpoint_id} could not be stored: {error}"
+        self._under_way.pop(checkpoint_id, None)
         if problem:
             self._note(problem)
             self.problem = self.problem or problem

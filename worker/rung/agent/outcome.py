@@ -81,6 +81,7 @@ def facts_of(  # noqa: PLR0913 - what is known of an end
     incarnation: int,
     failed: str = "",
     steps: int | None = None,
+    under_way: Sequence[str] = (),
 ) -> tuple[TrialExited, AllocationReleased]:
     """Return what is written about the end of a run: how it ended, and that its slots are free.
 
@@ -92,6 +93,7 @@ def facts_of(  # noqa: PLR0913 - what is known of an end
         incarnation: of this agent.
         failed: what other agents that have a part of the run shall stop for.
         steps: the last step that the run spoke of.
+        under_way: its checkpoints that have not arrived yet.
     """
     exited = TrialExited(
         experiment_id=spec.experiment_id,
@@ -105,6 +107,7 @@ def facts_of(  # noqa: PLR0913 - what is known of an end
         fault=ending.fault,
         steps_completed=steps,
         machine=ending.machine,
+        under_way=list(under_way),
     )
     released = AllocationReleased(
         pool=pool,

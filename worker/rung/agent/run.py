@@ -370,6 +370,7 @@ class Run:
             incarnation=self._incarnation,
             failed=ending.message or "failed" if broken and self._gang else "",
             steps=steps,
+            under_way=self._delivery.under_way,
         )
         node.spool.put(*(facts if self._chief or broken else facts[1:]))
 

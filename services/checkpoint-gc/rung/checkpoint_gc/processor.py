@@ -25,6 +25,8 @@ checkpoint that is stored after its run has ended is not held: the searcher does
 The state ends with the experiment: every trial is closed then, and nothing is held. What was not
 retired by then stays. But an agent that was taken for lost may be heard of later, with checkpoints
 that its run had stored; so the state stays for as long as the end of such a run was not reported.
+Nor does a run that is killed wait for its checkpoints: its end names those that are under way, and
+the state stays until they have come.
 
 What one fact may change: the checkpoints of its trial, and those that it pushed out of the best of
 the experiment, which now follow right behind them in the ranking. Only these are judged anew, so
@@ -90,6 +92,8 @@ class Trial(Struct, kw_only=True):
     """The highest run that is over."""
     lost: list[int] = field(default_factory=list[int])
     """Runs that were lost, and of whose ends their agents have not reported."""
+    under_way: list[str] = field(default_factory=list[str])
+    """Ids of checkpoints that are still to come, of runs that are over."""
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict[str, Checkpoint])
     costs: dict[str, dict[str, float | None]] = field(
         default_factory=dict[str, dict[str, float | None]]
@@ -145,8 +149,11 @@ class CheckpointGC:
         return State(experiment_id=key)
 
     def ended(self, state: State) -> bool:
-        """Return whether the experiment has ended, and no run that was lost may be heard of."""
-        return state.over and not any(trial.lost for trial in state.trials.values())
+        """Return whether the experiment has ended, and no more checkpoints are to be expected."""
+        if not state.over or any(it.lost or it.under_way for it in state.trials.values()):
+            return False
+        policy = state.policy  # the last that came may have made others superfluous
+        return policy is None or not any(_judge(state, policy, it) for it in state.trials)
 
     def evolve(self, state: State, event: Handles) -> None:  # noqa: C901 - one case per event
         """Fold a fact or a decision into the experiment."""
@@ -158,7 +165,7 @@ class CheckpointGC:
             case TrialValidated():
                 _validate(state, event)
             case TrialExited() | AllocationLost() | AllocationDropped():
-                _end_run(_trial(state, event.trial_id), event)
+                _end_run(state, _trial(state, event.trial_id), event)
             case TrialClosed():
                 _trial(state, event.trial_id).ended = True
             case ExperimentEnded():
@@ -235,12 +242,18 @@ def _trial(state: State, trial_id: str) -> Trial:
     return state.trials.setdefault(trial_id, Trial())
 
 
-def _end_run(trial: Trial, event: TrialExited | AllocationLost | AllocationDropped) -> None:
+def _end_run(
+    state: State, trial: Trial, event: TrialExited | AllocationLost | AllocationDropped
+) -> None:
     if event.run in trial.lost:
         trial.lost.remove(event.run)
     elif isinstance(event, AllocationLost) and event.run > trial.runs_over:
         trial.lost.append(event.run)
     trial.runs_over = max(trial.runs_over, event.run)
+    if isinstance(event, TrialExited):
+        for checkpoint_id in event.under_way:
+            if not _came(state, checkpoint_id) and checkpoint_id not in trial.under_way:
+                trial.under_way.append(checkpoint_id)
 
 
 def _validate(state: State, event: TrialValidated) -> None:
@@ -259,9 +272,11 @@ def _validate(state: State, event: TrialValidated) -> None:
 
 
 def _store(state: State, event: CheckpointStored) -> None:
-    if event.checkpoint_id in state.trial_of or event.checkpoint_id in state.retired:
+    if _came(state, event.checkpoint_id):
         return
     trial = _trial(state, event.trial_id)
+    if event.checkpoint_id in trial.under_way:
+        trial.under_way.remove(event.checkpoint_id)
     trial.checkpoints[event.checkpoint_id] = Checkpoint(
         run=event.run,
         steps=event.steps_completed,
@@ -273,6 +288,10 @@ def _store(state: State, event: CheckpointStored) -> None:
     state.arrivals += 1
     state.trial_of[event.checkpoint_id] = event.trial_id
     _rank(state, trial, event.checkpoint_id)
+
+
+def _came(state: State, checkpoint_id: str) -> bool:
+    return checkpoint_id in state.trial_of or checkpoint_id in state.retired
 
 
 def _damage(state: State, event: CheckpointDamaged) -> None:
