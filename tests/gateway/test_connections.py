@@ -93,6 +93,22 @@ def test_malformed_requests_leave_no_token_in_the_log(gateway: GatewayProcess, p
     assert len(log) - before < 2_000
 
 
+def test_a_body_that_is_not_read_is_no_fault(gateway: GatewayProcess) -> None:
+    """It cannot be unpacked, which the server finds only after its answer."""
+    before = gateway.log.stat().st_size
+    with socket.create_connection(("127.0.0.1", gateway.port), 10) as connection:
+        connection.sendall(
+            b"GET /nowhere HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Encoding: gzip\r\n"
+            b"Content-Length: 1000\r\n\r\n"
+        )
+        assert connection.recv(1_000).split()[1] == b"404"
+        connection.sendall(bytes(1_000))
+        while connection.recv(1_000):
+            pass
+    assert gateway.status() == 200
+    assert b"Traceback" not in gateway.log.read_bytes()[before:]
+
+
 def test_refused_requests_do_not_fill_the_log(gateway: GatewayProcess) -> None:
     """Who has no token can write no lines, whatever the method."""
     before = gateway.log.stat().st_size

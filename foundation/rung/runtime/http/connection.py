@@ -35,6 +35,7 @@ import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
+from aiohttp.web import RequestPayloadError
 
 from rung.events import RungError
 from rung.runtime.http.limits import Limits, raise_open_files
@@ -494,7 +495,7 @@ class _Failures(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, HttpProcessingError):
+        if isinstance(error, (HttpProcessingError, RequestPayloadError)):
             self._owner.count("malformed")
         elif isinstance(error, (ConnectionError, TimeoutError)):
             self._owner.count("disconnected")
