@@ -52,15 +52,15 @@ def test_a_line_says_what_when_and_where() -> None:
 
 
 def test_libraries_come_out_in_the_same_form() -> None:
-    """What aiokafka or Faust warns of is a line like any other."""
+    """What Faust warns of is a line like any other."""
     stream = io.StringIO()
     log_to(stream, service="searcher")
-    logging.getLogger("aiokafka.conn").warning("lost %s", "broker 1")
-    logging.getLogger("aiokafka.conn").info("chatter")
+    logging.getLogger("faust.transport").warning("lost %s", "broker 1")
+    logging.getLogger("faust.transport").info("chatter")
 
     [line] = _lines(stream)
     assert line["event"] == "lost broker 1"
-    assert (line["library"], line["service"]) == ("aiokafka.conn", "searcher")
+    assert (line["library"], line["service"]) == ("faust.transport", "searcher")
 
 
 def test_threads_of_libraries_say_whose_they_are() -> None:
