@@ -24,7 +24,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 # Run a real search on this machine and show its result.
 demo: $(SETUP)
-	$(BIN)/python -m rung.cli.demo
+	$(BIN)/python -m rung.cli.local.demo
 
 # The same on a cluster: Kafka, ClickHouse, S3, every service apart, two agents.
 cluster: $(DEV) $(KAFKA) $(CLICKHOUSE)

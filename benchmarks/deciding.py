@@ -35,7 +35,7 @@ from rung.events.trial import RunRequested, RunSpec, TrialExited, TrialValidated
 from rung.ledger import Draft, Record
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, create, parse_address
 from rung.runtime import Processor, host
-from rung.runtime.fold import PartitionFold
+from rung.runtime.processor.fold import PartitionFold
 from rung.scheduler.processor import Scheduler
 from rung.searcher.processor import Searcher
 from rung.storage import FolderStore

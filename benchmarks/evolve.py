@@ -13,15 +13,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rung.cli.deciders import DECIDERS
+from rung.cli.operations.deciders import DECIDERS
 from rung.events import encode, fact
 from rung.events.experiment import ExperimentSubmitted, KillRequested
 from rung.events.trial import TrialValidated
 from rung.ledger import Draft
 from rung.ledger.sqlite.ledger import SqliteLedger
 from rung.runtime import host
-from rung.runtime.fold import PartitionFold
-from rung.runtime.loop import recover, refold, scan_decisions
+from rung.runtime.processor.fold import PartitionFold
+from rung.runtime.processor.loop import recover, refold, scan_decisions
 
 BATCH = 2_000
 

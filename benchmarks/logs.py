@@ -23,8 +23,8 @@ from rung.events.experiment import ExperimentSubmitted
 from rung.gateway.service import serve
 from rung.ledger import Draft, SqliteLedger
 from rung.metrics import SeriesStore
+from rung.metrics.clickhouse.embedded import Embedded
 from rung.metrics.cursor import LineKey, write_cursor
-from rung.metrics.embedded import Embedded
 from rung.storage import FolderStore
 
 SHORT = 100_000

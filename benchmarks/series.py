@@ -23,9 +23,9 @@ from rung.events.metric import LogLine, LogsPrinted, MetricRow, MetricsReported
 from rung.ledger import Draft, Record
 from rung.ledger.memory import MemoryLedger
 from rung.metrics import Settings, migrate_series, open_series, serve
-from rung.metrics.address import PASSWORD
 from rung.metrics.batch import Batch
-from rung.metrics.native import Column
+from rung.metrics.clickhouse.address import PASSWORD
+from rung.metrics.clickhouse.native import Column
 from servers.clickhouse import USER, ClickHouse, installed
 
 AIM = 200_000

@@ -22,8 +22,8 @@ from checkpoint_gc.scenario import (
 from rung.checkpoint_gc import CheckpointGC
 from rung.checkpoint_gc.processor import State
 from rung.events import Payload
+from rung.events.docs.examples import EXAMPLES
 from rung.events.envelope import relayed
-from rung.events.examples import EXAMPLES
 from rung.methods.random_search import Options
 from rung.runtime import Processor
 

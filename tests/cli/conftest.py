@@ -11,7 +11,7 @@ import pytest
 
 from client.scripted import TOKEN, Answer, Scripted
 from rung.cli.__main__ import run
-from rung.cli.data_folder import DataFolder
+from rung.cli.local.data_folder import DataFolder
 
 EXPERIMENT = "/experiments/k3v9x2ab"
 """Path of the recorded experiment."""

@@ -10,7 +10,7 @@ import pytest
 from cli.conftest import EXPERIMENT
 from client import recorded
 from client.scripted import TOKEN, Answer, Scripted, json_answer, problem
-from rung.cli.board_files import BoardFiles
+from rung.cli.commands.tensorboard.board_files import BoardFiles
 from rung.client import AsyncClient
 
 EVENTS = "tensorboard/events"

@@ -9,11 +9,15 @@ import pytest
 from msgspec import structs
 
 from cli.conftest import Rung
-from rung.cli import cluster_upgrade
-from rung.cli.cluster import Retention
-from rung.cli.cluster_group import Replica
-from rung.cli.cluster_print import print_status
-from rung.cli.cluster_status import (
+from rung.cli.operations.cluster import upgrade as cluster_upgrade
+from rung.cli.operations.cluster.access import COMPONENTS
+from rung.cli.operations.cluster.command import Retention
+from rung.cli.operations.cluster.decider_status import Decider, PoolStatus
+from rung.cli.operations.cluster.group import Replica
+from rung.cli.operations.cluster.print import print_status
+from rung.cli.operations.cluster.record_status import SealStatus, UnfinishedImport
+from rung.cli.operations.cluster.relay_status import Consumer
+from rung.cli.operations.cluster.status import (
     Broker,
     ClusterStatus,
     Letter,
@@ -21,16 +25,12 @@ from rung.cli.cluster_status import (
     _judge,
     look_at_letters,
 )
-from rung.cli.cluster_upgrade import Upgrade, obstacles
-from rung.cli.decider_status import Decider, PoolStatus
-from rung.cli.forwarder_status import Consumer
-from rung.cli.kafka_access import COMPONENTS
-from rung.cli.record_status import SealStatus, UnfinishedImport
+from rung.cli.operations.cluster.upgrade import Upgrade, obstacles
 from rung.events.deadletter import MessageDropped, MessageRejected, MessageRetryRequested
 from rung.ledger import MemoryLedger, kafka
 from rung.ledger.kafka import Created, Finding
 from rung.runtime import FactWriter
-from rung.runtime.assignment_settings import client_id_of, level_of_client
+from rung.runtime.assignment.settings import client_id_of, level_of_client
 
 NOW = datetime(2026, 1, 1, 2, tzinfo=UTC)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rung.cli.data_folder import LAYOUT_VERSION, DataFolder, DataFolderError, read_server
+from rung.cli.local.data_folder import LAYOUT_VERSION, DataFolder, DataFolderError, read_server
 
 
 @pytest.mark.parametrize("name", ["version", "token"])

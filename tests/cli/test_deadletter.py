@@ -9,10 +9,10 @@ import pytest
 from cli.conftest import Rung
 from client.scripted import Scripted, json_answer, problem
 from rung.checkpoint_gc.service import components as checkpoint_gc
-from rung.cli.deciders import READERS
+from rung.cli.operations.deciders import READERS
 from rung.runtime.relay import Relay
 from rung.runtime.service import Decider
-from rung.runtime.sink import Sink
+from rung.runtime.sink.sink import Sink
 from rung.scheduler.service import components as scheduler
 from rung.searcher.service import components as searcher
 from rung.storage import FolderStore

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from rung.cli.decider_status import Knowledge
+from rung.cli.operations.cluster.decider_status import Knowledge
 from rung.events import Payload, partition_of
 from rung.events.allocation import AgentJoined, Slot
 from rung.events.experiment import ExperimentSubmitted, PauseRequested

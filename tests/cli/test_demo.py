@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rung.cli import demo
+from rung.cli.local import demo
 
 ACTIVE, ENDED = {"ended_at": None}, {"ended_at": "2026-01-31T12:00:00Z"}
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rung.cli.event_file import NAME, EventFile, Scalar, crc32c
+from rung.cli.commands.tensorboard.event_file import NAME, EventFile, Scalar, crc32c
 
 POINTS = [
     Scalar("validation/loss", 1, 1_700_000_000.25, 0.5),

@@ -15,15 +15,15 @@ import click
 import pytest
 
 from cli.conftest import Rung
-from rung.cli.complete import experiment_ids
-from rung.cli.data_folder import DataFolder
+from rung.cli.commands.complete import experiment_ids
 from rung.cli.group import rung as group
+from rung.cli.local.data_folder import DataFolder
 from rung.client import AsyncClient, Client, Unreachable
 
 KILLED = """
 import sys
 from pathlib import Path
-from rung.cli.data_folder import DataFolder
+from rung.cli.local.data_folder import DataFolder
 folder = DataFolder.open(Path(sys.argv[1]))
 listener = folder.listen()
 folder.announce(sys.argv[2], ready=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rung.cli.forwarder_status import look, look_again
+from rung.cli.operations.cluster.relay_status import look, look_again
 from rung.ledger import Draft, MemoryLedger
 
 

@@ -8,8 +8,8 @@ from typing import Final
 import pytest
 
 from rung.checkpoint_gc.processor import CheckpointGC
-from rung.cli.deciders import FORWARDERS, RELAYS, audit_all
-from rung.cli.handover import hand_over
+from rung.cli.operations.deciders import FORWARDERS, RELAYS, audit_all
+from rung.cli.operations.ledger.handover import hand_over
 from rung.events import decode, topic
 from rung.events.allocation import AgentJoined, AgentLeft, AgentLost
 from rung.events.checkpoint import CheckpointDeleted

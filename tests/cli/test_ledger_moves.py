@@ -12,12 +12,12 @@ from ledger.archive.history import exported, simulated
 from ledger.archive.tamper import flip, rewrite_all, segments_of
 from ledger.archive.test_verify import worsen
 from rung.checkpoint_gc.archiver import archive_now
-from rung.cli.data_folder import DataFolder, DataFolderError
-from rung.cli.missing_objects import made_again, objects_of
+from rung.cli.local.data_folder import DataFolder, DataFolderError
+from rung.cli.operations.ledger.missing_objects import made_again, objects_of
 from rung.config.run_config import run_config
 from rung.events import LedgerTrimmed, Payload, decision, encode, fact, topic
-from rung.events.asyncapi import example_of
 from rung.events.checkpoint import CheckpointDeleted, CheckpointRetired, CheckpointStored
+from rung.events.docs.asyncapi import example_of
 from rung.events.experiment import ExperimentEnded
 from rung.ledger import Draft, Ledger, MemoryLedger, SqliteLedger
 from rung.ledger.archive import ArchiveLedger, ArchiveSettings
@@ -361,7 +361,7 @@ def test_nothing_starts_on_a_folder_that_is_imported_into(
         refused.append(second.err)
         return Undone()
 
-    monkeypatch.setattr("rung.cli.handover.hand_over", hand_over)
+    monkeypatch.setattr("rung.cli.operations.ledger.handover.hand_over", hand_over)
     assert rung("ledger", "import", store.url, "--data", str(new)).code == 0
     assert "another `rung up` or `rung ledger import`" in refused[0]
     assert "or another import; stop it" in refused[1]
@@ -376,7 +376,7 @@ def test_what_retention_took_is_in_the_archive(
     async def trimmed(*_: object, **__: object) -> None:
         raise LedgerTrimmed("position 0 of rung.experiments/0 is no longer there", first=7)
 
-    monkeypatch.setattr("rung.cli.deciders.audit", trimmed)
+    monkeypatch.setattr("rung.cli.operations.deciders.audit", trimmed)
     result = rung("audit", "--data", str(data))
     assert result.code == 6
     assert "is no longer there" in result.err

@@ -57,7 +57,7 @@ def test_a_mark_is_told_from_what_a_script_printed(server: Scripted, rung: Rung)
 
 def test_following_logs(server: Scripted, rung: Rung, monkeypatch: pytest.MonkeyPatch) -> None:
     """With -f, lines come from the stream, filtered here where it cannot, until the end."""
-    monkeypatch.setattr("rung.cli.logs._LOOK_S", 0.05)
+    monkeypatch.setattr("rung.cli.commands.logs._LOOK_S", 0.05)
     lines = [
         LINE | {"text": "Hi"},
         LINE | {"text": "other"},
@@ -91,7 +91,7 @@ def test_what_the_stream_had_not_come_to_is_read_at_the_end(
     server: Scripted, rung: Rung, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each line once, also those of one time, of which some came; of every trial."""
-    monkeypatch.setattr("rung.cli.logs._LOOK_S", 0.05)
+    monkeypatch.setattr("rung.cli.commands.logs._LOOK_S", 0.05)
     ended = json_answer(recorded.experiment())
     server.on(EXPERIMENT, json_answer(recorded.experiment("active")), ended)
     lines = [LINE | {"text": f"{n}", "time_ms": 10 + n // 2} for n in range(6)]

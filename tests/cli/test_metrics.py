@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Rung
-from rung.metrics.address import PASSWORD
-from rung.metrics.schema import migrations
+from rung.metrics.clickhouse.address import PASSWORD
+from rung.metrics.clickhouse.schema import migrations
 from servers.clickhouse import ClickHouse, installed
 
 

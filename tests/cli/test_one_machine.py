@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from rung.agent.config import EXIT_REFUSED
-from rung.cli import one_machine
-from rung.cli.data_folder import DataFolder, DataFolderError
-from rung.cli.up_options import UpOptions
+from rung.cli.local import one_machine
+from rung.cli.local.data_folder import DataFolder, DataFolderError
+from rung.cli.local.up_options import UpOptions
 
 
 async def test_an_agent_that_cannot_be_started_is_tried_again(

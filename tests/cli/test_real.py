@@ -17,11 +17,11 @@ from cli.conftest import Rung
 from e2e.installation import Installation
 from e2e.user import CURVE, wait_for
 from rung.checkpoint_gc.service import components as checkpoint_gc
-from rung.cli.data_folder import read_server
-from rung.cli.deciders import FORWARDERS, READERS, RELAYS
+from rung.cli.local.data_folder import read_server
+from rung.cli.operations.deciders import FORWARDERS, READERS, RELAYS
 from rung.ledger import Draft, SqliteLedger
 from rung.runtime.relay import Relay
-from rung.runtime.sink import Sink
+from rung.runtime.sink.sink import Sink
 from rung.scheduler.service import components as scheduler
 from rung.searcher.service import components as searcher
 from rung.storage import FolderStore
@@ -180,7 +180,7 @@ def test_what_trials_printed_is_there(
     experiment: str, rung: Rung, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Logs can be read and followed; an experiment that ended ends the following."""
-    monkeypatch.setattr("rung.cli.logs._LOOK_S", 0.2)
+    monkeypatch.setattr("rung.cli.commands.logs._LOOK_S", 0.2)
     wait_for(
         lambda: "begins to train" in rung("logs", experiment, "--json").out,
         "what was printed is stored",

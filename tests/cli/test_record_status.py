@@ -7,7 +7,7 @@ import pytest
 
 from ledger.events import populate
 from ledger.sealed import example
-from rung.cli.record_status import SealStatus, look_at_imports, look_at_seals
+from rung.cli.operations.cluster.record_status import SealStatus, look_at_imports, look_at_seals
 from rung.events import LedgerDamaged, LedgerError, partition_of, topic
 from rung.events.ledger_import import ImportStarted
 from rung.ledger import MemoryLedger

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from cli.conftest import Rung
-from rung.cli.gateway import _parts
-from rung.cli.service import SERVICES
-from rung.cli.service import service as group
+from rung.cli.operations.gateway import _parts
+from rung.cli.operations.service import SERVICES
+from rung.cli.operations.service import service as group
 from rung.events import encode, partition_of
 from rung.events.experiment import ExperimentSubmitted, PauseRequested
 from rung.ledger import Draft, MemoryLedger

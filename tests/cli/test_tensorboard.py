@@ -11,7 +11,7 @@ import pytest
 from cli.conftest import EXPERIMENT, Rung
 from client import recorded
 from client.scripted import Answer, Scripted, json_answer
-from rung.cli.event_file import NAME
+from rung.cli.commands.tensorboard.event_file import NAME
 
 
 def _curves(**curves: list[list[Any]]) -> dict[str, Any]:

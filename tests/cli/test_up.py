@@ -12,7 +12,7 @@ import click
 import pytest
 
 from cli.conftest import Rung
-from rung.cli.data_folder import DataFolder
+from rung.cli.local.data_folder import DataFolder
 from rung.events.installation import LEVEL
 from rung.ledger import SqliteLedger
 from rung.runtime.levels import raise_level
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.processes
 STARTING = """
 import sys
 from pathlib import Path
-from rung.cli.data_folder import DataFolder
+from rung.cli.local.data_folder import DataFolder
 folder = DataFolder.open(Path(sys.argv[1]))
 print(flush=True)
 sys.stdin.read()
@@ -84,7 +84,7 @@ def test_a_slow_start_is_waited_for(
     program = tmp_path / "x"
     program.write_text(SLOW)
     program.chmod(0o755)
-    monkeypatch.setattr("rung.cli.up._SAY_S", 0.1)
+    monkeypatch.setattr("rung.cli.local.up._SAY_S", 0.1)
     monkeypatch.setattr(sys, "executable", str(program))
     said: list[str] = []
 

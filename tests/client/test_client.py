@@ -28,7 +28,7 @@ from rung.client import (
 from rung.client import (
     _transport as transport,
 )
-from rung.gateway.after import token_of
+from rung.gateway.requests.after import token_of
 
 DROPPED = Answer(drop=True, body=b"")
 SUBMITTED = {"experiment_id": "k3v9x2ab", "url": "/api/v1/experiments/k3v9x2ab", "warnings": []}

@@ -7,7 +7,7 @@ import pytest
 from cluster.conftest import NewCluster, need, user_of
 from e2e.user import config
 from ledger.brokers import KAFKA
-from rung.cli.kafka_access import COMPONENTS
+from rung.cli.operations.cluster.access import COMPONENTS
 from servers.kafka import KafkaBroker
 
 pytestmark = pytest.mark.cluster

@@ -9,8 +9,8 @@ from ledger.brokers import KAFKA, reasons
 from ledger.test_kafka_security import Safe, settings
 from ledger.test_kafka_security import safe as safe_fixture
 from rung.ledger.kafka import create, parse_address
-from rung.runtime.assignment_settings import ShareSettings
-from rung.runtime.faust_assignment import FaustShare
+from rung.runtime.assignment.faust_application import FaustShare
+from rung.runtime.assignment.settings import ShareSettings
 
 pytestmark = [
     pytest.mark.cluster,

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from ledger.brokers import KAFKA, Ground, reasons, settings, started
-from rung.cli.cluster_group import replicas_of
-from rung.cli.cluster_upgrade import Upgrade, upgrade
+from rung.cli.operations.cluster.group import replicas_of
+from rung.cli.operations.cluster.upgrade import Upgrade, upgrade
 from rung.events import topic
 from rung.ledger import Ledger
 from rung.ledger.kafka import parse_address
 from rung.ledger.kafka.cluster import Cluster, connect
 from rung.ledger.kafka.identity import names
-from rung.runtime.faust_assignment import FaustShare, open_share
+from rung.runtime.assignment.faust_application import FaustShare, open_share
 from runtime.releases import Load, Replica, assert_clean, assert_of_one_level, letters, within
 
 pytestmark = [

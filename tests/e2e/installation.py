@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 
 from e2e.user import User, wait_for
-from rung.cli.data_folder import is_running, read_server
+from rung.cli.local.data_folder import is_running, read_server
 
 
 class Installation(User):

@@ -13,7 +13,7 @@ import pytest
 from agent.process import WHO, process_of
 from e2e.installation import Installation
 from e2e.user import config, wait_for
-from rung.cli.data_folder import is_running
+from rung.cli.local.data_folder import is_running
 
 SINGLE = {"name": "single", "max_length": {"batches": 2}}
 

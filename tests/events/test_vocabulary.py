@@ -9,11 +9,11 @@ import pytest
 from msgspec import structs
 
 from rung.events import TOPICS, Payload, decode, encode, partition_of
-from rung.events.asyncapi import asyncapi, events_page, example_of
 from rung.events.codec import PAYLOADS
+from rung.events.docs.asyncapi import asyncapi, events_page, example_of
+from rung.events.docs.examples import EXAMPLES
 from rung.events.envelope import Event, decision, fact, relayed
 from rung.events.errors import UndecodableEvent
-from rung.events.examples import EXAMPLES
 from rung.events.upcast import UPCASTERS
 
 _HERE = Path(__file__).parent

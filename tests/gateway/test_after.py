@@ -13,7 +13,7 @@ from gateway.scenario import EXPERIMENT, History, stored, submitted
 from rung.events import topic
 from rung.events.allocation import AgentJoined, Slot
 from rung.events.deadletter import MessageRejected
-from rung.gateway.after import token_of
+from rung.gateway.requests.after import token_of
 from rung.gateway.settings import Settings
 from rung.ledger import Ledger, MemoryLedger, Record
 from rung.storage import FolderStore

@@ -13,9 +13,9 @@ from gateway.scenario import EXPERIMENT, History, stored, submitted
 from rung.api import CheckpointPhase
 from rung.client import AsyncClient, ClientError
 from rung.events.checkpoint import CheckpointDamaged, CheckpointDeleted
-from rung.gateway import serializers
 from rung.gateway.projections.experiment import Checkpoint
-from rung.gateway.serializers import checkpoint_phase
+from rung.gateway.serializers import experiments as serializers
+from rung.gateway.serializers.experiments import checkpoint_phase
 from rung.storage import Provenance, load_checkpoint, store_checkpoint
 
 

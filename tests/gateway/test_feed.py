@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Hashable, Sequence
 import pytest
 
 from rung.events import LedgerUnavailable, partition_of, topic
-from rung.gateway.feed import Feed, Feeds, Frame, Interest, Mailbox, Source
+from rung.gateway.streams.feed import Feed, Feeds, Frame, Interest, Mailbox, Source
 from rung.ledger import Draft, MemoryLedger, Record
 
 PLACES = [Source(topic.METRICS, partition) for partition in range(4)]

@@ -30,8 +30,8 @@ from rung.events.allocation import (
     Slot,
 )
 from rung.events.trial import RunRequested, RunSpec, RunWithdrawn
-from rung.gateway import pool_serializers
 from rung.gateway.projections.pools import Pool, evolve
+from rung.gateway.serializers import pools as pool_serializers
 from rung.ledger import Draft, MemoryLedger, Record
 
 

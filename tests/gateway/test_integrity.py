@@ -13,8 +13,8 @@ from gateway.checkpoint import store_files
 from gateway.client import TOKEN
 from gateway.conftest import World
 from gateway.scenario import EXPERIMENT
-from rung.gateway import integrity
-from rung.gateway.integrity import CHUNK, CheckedFile, Integrity
+from rung.gateway.downloads import integrity
+from rung.gateway.downloads.integrity import CHUNK, CheckedFile, Integrity
 from rung.ledger import MemoryLedger
 from rung.storage import FileEntry, FolderStore, ObjectDamaged
 

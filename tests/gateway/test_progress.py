@@ -7,10 +7,10 @@ from gateway.scenario import EXPERIMENT, History, play, shown, submitted, tables
 from rung.events import Payload, decision, fact
 from rung.events.experiment import BracketPlan
 from rung.events.trial import TrialPromoted, TrialRequested
-from rung.gateway.progress import progress_of, rung_of
 from rung.gateway.projections.experiment import Experiment, Trial, Validation
 from rung.gateway.projections.experiment_fold import evolve
 from rung.gateway.projections.throughput import Pace, seconds_of
+from rung.gateway.serializers.progress import progress_of, rung_of
 
 
 def _experiment(plan: list[BracketPlan], trials: list[tuple[int, float, bool]]) -> Experiment:

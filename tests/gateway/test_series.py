@@ -14,7 +14,7 @@ from rung.events import Event, RungError, decode
 from rung.events.metric import LogLine, LogsDeleted, LogsPrinted, MetricRow, MetricsReported
 from rung.gateway.series import Point, Series
 from rung.metrics import SeriesStore, open_series
-from rung.metrics.address import PASSWORD
+from rung.metrics.clickhouse.address import PASSWORD
 from servers.clickhouse import ClickHouse, installed
 
 TRIAL = f"{EXPERIMENT}.0"

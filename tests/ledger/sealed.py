@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from rung.events import encode
-from rung.events.asyncapi import example_of
 from rung.events.codec import PAYLOADS
+from rung.events.docs.asyncapi import example_of
 from rung.ledger import Draft, Ledger
 from rung.ledger.seals import SEALED, SealKey
 from rung.runtime.sealing import sealer as sealing

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ledger.brokers import KAFKA, reasons
-from rung.cli.kafka_access import COMPONENTS, rules_of
+from rung.cli.operations.cluster.access import COMPONENTS, rules_of
 from rung.events import TOPICS, LedgerError, LedgerRefused
 from rung.ledger import Draft
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, Rule, create, grant, parse_address

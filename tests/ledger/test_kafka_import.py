@@ -13,14 +13,14 @@ import pytest
 from ledger.archive.history import exported, simulated
 from ledger.brokers import Broker, Ground
 from ledger.conformance import read_all
-from rung.cli.cluster_group import sharing
-from rung.cli.deciders import audit_all
+from rung.cli.operations.cluster.group import sharing
+from rung.cli.operations.deciders import audit_all
 from rung.events import LedgerError
 from rung.ledger import Ledger
 from rung.ledger.export.format import DECISIONS, FACTS_OF
 from rung.ledger.export.import_record import imports_of
+from rung.runtime.assignment.faust_application import open_share
 from rung.runtime.bootstrap import observed
-from rung.runtime.faust_assignment import open_share
 
 pytestmark = pytest.mark.ledger
 

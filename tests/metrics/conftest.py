@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rung.metrics import SeriesStore, open_series
-from rung.metrics.address import PASSWORD
+from rung.metrics.clickhouse.address import PASSWORD
 from servers.clickhouse import ClickHouse, installed
 
 _databases = count()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rung.metrics.address import PASSWORD, Address, is_address, read_address
+from rung.metrics.clickhouse.address import PASSWORD, Address, is_address, read_address
 
 _WORD = "secret"
 

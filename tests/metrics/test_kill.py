@@ -14,7 +14,7 @@ from rung.ledger import Draft, Ledger
 from rung.ledger.memory import MemoryLedger
 from rung.ledger.sqlite.ledger import SqliteLedger
 from rung.metrics import SeriesStore, SeriesUnavailable, Settings, open_series, serve
-from rung.metrics.engine import Tables
+from rung.metrics.clickhouse.engine import Tables
 from servers.clickhouse import ClickHouse
 
 _KEEPER = Path(__file__).with_name("keeper.py")

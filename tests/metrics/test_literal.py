@@ -4,8 +4,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rung.metrics.engine import Parameter
-from rung.metrics.literal import fill, literal
+from rung.metrics.clickhouse.engine import Parameter
+from rung.metrics.clickhouse.literal import fill, literal
 from servers.clickhouse import ClickHouse
 
 

@@ -10,7 +10,7 @@ from metrics.report import EXPERIMENT, draft, line, logs, metrics, record, row
 from rung.ledger import Draft, Ledger
 from rung.ledger.memory import MemoryLedger
 from rung.metrics import SeriesDamaged, SeriesStore, Settings, open_series, serve
-from rung.runtime.assignment import Portion
+from rung.runtime.assignment.assignment import Portion
 
 TRIALS = 12
 EVENTS = 120

@@ -10,9 +10,9 @@ from metrics.report import EXPERIMENT, draft, line, logs, metrics, record, row
 from rung.events.metric import MetricsReported
 from rung.ledger.memory import MemoryLedger
 from rung.metrics import SeriesStore, Settings, serve
-from rung.metrics.engine import Tables
+from rung.metrics.clickhouse.engine import Tables
+from rung.metrics.clickhouse.schema import log_tables
 from rung.metrics.retention import days_kept
-from rung.metrics.schema import log_tables
 
 TRIAL = f"{EXPERIMENT}.0"
 DAY_MS = 86_400_000

@@ -17,11 +17,11 @@ from rung.metrics import (
     migrate_series,
     open_series,
 )
-from rung.metrics.embedded import Embedded
-from rung.metrics.engine import Tables
-from rung.metrics.native import Column, texts
+from rung.metrics.clickhouse.embedded import Embedded
+from rung.metrics.clickhouse.engine import Tables
+from rung.metrics.clickhouse.native import Column, texts
+from rung.metrics.clickhouse.schema import Plan, migrate, migrations, plan, statements
 from rung.metrics.retention import days_kept
-from rung.metrics.schema import Plan, migrate, migrations, plan, statements
 from servers.clickhouse import ClickHouse
 
 TRIAL = f"{EXPERIMENT}.0"

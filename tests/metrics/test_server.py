@@ -15,8 +15,8 @@ from metrics.report import EXPERIMENT, draft, metrics, record, row
 from rung.ledger import Draft
 from rung.ledger.memory import MemoryLedger
 from rung.metrics import SeriesError, SeriesStore, SeriesUnavailable, Settings, open_series, serve
-from rung.metrics.address import PASSWORD
-from rung.metrics.engine import Tables
+from rung.metrics.clickhouse.address import PASSWORD
+from rung.metrics.clickhouse.engine import Tables
 from servers.clickhouse import ClickHouse
 
 TRIAL = f"{EXPERIMENT}.0"

@@ -11,8 +11,8 @@ from metrics.lines import all_lines, page
 from metrics.report import EXPERIMENT, Level, line, logs, metrics, record, row
 from rung.events.metric import LogsDeleted, LogsDropped, MetricRow
 from rung.metrics import LogEntry, SeriesStore
+from rung.metrics.clickhouse.embedded import Embedded
 from rung.metrics.cursor import LineKey, write_cursor
-from rung.metrics.embedded import Embedded
 
 TRIAL = f"{EXPERIMENT}.0"
 

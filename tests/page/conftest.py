@@ -12,7 +12,7 @@ from gateway.scenario import History, drafts
 from page.browser import Browser, browse
 from rung.api import Audit
 from rung.events import Payload
-from rung.gateway.after import HEADER, token_of
+from rung.gateway.requests.after import HEADER, token_of
 from rung.gateway.service import serve as serve_gateway
 from rung.ledger import MemoryLedger
 from rung.metrics import SeriesStore, Settings

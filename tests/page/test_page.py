@@ -15,7 +15,7 @@ from rung.events.allocation import AgentJoined, DrainRequested, Slot
 from rung.events.experiment import ExperimentSubmitted, KillRequested, PauseRequested
 from rung.events.metric import LogLine, LogsPrinted, MetricRow, MetricsReported
 from rung.events.trial import TrialExited, TrialStarted, TrialValidated
-from rung.gateway.after import token_of
+from rung.gateway.requests.after import token_of
 
 pytestmark = pytest.mark.e2e
 

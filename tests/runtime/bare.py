@@ -3,7 +3,7 @@
 from typing import Generic
 
 from rung.events import Payload
-from rung.runtime.processor import Processor, S, types_of
+from rung.runtime.processor.processor import Processor, S, types_of
 
 
 class Bare(Generic[S]):

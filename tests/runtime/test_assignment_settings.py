@@ -3,7 +3,7 @@
 import pytest
 
 from rung.events import LedgerError
-from rung.runtime.assignment_settings import ShareSettings
+from rung.runtime.assignment.settings import ShareSettings
 
 
 def test_defaults_and_environment() -> None:

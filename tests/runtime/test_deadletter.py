@@ -10,7 +10,7 @@ from rung.events import Event, encode, fact
 from rung.events.trial import TrialStarted
 from rung.ledger import Record
 from rung.runtime.deadletter import say_rejected
-from rung.runtime.fold import Rejected
+from rung.runtime.processor.fold import Rejected
 from runtime.tally import pause
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"

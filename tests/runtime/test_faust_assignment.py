@@ -7,7 +7,7 @@ import pytest
 
 from rung.events import LedgerError
 from rung.ledger.kafka import KafkaSettings
-from rung.runtime.faust_assignment import _credentials, open_share
+from rung.runtime.assignment.faust_application import _credentials, open_share
 
 URL = "kafka://one:9092,[::1]:9093/lab"
 

@@ -9,7 +9,7 @@ from rung.events import Event, encode, fact
 from rung.events.experiment import ExperimentEnded
 from rung.ledger import Record
 from rung.runtime import PartitionFold, Rejected
-from rung.runtime.fold import Image, KeyFold
+from rung.runtime.processor.fold import Image, KeyFold
 from runtime.tally import Count, Tally, canceled, kill, pause, resume
 
 

@@ -10,13 +10,13 @@ import pytest
 
 from ledger.archive.history import simulated
 from rung.checkpoint_gc.service import components as checkpoint_gc
-from rung.cli.deciders import FORWARDERS, audit_all
-from rung.cli.handover import hand_over
+from rung.cli.operations.deciders import FORWARDERS, audit_all
+from rung.cli.operations.ledger.handover import hand_over
 from rung.events import decode, topic
 from rung.ledger import Draft, Ledger, MemoryLedger
 from rung.ledger.export.export import export, import_
 from rung.ledger.export.format import FACTS_OF
-from rung.runtime.import_audit import audit_imports
+from rung.runtime.audit.imports import audit_imports
 from rung.runtime.service import serve
 from rung.scheduler.service import components as scheduler
 from rung.searcher.service import components as searcher

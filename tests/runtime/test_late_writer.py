@@ -18,7 +18,7 @@ from rung.events.allocation import AllocationLost
 from rung.events.experiment import ExperimentPaused
 from rung.ledger import Draft, MemoryLedger, Record
 from rung.runtime import PartitionFold, audit
-from rung.runtime.loop import _Hosted
+from rung.runtime.processor.loop import _Hosted
 from rung.runtime.relay import Relay, _Relaying
 from runtime.tally import Count, Tally, pause, resume
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rung.cli.deciders import DECIDERS
+from rung.cli.operations.deciders import DECIDERS
 from rung.events import Event, LedgerError, Payload, decode, encode, fact
 from rung.events.experiment import ExperimentSubmitted
 from rung.events.installation import LEVEL, InstallationUpgraded, PoolUpgraded
@@ -16,8 +16,8 @@ from rung.ledger import Draft, MemoryLedger
 from rung.ledger.export.import_record import ImportRecord
 from rung.runtime import FactWriter, Processor, audit, host
 from rung.runtime.levels import InstallationLevel, raise_level
-from rung.runtime.loop import recover
 from rung.runtime.metrics.catalog import KEYS_LEFT_ALONE
+from rung.runtime.processor.loop import recover
 from runtime.tally import Count, Handles, Tally, kill, pause
 from searcher.scenario import config
 from searcher.scenario import submitted as search_submitted

@@ -19,7 +19,7 @@ from rung.events.experiment import ExperimentEnded, ExperimentPaused, KillReques
 from rung.ledger import Draft, Record
 from rung.ledger.memory import MemoryLedger
 from rung.runtime import PartitionFold, audit, host
-from rung.runtime.loop import recover
+from rung.runtime.processor.loop import recover
 from rung.runtime.relay import Relay, relay
 from runtime.tally import Count, Tally, kill, pause, resume
 

@@ -28,7 +28,7 @@ _LINE = 'SERVICES["webhook"] = Listed("Post the ends of experiments.", "webhook:
 _ROOT = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent / "toy")!r})
-from rung.cli.service import SERVICES, Listed
+from rung.cli.operations.service import SERVICES, Listed
 {_LINE}
 """
 
@@ -137,9 +137,9 @@ def test_the_other_compositions_read_the_same_table(tmp_path: Path, receiver: _R
     assert "webhook        Post the ends of experiments." in helped
 
     code = """
-from rung.cli.deciders import FORWARDERS, READERS
-from rung.cli.cluster_group import SHARED
-from rung.cli.kafka_access import COMPONENTS
+from rung.cli.operations.deciders import FORWARDERS, READERS
+from rung.cli.operations.cluster.group import SHARED
+from rung.cli.operations.cluster.access import COMPONENTS
 assert ("webhook", "searches") in FORWARDERS
 assert READERS["webhook", "searches"] == "sink"
 assert "webhook" in SHARED

@@ -22,10 +22,10 @@ from rung.events.experiment import KillRequested, PauseRequested
 from rung.events.upcast import UPCASTERS
 from rung.ledger import Draft, MemoryLedger, Record
 from rung.runtime import Rejected
-from rung.runtime.batch_sink import BatchSink, Reject
 from rung.runtime.relay import Relay
 from rung.runtime.service import Component, Decider, serve
-from rung.runtime.sink import Sink
+from rung.runtime.sink.batch_sink import BatchSink, Reject
+from rung.runtime.sink.sink import Sink
 from runtime.tally import Tally, kill, pause
 
 _TOPIC: Final = "experiments"

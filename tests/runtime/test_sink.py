@@ -16,8 +16,8 @@ from rung.events.errors import EffectRefused, EffectUnavailable
 from rung.events.experiment import ExperimentEnded, ExperimentPaused
 from rung.ledger import Draft, MemoryLedger, Record
 from rung.runtime import PartitionFold
-from rung.runtime import sink as module
-from rung.runtime.sink import Sink, sink
+from rung.runtime.sink import sink as module
+from rung.runtime.sink.sink import Sink, sink
 from runtime.tally import Tally, pause
 
 DECIDED = ExperimentPaused | ExperimentEnded

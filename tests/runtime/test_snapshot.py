@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from rung.events import Event, LedgerUnavailable, encode
 from rung.ledger import Draft, MemoryLedger
 from rung.runtime import PartitionFold
-from rung.runtime.loop import refold, scan_decisions
-from rung.runtime.snapshot import Snapshots
+from rung.runtime.processor.loop import refold, scan_decisions
+from rung.runtime.processor.snapshot import Snapshots
 from runtime.tally import Count, Tally, pause
 
 KEYS = [f"key-{number}" for number in range(6)]

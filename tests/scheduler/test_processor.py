@@ -7,8 +7,8 @@ import pytest
 
 from rung.events import Payload, encode, fact
 from rung.events.allocation import PoolConfigured
+from rung.events.docs.examples import EXAMPLES
 from rung.events.envelope import relayed
-from rung.events.examples import EXAMPLES
 from rung.events.installation import PoolUpgraded
 from rung.ledger import Record
 from rung.runtime import PartitionFold, Processor

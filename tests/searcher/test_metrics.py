@@ -3,7 +3,7 @@
 import msgspec
 
 from rung.events import Event, Payload, encode, fact
-from rung.events.examples import EXAMPLES
+from rung.events.docs.examples import EXAMPLES
 from rung.events.trial import RunRequested, TrialExited
 from rung.ledger import Record
 from rung.runtime.metrics import catalog

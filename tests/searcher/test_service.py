@@ -11,7 +11,7 @@ from rung.events import decode, partition_of, topic
 from rung.events.allocation import AllocationDropped, AllocationLost
 from rung.ledger import Ledger, MemoryLedger
 from rung.runtime import FactWriter, audit
-from rung.runtime.processor import types_of
+from rung.runtime.processor.processor import types_of
 from rung.runtime.service import serve
 from rung.searcher.processor import Searcher
 from rung.searcher.service import RELAY, components

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
-from rung.cli.data_folder import default_path
+from rung.cli.local.data_folder import default_path
 
 if TYPE_CHECKING:
     from rung.client import AsyncClient, Location
@@ -32,7 +32,7 @@ class _SourceType(click.ParamType):
 
 _path: Final = click.Path(exists=True)
 SOURCE: Final = _SourceType()
-"""A ledger to be read, wherever it is; `rung.cli.records` opens it."""
+"""A ledger to be read, wherever it is; `rung.cli.operations.ledger.records` opens it."""
 ledger_option: Final = click.option(
     "--ledger",
     "source",

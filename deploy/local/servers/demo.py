@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from rung.cli.demo import search
+from rung.cli.local.demo import search
 from servers.cluster import LocalCluster
 from servers.kafka import KafkaCluster
 from servers.network import Network, available

@@ -4,7 +4,7 @@ import sys
 
 import msgspec
 
-from rung.events.asyncapi import asyncapi, events_page
+from rung.events.docs.asyncapi import asyncapi, events_page
 
 
 def main() -> None:

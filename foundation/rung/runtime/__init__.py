@@ -1,12 +1,12 @@
 """The runtime: everything that reads the ledger runs on it; see `service.py` and its kinds."""
 
-from rung.runtime.assignment import Portion, Share, Whole
-from rung.runtime.audit import Difference, Verdict, audit
+from rung.runtime.assignment.assignment import Portion, Share, Whole
+from rung.runtime.audit.decisions import Difference, Verdict, audit
 from rung.runtime.deadletter import dead_letter, say_rejected
 from rung.runtime.fact_writer import FactWriter, now
-from rung.runtime.fold import PartitionFold, Rejected
-from rung.runtime.loop import host
-from rung.runtime.processor import Processor
+from rung.runtime.processor.fold import PartitionFold, Rejected
+from rung.runtime.processor.loop import host
+from rung.runtime.processor.processor import Processor
 
 __all__ = [
     "Difference",

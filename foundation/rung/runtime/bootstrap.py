@@ -26,7 +26,7 @@ from rung.ledger import Ledger
 from rung.ledger.export.import_record import check_imported
 from rung.ledger.factory import open_ledger
 from rung.runtime import logs
-from rung.runtime.assignment import Share, Whole
+from rung.runtime.assignment.assignment import Share, Whole
 from rung.runtime.health.checks import VITALS
 from rung.runtime.health.probe import probe
 from rung.runtime.http.limits import raise_open_files
@@ -291,7 +291,7 @@ async def _opened(
         if not shared:
             yield Opened(ledger, Whole(ledger), store)
             return
-        from rung.runtime.faust_assignment import open_share  # noqa: PLC0415 - an extra, not always there
+        from rung.runtime.assignment.faust_application import open_share  # noqa: PLC0415 - an extra, not always there
 
         share = open_share(place.ledger, service=service, topics=topics, level=level)
 

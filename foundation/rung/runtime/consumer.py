@@ -16,8 +16,8 @@ from rung.events import Event, LedgerError, UndecodableEvent, encode
 from rung.events.codec import decode_handled
 from rung.ledger import Draft, Ledger, Record, append_and_commit
 from rung.runtime.deadletter import DeadLetters, Letter, dead_letter, say_rejected
-from rung.runtime.fold import Rejected
 from rung.runtime.health.loops import CURRENT
+from rung.runtime.processor.fold import Rejected
 from rung.runtime.retry import Outage, keep_running, of_ledger
 from rung.runtime.shield import finish
 

@@ -23,8 +23,8 @@ from rung.events.topic import DEADLETTER
 from rung.ledger import Draft, Ledger, Record
 from rung.runtime import tracing
 from rung.runtime.fact_writer import now
-from rung.runtime.fold import Rejected
 from rung.runtime.metrics import catalog
+from rung.runtime.processor.fold import Rejected
 
 _TOLD_BYTES: Final = 128 << 10
 """Of a record's value in its dead letter, which must not be too large for the ledger itself."""

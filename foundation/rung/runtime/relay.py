@@ -18,10 +18,10 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from rung.events import Event, Payload, fact
 from rung.ledger import Ledger, Record
-from rung.runtime.assignment import Share, Whole
+from rung.runtime.assignment.assignment import Share, Whole
 from rung.runtime.consumer import Consumer
 from rung.runtime.fact_writer import now
-from rung.runtime.processor import types_of
+from rung.runtime.processor.processor import types_of
 from rung.runtime.retry import supervise
 
 _DECISIONS_MAX: Final = 1 << 20

@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 
 from rung.events.installation import LEVEL
 from rung.ledger import Ledger
-from rung.runtime.assignment import Share, Whole
-from rung.runtime.batch_sink import BatchSink, PeriodicSink, batch_sink, periodic_sink
-from rung.runtime.loop import host
+from rung.runtime.assignment.assignment import Share, Whole
 from rung.runtime.metrics.observer import Observer
-from rung.runtime.processor import Processor
+from rung.runtime.processor.loop import host
+from rung.runtime.processor.processor import Processor
 from rung.runtime.projection.projection import Projection
 from rung.runtime.projection.runner import project
 from rung.runtime.relay import Relay, relay
 from rung.runtime.retry import supervise
-from rung.runtime.sink import Sink, sink
+from rung.runtime.sink.batch_sink import BatchSink, PeriodicSink, batch_sink, periodic_sink
+from rung.runtime.sink.sink import Sink, sink
 from rung.storage import ObjectStore
 
 

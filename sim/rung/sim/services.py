@@ -6,7 +6,7 @@ from msgspec import structs
 
 from rung.events.codec import decode_handled
 from rung.runtime import PartitionFold, Processor
-from rung.runtime.processor import types_of
+from rung.runtime.processor.processor import types_of
 from rung.runtime.relay import Relay, relayed
 from rung.sim.world import LATENCY_MS_MAX, World
 

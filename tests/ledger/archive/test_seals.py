@@ -10,7 +10,7 @@ from ledger.events import populate
 from ledger.sealed import KINDS, altered, example, seal
 from rung.api import SealReport
 from rung.checkpoint_gc.archiver import archive_now
-from rung.cli.verify import verify_archive
+from rung.cli.operations.ledger.verify import verify_archive
 from rung.events import LedgerDamaged, topic
 from rung.ledger import Draft, MemoryLedger, Record
 from rung.ledger.archive import ArchiveSettings, verify

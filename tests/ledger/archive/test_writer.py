@@ -19,7 +19,7 @@ from rung.ledger import Draft, MemoryLedger
 from rung.ledger.archive import Archived, ArchiveLedger, ArchiveSettings, ledgers_in, verify
 from rung.ledger.archive.index import TOPICS, list_shelf
 from rung.ledger.export.export import import_
-from rung.runtime.assignment import Portion
+from rung.runtime.assignment.assignment import Portion
 from rung.runtime.service import serve
 from rung.storage import FolderStore, ObjectError
 

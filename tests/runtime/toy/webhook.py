@@ -14,7 +14,7 @@ from rung.events import Event, Payload, topic
 from rung.events.errors import EffectRefused, EffectUnavailable
 from rung.events.experiment import ExperimentEnded
 from rung.runtime.service import Service
-from rung.runtime.sink import Sink
+from rung.runtime.sink.sink import Sink
 
 
 async def deliver(event: Event, key: str) -> Sequence[Payload]:

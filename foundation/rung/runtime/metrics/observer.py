@@ -6,8 +6,8 @@ from typing import Protocol
 
 from rung.events import Event
 from rung.ledger import Record
-from rung.runtime.fold import PartitionFold
-from rung.runtime.processor import S
+from rung.runtime.processor.fold import PartitionFold
+from rung.runtime.processor.processor import S
 
 
 class Observer(Protocol[S]):

@@ -18,8 +18,8 @@ from rung.events import LedgerError, topic
 from rung.ledger import Ledger, Record
 from rung.ledger.sqlite.errors import explain
 from rung.runtime.deadletter import dead_letter, say_rejected
-from rung.runtime.fold import Rejected
 from rung.runtime.health.checks import VITALS
+from rung.runtime.processor.fold import Rejected
 from rung.runtime.projection.merge import Merge, digest_of, positions_of
 from rung.runtime.projection.projection import Projection
 from rung.runtime.projection.store import Store, StoreDamaged

@@ -42,7 +42,7 @@ from rung.ledger.seals import (
     seals_partition,
 )
 from rung.ledger.seals.chain import catch_up
-from rung.runtime.assignment import Share, Whole
+from rung.runtime.assignment.assignment import Share, Whole
 from rung.runtime.fact_writer import now
 from rung.runtime.health.loops import uncounted
 from rung.runtime.metrics import catalog

@@ -30,8 +30,8 @@ from rung.ledger.archive.index import GROUPS
 from rung.ledger.archive.settings import ArchiveSettings
 from rung.ledger.archive.signed import put_heads
 from rung.ledger.seals import Heads, SealKey, read_heads
-from rung.runtime.batch_sink import Look, Looks, PeriodicSink
 from rung.runtime.metrics import catalog
+from rung.runtime.sink.batch_sink import Look, Looks, PeriodicSink
 from rung.storage import ObjectStore
 
 _WAIT_S_MIN: Final = 1.0

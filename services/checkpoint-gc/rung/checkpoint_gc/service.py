@@ -24,7 +24,7 @@ from rung.runtime.relay import Relay
 from rung.runtime.sealing.anchor import Anchor
 from rung.runtime.sealing.sealer import Sealer, SealSettings
 from rung.runtime.service import Component, Decider, Service, Shared
-from rung.runtime.sink import Sink
+from rung.runtime.sink.sink import Sink
 from rung.storage import ObjectStore
 
 NAME: Final = "checkpoint-gc"

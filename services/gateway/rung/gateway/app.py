@@ -9,7 +9,6 @@ import msgspec
 from aiohttp import web
 
 from rung import api
-from rung.gateway.after import read_writes
 from rung.gateway.auth import METRICS, check_host, check_token
 from rung.gateway.context import CONTEXT, Audit, Context, PolicyOf, Readers, reply
 from rung.gateway.metrics import Census
@@ -17,6 +16,7 @@ from rung.gateway.middleware import observe, say_trace
 from rung.gateway.openapi import make_openapi
 from rung.gateway.problem import answer_problems
 from rung.gateway.projections.read_models import ReadModels
+from rung.gateway.requests.after import read_writes
 from rung.gateway.routes import API, ROUTES
 from rung.gateway.routes.documents import OPENAPI
 from rung.gateway.series import Series

@@ -10,13 +10,13 @@ import msgspec
 from aiohttp import web
 
 from rung import api
-from rung.gateway.feed import Feeds
-from rung.gateway.integrity import Integrity
+from rung.gateway.downloads.integrity import Integrity
 from rung.gateway.problem import Problem, not_found, unavailable
 from rung.gateway.projections.experiment import Checkpoint, Experiment, Trial
 from rung.gateway.projections.read_models import Ambiguous, ReadModels
 from rung.gateway.series import Series
 from rung.gateway.settings import Settings
+from rung.gateway.streams.feed import Feeds
 from rung.ledger import Ledger
 from rung.runtime import FactWriter
 from rung.runtime.levels import InstallationLevel

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from aiohttp import web
 from msgspec import Struct
 
-from rung.gateway.query import NoQuery
+from rung.gateway.requests.query import NoQuery
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

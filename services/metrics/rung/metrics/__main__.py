@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from rung.metrics.opening import open_series
+from rung.metrics.clickhouse.opening import open_series
 from rung.metrics.recovery import keep_series
 from rung.metrics.service import NAME, TOPICS
 from rung.metrics.settings import Settings

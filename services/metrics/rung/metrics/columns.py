@@ -18,7 +18,7 @@ from rung.events.metric import (
     missing_text,
 )
 from rung.events.trial import MetricValue
-from rung.metrics.native import Column
+from rung.metrics.clickhouse.native import Column
 from rung.metrics.retention import DAYS_MAX
 
 _RUN_BITS: Final = 20

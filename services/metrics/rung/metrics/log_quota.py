@@ -15,7 +15,7 @@ import structlog
 from rung.events import LedgerError
 from rung.events.metric import LogsDeleted
 from rung.ledger import Ledger
-from rung.metrics.errors import SeriesError
+from rung.metrics.clickhouse.errors import SeriesError
 from rung.metrics.query import TrialLines
 from rung.metrics.store import SeriesStore
 from rung.runtime import FactWriter

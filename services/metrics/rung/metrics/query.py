@@ -8,11 +8,11 @@ from msgspec import Struct
 
 from rung.events.metric import LogsDeleted
 from rung.metrics.batch import Batch
+from rung.metrics.clickhouse.engine import Parameter, Tables
+from rung.metrics.clickhouse.literal import literal
+from rung.metrics.clickhouse.native import Column, texts
+from rung.metrics.clickhouse.schema import has_severe, log_tables, query
 from rung.metrics.cursor import LineKey, read_cursor, write_cursor
-from rung.metrics.engine import Parameter, Tables
-from rung.metrics.literal import literal
-from rung.metrics.native import Column, texts
-from rung.metrics.schema import has_severe, log_tables, query
 
 Point = tuple[int, float, int]
 """Step, value (may be NaN or infinite), Unix time in milliseconds."""

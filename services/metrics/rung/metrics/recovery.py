@@ -20,11 +20,11 @@ from rung.backoff import Backoff
 from rung.events import LedgerError
 from rung.ledger import Ledger
 from rung.ledger.seals import SealKey
-from rung.metrics.errors import SeriesDamaged, SeriesError, SeriesLocked
+from rung.metrics.clickhouse.errors import SeriesDamaged, SeriesError, SeriesLocked
 from rung.metrics.service import serve
 from rung.metrics.settings import Settings
 from rung.metrics.store import SeriesStore
-from rung.runtime.assignment import Share
+from rung.runtime.assignment.assignment import Share
 from rung.runtime.retry import retry
 
 _SET_ASIDE_MAX: Final = 3

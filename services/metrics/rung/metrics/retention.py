@@ -7,8 +7,8 @@ gone wrong would make partitions by the thousand. A TTL goes by rows and needs n
 import re
 from typing import Final, NamedTuple
 
-from rung.metrics.engine import Tables
-from rung.metrics.schema import log_tables
+from rung.metrics.clickhouse.engine import Tables
+from rung.metrics.clickhouse.schema import log_tables
 
 DAYS_MAX: Final = 36_500
 TABLES: Final = ("metrics", "logs")

@@ -20,11 +20,11 @@ from rung.metrics.log_quota import keep_within
 from rung.metrics.settings import Settings
 from rung.metrics.store import SeriesStore
 from rung.metrics.trimming import removed_on_record, trimming
-from rung.runtime.assignment import Share
-from rung.runtime.batch_sink import BatchSink
+from rung.runtime.assignment.assignment import Share
 from rung.runtime.retry import retry
 from rung.runtime.service import Component, Singleton
 from rung.runtime.service import serve as serve_components
+from rung.runtime.sink.batch_sink import BatchSink
 
 NAME: Final = "metrics"
 TOPICS: Final = (topic.METRICS, topic.LOGS)

@@ -22,14 +22,14 @@ from rung.events import LedgerError
 from rung.ledger import Record
 from rung.metrics import query
 from rung.metrics.batch import Batch
-from rung.metrics.embedded import Embedded
-from rung.metrics.engine import Engine, Tables
-from rung.metrics.errors import SeriesDamaged, SeriesError, SeriesUnavailable
+from rung.metrics.clickhouse.embedded import Embedded
+from rung.metrics.clickhouse.engine import Engine, Tables
+from rung.metrics.clickhouse.errors import SeriesDamaged, SeriesError, SeriesUnavailable
+from rung.metrics.clickhouse.schema import prepare
 from rung.metrics.query import LogEntry, LogQuery, Point, TrialLines, experiment_of
 from rung.metrics.retention import retain
-from rung.metrics.schema import prepare
-from rung.runtime.batch_sink import Reject
 from rung.runtime.metrics import catalog
+from rung.runtime.sink.batch_sink import Reject
 
 T = TypeVar("T")
 

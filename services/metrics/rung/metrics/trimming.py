@@ -21,7 +21,7 @@ from rung.ledger import Ledger, Record
 from rung.ledger.seals import SealKey, record_trim, seals_partition
 from rung.metrics.store import SeriesStore
 from rung.runtime import now
-from rung.runtime.batch_sink import Look, Looks, PeriodicSink
+from rung.runtime.sink.batch_sink import Look, Looks, PeriodicSink
 
 EVERY_S: Final = 3_600.0
 _BATCH: Final = 100

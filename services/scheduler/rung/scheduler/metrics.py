@@ -10,8 +10,8 @@ from rung.events.allocation import AllocationDropped, AllocationGranted
 from rung.events.codec import decode_handled
 from rung.events.trial import RunRequested
 from rung.ledger import Record
-from rung.runtime.fold import PartitionFold
 from rung.runtime.metrics import catalog
+from rung.runtime.processor.fold import PartitionFold
 from rung.scheduler.state import State
 
 _REQUESTED: Final = (RunRequested.TYPE,)

@@ -8,8 +8,8 @@ from rung.events import Event, UndecodableEvent
 from rung.events.codec import decode_handled
 from rung.events.trial import RunRequested, TrialExited
 from rung.ledger import Record
-from rung.runtime.fold import PartitionFold
 from rung.runtime.metrics import catalog
+from rung.runtime.processor.fold import PartitionFold
 
 
 class Restarts:

@@ -26,7 +26,7 @@ from rung.events.trial import (
     TrialRequested,
     TrialValidated,
 )
-from rung.runtime.processor import Processor
+from rung.runtime.processor.processor import Processor
 from rung.searcher.processor import Searcher
 from rung.searcher.state import State
 

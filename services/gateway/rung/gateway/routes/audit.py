@@ -7,7 +7,7 @@ from aiohttp import web
 from rung import api
 from rung.gateway.context import context_of, experiment_id_of, reply
 from rung.gateway.problem import unavailable
-from rung.gateway.query import NoQuery, read_query
+from rung.gateway.requests.query import NoQuery, read_query
 from rung.gateway.route import Route
 
 

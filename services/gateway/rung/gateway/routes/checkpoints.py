@@ -7,7 +7,6 @@ from aiohttp import web
 from msgspec import Meta, Struct, structs
 
 from rung import api
-from rung.gateway import serializers
 from rung.gateway.context import (
     Context,
     checkpoint_of,
@@ -16,13 +15,14 @@ from rung.gateway.context import (
     reply,
     trial_of,
 )
-from rung.gateway.object_answer import redirect_to, send
+from rung.gateway.downloads.object_answer import redirect_to, send
+from rung.gateway.downloads.tar_download import found_file, open_archive, send_archive
 from rung.gateway.problem import Problem, not_found
 from rung.gateway.projections.experiment import Checkpoint, Experiment
 from rung.gateway.projections.experiments import ALL
-from rung.gateway.query import NoQuery, PageQuery, page, read_query
+from rung.gateway.requests.query import NoQuery, PageQuery, page, read_query
 from rung.gateway.route import Route
-from rung.gateway.tar_download import found_file, open_archive, send_archive
+from rung.gateway.serializers import experiments as serializers
 from rung.storage import (
     ObjectDamaged,
     ObjectMissing,

@@ -17,13 +17,13 @@ from rung.events.experiment import (
     PauseRequested,
     ResumeRequested,
 )
-from rung.gateway.append import recognized, write
 from rung.gateway.context import context_of, experiment_of, reply
-from rung.gateway.idempotency import REUSED, key_of, once
 from rung.gateway.problem import Problem
 from rung.gateway.projections.experiment import Experiment, phase_of
 from rung.gateway.projections.experiments import ExperimentProjection
-from rung.gateway.query import NoQuery, read_query
+from rung.gateway.requests.append import recognized, write
+from rung.gateway.requests.idempotency import REUSED, key_of, once
+from rung.gateway.requests.query import NoQuery, read_query
 from rung.gateway.route import Handler, Route
 
 Wish = Literal["pause", "resume", "cancel", "kill"]

@@ -9,11 +9,11 @@ from msgspec import Meta, Struct
 
 from rung import api
 from rung.events.trial import MetricValue
-from rung.gateway import serializers
 from rung.gateway.context import context_of, experiment_of, reply, trial_of
 from rung.gateway.projections.experiment import Experiment
-from rung.gateway.query import read_query
+from rung.gateway.requests.query import read_query
 from rung.gateway.route import Route
+from rung.gateway.serializers import experiments as serializers
 from rung.gateway.series import Point, Series
 
 _NAME_MAX: Final = 500

@@ -12,12 +12,12 @@ from msgspec import Meta
 
 from rung import api
 from rung.events.deadletter import MessageDropped, MessageRetryRequested
-from rung.gateway.append import recognized, write
 from rung.gateway.context import Context, Readers, context_of, missing, reply
-from rung.gateway.idempotency import REUSED, key_of, once
 from rung.gateway.problem import Problem, unavailable
 from rung.gateway.projections.deadletters import Letter, LetterProjection, Request, wish_of
-from rung.gateway.query import NoQuery, PageQuery, read_cursor, read_query, write_cursor
+from rung.gateway.requests.append import recognized, write
+from rung.gateway.requests.idempotency import REUSED, key_of, once
+from rung.gateway.requests.query import NoQuery, PageQuery, read_cursor, read_query, write_cursor
 from rung.gateway.route import Route
 
 _PATH: Final = "/deadletters/{reader}/{topic}/{partition}/{position}"

@@ -6,12 +6,12 @@ from aiohttp import web
 from msgspec import Meta
 
 from rung import api
-from rung.gateway import serializers
 from rung.gateway.context import context_of, experiment_of, reply, unix_now
 from rung.gateway.problem import Problem
 from rung.gateway.projections.experiments import ALL, COLUMNS, Selection
-from rung.gateway.query import NoQuery, PageQuery, read_cursor, read_query, write_cursor
+from rung.gateway.requests.query import NoQuery, PageQuery, read_cursor, read_query, write_cursor
 from rung.gateway.route import Route
+from rung.gateway.serializers import experiments as serializers
 
 _NAME_MAX: Final = 500
 

@@ -6,10 +6,10 @@ from typing import Final
 from aiohttp import web
 
 from rung import api
-from rung.gateway import pool_serializers
 from rung.gateway.context import context_of, reply
-from rung.gateway.query import NoQuery, PageQuery, page, read_query
+from rung.gateway.requests.query import NoQuery, PageQuery, page, read_query
 from rung.gateway.route import Route
+from rung.gateway.serializers import pools as pool_serializers
 from rung.runtime.health.checks import VITALS
 
 

@@ -17,9 +17,9 @@ from rung.gateway.context import (
     trial_of,
     unix_now,
 )
-from rung.gateway.idempotency import key_of, once
 from rung.gateway.problem import bad_parameter
-from rung.gateway.query import read_query, time_ms_of
+from rung.gateway.requests.idempotency import key_of, once
+from rung.gateway.requests.query import read_query, time_ms_of
 from rung.gateway.route import Route
 from rung.ledger import Draft
 

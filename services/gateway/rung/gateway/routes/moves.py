@@ -13,15 +13,15 @@ from msgspec import Meta, Struct
 from rung import api
 from rung.events.allocation import MoveRequested
 from rung.events.trial import allocation_id_of
-from rung.gateway import serializers
-from rung.gateway.append import recognized, write
 from rung.gateway.context import Context, check_caught_up, context_of, reply, trial_of
-from rung.gateway.idempotency import REUSED, key_of, once
 from rung.gateway.problem import Problem, not_found
 from rung.gateway.projections.experiment import Experiment, Trial, trial_phase
 from rung.gateway.projections.pools import Pool, PoolProjection, wish_of
-from rung.gateway.query import read_query
+from rung.gateway.requests.append import recognized, write
+from rung.gateway.requests.idempotency import REUSED, key_of, once
+from rung.gateway.requests.query import read_query
 from rung.gateway.route import Route
+from rung.gateway.serializers import experiments as serializers
 
 
 class MoveQuery(Struct, forbid_unknown_fields=True):

@@ -14,14 +14,14 @@ from rung import api
 from rung.api import ProblemItem
 from rung.events.allocation import PoolConfigured
 from rung.events.errors import InvalidConfig
-from rung.gateway.append import pool_upgrade, recognized, write
 from rung.gateway.context import Context, context_of, reply
-from rung.gateway.idempotency import REUSED, key_of, once
 from rung.gateway.problem import Problem, bad_parameter, unavailable
 from rung.gateway.projections.pools import PoolProjection, wish_of
-from rung.gateway.query import NoQuery, read_query
+from rung.gateway.requests.append import pool_upgrade, recognized, write
+from rung.gateway.requests.idempotency import REUSED, key_of, once
+from rung.gateway.requests.query import NoQuery, read_query
+from rung.gateway.requests.upload import read_body
 from rung.gateway.route import Body, Route
-from rung.gateway.upload import read_body
 
 _BYTES_MAX: Final = 65_536
 _NAME_MAX: Final = 200

@@ -10,11 +10,11 @@ from rung.events import UndecodableEvent, decode, partition_of, topic
 from rung.events.codec import decode_head
 from rung.events.metric import LogsDropped, LogsPrinted, MetricsReported, missing_text
 from rung.gateway.context import context_of, experiment_id_of, trial_of
-from rung.gateway.feed import Frame, Interest, Source, end_of
-from rung.gateway.query import read_query
+from rung.gateway.requests.query import read_query
 from rung.gateway.route import Route
 from rung.gateway.routes.logs import Level
-from rung.gateway.sse import stream
+from rung.gateway.streams.feed import Frame, Interest, Source, end_of
+from rung.gateway.streams.sse import stream
 from rung.ledger import Record
 
 _TOPICS: Final = (topic.EXPERIMENTS, topic.SEARCHES, topic.RETIREMENTS)

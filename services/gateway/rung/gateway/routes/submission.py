@@ -20,18 +20,18 @@ from rung.events import Event
 from rung.events.checkpoint import CheckpointPinned
 from rung.events.errors import InvalidConfig
 from rung.events.experiment import ExperimentSubmitted, Submission
-from rung.gateway import ids
-from rung.gateway.append import pool_upgrade, recognized, write
 from rung.gateway.context import Context, context_of, reply
-from rung.gateway.feasibility import shortage
-from rung.gateway.idempotency import REUSED, key_of, once
 from rung.gateway.problem import Problem
 from rung.gateway.projections.experiment import Experiment
 from rung.gateway.projections.experiments import ExperimentProjection
-from rung.gateway.query import NoQuery, read_query
+from rung.gateway.requests.append import pool_upgrade, recognized, write
+from rung.gateway.requests.idempotency import REUSED, key_of, once
+from rung.gateway.requests.query import NoQuery, read_query
+from rung.gateway.requests.upload import Parts, read_body, read_parts
 from rung.gateway.route import Body, Route
-from rung.gateway.upload import Parts, read_body, read_parts
-from rung.gateway.warm_start import Start, resolve_start
+from rung.gateway.submission import ids
+from rung.gateway.submission.feasibility import shortage
+from rung.gateway.submission.warm_start import Start, resolve_start
 from rung.storage import ObjectStore
 
 _SEED_MAX: Final = 2**31

@@ -5,11 +5,11 @@ from typing import Final
 from aiohttp import web
 
 from rung import api
-from rung.gateway import serializers
 from rung.gateway.context import experiment_of, reply, trial_of
 from rung.gateway.projections.experiments import ALL
-from rung.gateway.query import NoQuery, PageQuery, page, read_query
+from rung.gateway.requests.query import NoQuery, PageQuery, page, read_query
 from rung.gateway.route import Route
+from rung.gateway.serializers import experiments as serializers
 
 
 async def list_trials(request: web.Request) -> web.Response:

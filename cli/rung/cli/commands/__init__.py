@@ -1,0 +1,1 @@
+"""Commands for the users of an installation: submit, watch, compare, download."""

@@ -1,0 +1,116 @@
+"""`rung checkpoints`, `rung download`."""
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rung.cli.commands.complete import experiment_ids
+from rung.cli.link import Link, asynchronous, linked
+from rung.cli.output import local_time, print_json, print_table, size
+from rung.events import RungError
+
+if TYPE_CHECKING:
+    from rung.client import AsyncClient, Checkpoint
+
+
+@click.command()
+@click.argument("name", metavar="ID|TRIAL", shell_complete=experiment_ids)
+@click.option("--all", "everything", is_flag=True, help="Also those that are deleted.")
+@linked
+@asynchronous
+async def checkpoints(name: str, link: Link, *, everything: bool) -> None:
+    """List the checkpoints of an experiment or of a trial.
+
+    With --json: `{items}`, the deleted ones included.
+    """
+    async with link.client() as client:
+        items = await client.checkpoints(name)
+    if link.json:
+        print_json({"items": items})
+        return
+    shown = [item for item in items if everything or item.state != "deleted"]
+    if not shown:
+        click.echo("No checkpoints." if not items else "All are deleted; --all lists them.")
+        return
+    print_table(
+        ["checkpoint", "trial", "state", "batches", "size", "stored", "metrics", "why"],
+        [
+            (
+                item.id,
+                item.trial_id,
+                item.state,
+                item.steps_completed,
+                size(item.size_bytes),
+                local_time(item.stored_at),
+                item.metrics,
+                item.reason,
+            )
+            for item in shown
+        ],
+        right=["batches", "size"],
+    )
+
+
+@click.command()
+@click.argument("name", metavar="CHECKPOINT|ID|TRIAL", shell_complete=experiment_ids)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="A new folder for the files. [the checkpoint's id]",
+)
+@linked
+@asynchronous
+async def download(name: str, output: Path | None, link: Link) -> None:
+    """Fetch a checkpoint's files, each checked against its digest.
+
+    Of an experiment: its best trial's checkpoint. Of a trial: its best one, else its newest.
+    """
+    async with link.client() as client:
+        checkpoint_id = await _choose(client, name)
+        folder = (output or Path(checkpoint_id.replace("/", "_"))).absolute()
+        checkpoint = await client.download(checkpoint_id, folder)
+    if link.json:
+        print_json({"folder": str(folder), "checkpoint": checkpoint})
+    else:
+        files = "1 file" if checkpoint.file_count == 1 else f"{checkpoint.file_count} files"
+        click.echo(
+            f"{files} ({size(checkpoint.size_bytes)}) of checkpoint {checkpoint.id} in {folder}"
+        )
+
+
+async def _choose(client: "AsyncClient", name: str) -> str:
+    """Return the id of the checkpoint that is meant."""
+    from rung.client import NotFound  # noqa: PLC0415 - a quarter of a second
+
+    # `k3v9x2ab` is an experiment, `k3v9x2ab.7` a trial, `k3v9x2ab.7.1.900` a checkpoint.
+    owner = {0: _of_experiment, 1: _of_trial}.get(name.count("."))
+    if owner is not None:
+        with contextlib.suppress(NotFound):
+            return await owner(client, name)
+    return (await client.checkpoint(name)).id
+
+
+async def _of_experiment(client: "AsyncClient", name: str) -> str:
+    best = await client.best(name)
+    if best.checkpoint is None:
+        raise RungError(
+            f"no checkpoint of trial {best.trial.id}, the best of {name}, is left;"
+            f" `rung checkpoints {name}` lists the others"
+        )
+    return best.checkpoint.id
+
+
+async def _of_trial(client: "AsyncClient", trial_id: str) -> str:
+    trial = await client.trial(trial_id)
+    stored = [item for item in trial.checkpoints if item.state == "stored"]
+    if not stored:
+        raise RungError(f"trial {trial_id} has no checkpoint that is left")
+    steps = trial.best.steps if trial.best else None
+
+    def worth(item: "Checkpoint") -> tuple[bool, int]:
+        return item.steps_completed == steps, item.steps_completed
+
+    return max(stored, key=worth).id

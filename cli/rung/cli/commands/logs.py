@@ -1,0 +1,284 @@
+"""`rung logs`."""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+import msgspec
+
+from rung.cli.commands.complete import experiment_ids
+from rung.cli.link import PATIENCE_FOLLOWING_S, Link, asynchronous, linked
+from rung.cli.terminal import escape_json, escape_lines
+
+if TYPE_CHECKING:
+    from rung.client import AsyncClient, Level, LogLine, LogPage, ServerEvent
+
+_LEVELS: Final = ("debug", "info", "warning", "error", "critical")
+_COLORS: Final = {"warning": "yellow", "error": "red", "critical": "red", "debug": "cyan"}
+_LOOK_S: Final = 1.0
+"""How often to look whether what is followed has ended, and how long its last lines may take."""
+_PAGE: Final = 20_000
+"""Lines asked for at once; a page is printed in one write."""
+_MARK: Final = "-- "
+"""Before the time of a line that says what is missing; all others begin with their time, so that
+no script can print one."""
+
+_encoder: Final = msgspec.json.Encoder()
+
+
+class Wanted(NamedTuple):
+    """Which lines to print."""
+
+    rank: int | None
+    level: "Level | None"
+    text: str | None
+    since: str | None
+    until: str | None
+
+
+@click.command()
+@click.argument("name", metavar="ID|TRIAL", shell_complete=experiment_ids)
+@click.option("--follow", "-f", "following", is_flag=True, help="Go on until it ended.")
+@click.option("--rank", type=click.IntRange(0), help="Of this process of a trial alone.")
+@click.option("--level", type=click.Choice(_LEVELS), help="This severe or more.")
+@click.option("--text", help="Containing this.")
+@click.option("--since", help="From this time on, such as 2026-01-31T12:00:00Z.")
+@click.option("--until", help="Before this time.")
+@click.option("--limit", type=click.IntRange(1), help="So many lines at most.")
+@click.option("--tail", type=click.IntRange(1), help="The last lines alone, so many.")
+@linked
+@asynchronous
+async def logs(  # noqa: PLR0913 - what lines can be chosen by
+    name: str,
+    link: Link,
+    *,
+    following: bool,
+    rank: int | None,
+    level: "Level | None",
+    text: str | None,
+    since: str | None,
+    until: str | None,
+    limit: int | None,
+    tail: int | None,
+) -> None:
+    r"""Print what the trials of an experiment, or one trial, printed.
+
+    Colours are kept on a terminal; other escape sequences and characters that cannot be seen are
+    printed as `\x1b`, `\u202e`. With --json: one line of JSON for each, every character kept.
+    """
+    if tail is not None and (following or limit is not None):
+        raise click.UsageError("--tail goes neither with --follow nor with --limit")
+    wanted = Wanted(rank, level, text, since, until)
+    async with link.client(PATIENCE_FOLLOWING_S if following else 3.0) as client:
+        if tail is not None:
+            _print(await _last(client, name, wanted, tail), as_json=link.json)
+            return
+        if following:
+            pages = _follow(client, name, wanted)
+        else:
+            pages = _read(client, name, wanted, _PAGE if limit is None else min(limit, _PAGE))
+        left = limit
+        async with contextlib.aclosing(pages):
+            async for lines in pages:
+                _print(lines[:left], as_json=link.json)
+                if left is not None:
+                    left -= len(lines)
+                    if left <= 0:
+                        break
+
+
+async def _read(
+    client: "AsyncClient", name: str, wanted: Wanted, limit: int = _PAGE
+) -> "AsyncGenerator[list[LogLine], None]":
+    """Yield what is there, page by page; the next page is fetched while one is printed."""
+
+    def fetch(after: str | None) -> "asyncio.Task[LogPage]":
+        return asyncio.ensure_future(
+            client.logs(name, after=after, limit=limit, **wanted._asdict())
+        )
+
+    coming: asyncio.Task[LogPage] | None = fetch(None)
+    try:
+        while coming is not None:
+            page = await coming
+            coming = None if page.next_cursor is None else fetch(page.next_cursor)
+            await asyncio.sleep(0)  # the request goes out before the page is printed
+            yield page.items
+    finally:
+        if coming is not None:
+            coming.cancel()
+            await asyncio.gather(coming, return_exceptions=True)
+
+
+async def _last(client: "AsyncClient", name: str, wanted: Wanted, count: int) -> "list[LogLine]":
+    """Return the last lines, the oldest of them first."""
+    found: list[LogLine] = []
+    after: str | None = None
+    while len(found) < count:
+        page = await client.logs(
+            name,
+            after=after,
+            order="newest",
+            limit=min(count - len(found), _PAGE),
+            **wanted._asdict(),
+        )
+        found += page.items
+        after = page.next_cursor
+        if after is None:
+            break
+    return found[::-1]
+
+
+async def _follow(
+    client: "AsyncClient", name: str, wanted: Wanted
+) -> "AsyncGenerator[list[LogLine], None]":
+    """Yield what is there and what comes, until the experiment or the trial ended.
+
+    The stream passes everybody's lines, so its silence does not mean that all of these came: what
+    is stored is read at the end, and the lines among it that did not come are yielded then.
+    """
+    since, until = _time_ms("since", wanted.since), _time_ms("until", wanted.until)
+    query = {"rank": wanted.rank, "level": wanted.level, "from": "start"}
+    text, shown = (wanted.text or "").lower(), _Shown()
+    if not await _ended(client, name):  # says at once if there is nothing of that name
+        async with contextlib.aclosing(client.follow_logs(name, query)) as events:
+            async for lines in _until_ended(client, name, events):
+                chosen = [
+                    line
+                    for line in lines
+                    if text in line.text.lower()
+                    and line.time_ms >= (since or 0)
+                    and (until is None or line.time_ms < until)
+                ]
+                for line in chosen:
+                    shown.note(line)
+                yield chosen
+                if until is not None and lines and lines[-1].time_ms >= until:
+                    break
+    async with contextlib.aclosing(_read(client, name, wanted)) as pages:
+        async for lines in pages:
+            yield [line for line in lines if not shown.take(line)]
+
+
+class _Shown:
+    """The lines that came by a stream: of each source all up to its last one, by time."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, int, int, str], tuple[int, int]] = {}
+
+    def note(self, line: "LogLine") -> None:
+        """Note the next line of its source."""
+        time_ms, count = self._last.get(_source_of(line), (-1, 0))
+        if line.time_ms > time_ms:
+            self._last[_source_of(line)] = (line.time_ms, 1)
+        elif line.time_ms == time_ms:
+            self._last[_source_of(line)] = (time_ms, count + 1)
+
+    def take(self, line: "LogLine") -> bool:
+        """Return whether it came already; of those with the last time, so many as were noted."""
+        time_ms, count = self._last.get(_source_of(line), (-1, 0))
+        if line.time_ms != time_ms or not count:
+            return line.time_ms < time_ms
+        self._last[_source_of(line)] = (time_ms, count - 1)
+        return True
+
+
+def _source_of(line: "LogLine") -> tuple[str, int, int, str]:
+    return line.trial_id, line.run, line.rank, line.stream
+
+
+async def _until_ended(
+    client: "AsyncClient", name: str, events: "AsyncGenerator[ServerEvent, None]"
+) -> "AsyncGenerator[list[LogLine], None]":
+    """Yield the lines of events until what they are about ended and nothing more comes."""
+    ended = False
+    coming = asyncio.ensure_future(anext(events))
+    try:
+        while True:
+            done, _ = await asyncio.wait({coming}, timeout=_LOOK_S)
+            if done:
+                yield _lines_of(coming.result().data)
+                coming = asyncio.ensure_future(anext(events))
+            elif ended:
+                return
+            else:
+                ended = await _ended(client, name)
+    finally:
+        coming.cancel()
+        await asyncio.gather(coming, return_exceptions=True)
+
+
+async def _ended(client: "AsyncClient", name: str) -> bool:
+    from rung.client import ENDED  # noqa: PLC0415 - a quarter of a second
+
+    if "." in name:
+        return (await client.trial(name)).state in ENDED | {"stopped"}
+    return (await client.experiment(name)).ended_at is not None
+
+
+def _lines_of(data: Any) -> "list[LogLine]":
+    """Return the lines of an event: `{trial_id, run, lines}`."""
+    from rung.client import LogLine  # noqa: PLC0415 - see above
+
+    if not isinstance(data, dict):
+        return []
+    trial = {"trial_id": data.get("trial_id"), "run": data.get("run")}
+    return msgspec.convert([trial | line for line in data.get("lines", [])], list[LogLine])
+
+
+def _print(lines: "Sequence[LogLine]", *, as_json: bool) -> None:
+    """Print lines in one write: one by one, a hundred thousand would take half a minute."""
+    if not lines:
+        return
+    block = escape_json(_encoder.encode_lines(lines)).decode() if as_json else _block(lines)
+    click.echo(block, nl=False)
+    sys.stdout.flush()
+
+
+def _block(lines: "Sequence[LogLine]") -> str:
+    """Return lines for a person, each with its time, trial, rank and level."""
+    colored = sys.stdout.isatty()
+    clocks: dict[int, str] = {}
+    heads: dict[tuple[int, str, int, str, str], str] = {}
+    parts: list[str] = []
+    texts = escape_lines([line.text for line in lines], colors=colored)
+    for line, text in zip(lines, texts, strict=True):
+        key = (line.time_ms, line.trial_id, line.rank, line.level, line.stream)
+        head = heads.get(key)
+        if head is None:
+            second = line.time_ms // 1000
+            if second not in clocks:
+                clocks[second] = f"{datetime.fromtimestamp(second, UTC).astimezone():%H:%M:%S}"
+            head = heads[key] = _head(line, clocks[second], colored=colored)
+        parts.append(f"{head}{text}\n")
+    return "".join(parts)
+
+
+def _head(line: "LogLine", clock: str, *, colored: bool) -> str:
+    rank = f" rank {line.rank}" if line.rank else ""
+    level = "" if line.level == "info" else f" {line.level.upper()}"
+    head = f"{clock}.{line.time_ms % 1000:03} {line.trial_id}{rank}{level}"
+    if line.stream == "dropped":
+        head = f"{_MARK}{head}"
+    if colored:
+        color = "magenta" if line.stream == "dropped" else _COLORS.get(line.level, "bright_black")
+        head = click.style(head, color)
+    return f"{head} "
+
+
+def _time_ms(option: str, value: str | None) -> int | None:
+    """Return a time given as RFC 3339 or as Unix time in milliseconds, in milliseconds."""
+    if value is None:
+        return None
+    if value.isascii() and value.isdigit():
+        return int(value)
+    try:
+        return int(datetime.fromisoformat(value).timestamp() * 1000)
+    except ValueError:
+        raise click.UsageError(
+            f"--{option} must be a time such as 2026-01-31T12:00:00Z, not {value!r}"
+        ) from None

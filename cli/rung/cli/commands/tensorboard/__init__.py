@@ -1,0 +1,1 @@
+"""`rung tensorboard`: curves as event files that TensorBoard reads."""

@@ -1,0 +1,1 @@
+"""One machine: `rung up`, `rung down`, `rung status`, the demonstration."""

@@ -1,0 +1,317 @@
+"""All of Rung in one process and one agent beside it: the composition root of `rung up`."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from rung.agent.config import EXIT_REFUSED
+from rung.agent.spool_file import SET_ASIDE as SPOOL_SET_ASIDE
+from rung.cli.local.data_folder import DataFolder, DataFolderError
+from rung.cli.local.up_options import UpOptions
+from rung.cli.operations.deciders import READERS, audit_all
+from rung.cli.operations.service import tables
+from rung.events import UndecodableEvent, decode, partition_of, topic
+from rung.events.allocation import AgentJoined
+from rung.gateway.service import serve as serve_gateway
+from rung.ledger import Ledger, SqliteLedger
+from rung.ledger.export.import_record import check_imported
+from rung.ledger.seals import FILE as KEY_FILE
+from rung.ledger.seals import SealKey
+from rung.metrics.clickhouse.embedded import SET_ASIDE as SERIES_SET_ASIDE
+from rung.metrics.recovery import Recovery
+from rung.metrics.service import NAME as METRICS
+from rung.metrics.settings import Settings as MetricsSettings
+from rung.metrics.store import SeriesStore
+from rung.runtime.health.checks import VITALS
+from rung.runtime.health.disk import Disk
+from rung.runtime.levels import raise_level
+from rung.runtime.logs import bind
+from rung.runtime.metrics.observed_ledger import ObservedLedger
+from rung.runtime.metrics.observed_store import ObservedStore
+from rung.runtime.sealing.anchor import Anchor
+from rung.runtime.sealing.sealer import Sealer, sealing
+from rung.runtime.service import serve
+from rung.scheduler.policies import policy_of
+from rung.storage import FolderStore
+from rung.storage.key import INCOMING
+
+_AGENT_STOP_S: Final = 20.0
+_AGENT_RETRY_S: Final = 1.0
+_POOL: Final = "default"
+_DEATHS_MAX: Final = 3
+"""An agent that fails so often before it joined once will not join."""
+_LOOK_S: Final = 0.05
+
+_log = structlog.get_logger()
+
+
+def listen(port: int) -> socket.socket:
+    """Return a socket that listens on the loopback interface; port 0 takes a free one.
+
+    Raises:
+        DataFolderError: the port is in use or not allowed.
+    """
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+    except OSError as error:
+        listener.close()
+        raise DataFolderError(
+            f"port {port} cannot be used ({error.strerror}): choose another with --port, "
+            "or --port 0 for a free one"
+        ) from error
+    listener.listen()
+    return listener
+
+
+async def run(  # noqa: PLR0913 - what it is started with
+    folder: DataFolder,
+    listener: socket.socket,
+    options: UpOptions,
+    started: Callable[[], None],
+    *,
+    ready: Callable[[list[str]], None],
+    umask: int,
+) -> None:
+    """Run every service and the agent until SIGTERM or SIGINT, then go down in good order.
+
+    Args:
+        folder: held by this process.
+        listener: where the gateway answers, besides the folder's Unix socket.
+        options: how it is started.
+        started: called once the gateway answers.
+        ready: called once all services have caught up, the series are open or known not to be, and
+            the agent has joined; with what there is to warn of.
+        umask: of trial processes, as the user has it.
+
+    Raises:
+        RungError: the folder's ledger cannot be opened, a service failed, or the agent is refused
+            for good.
+    """
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    local = folder.listen()
+    key = SealKey.load_or_create(folder.path / KEY_FILE)
+    ledger = ObservedLedger(await SqliteLedger.open(folder.ledger))
+    sealer = Sealer(ledger, key, anchor=Anchor(options.anchor) if options.anchor else None)
+    store = ObservedStore(FolderStore(folder.objects))
+    series = SeriesStore(folder.series, ledger_id=ledger.id)
+    limits = MetricsSettings(
+        logs_days=options.logs_keep_days, logs_total_bytes=options.logs_total_bytes
+    )
+    recovery = Recovery(ledger, series, limits, key=key)
+    bind(ledger=ledger.id)
+    disk = Disk([folder.ledger, folder.objects / INCOMING])
+    checks = contextlib.ExitStack()
+    checks.callback(disk.close)
+    checks.enter_context(VITALS.check("disk", disk.look))
+
+    def warnings() -> list[str]:
+        return [*folder.warnings, *filter(None, [recovery.problem]), *_set_aside(folder)]
+
+    joins = await _Joins.from_now(ledger)
+
+    async def tell() -> None:
+        await recovery.settled.wait()
+        await joins.first()
+        await _caught_up()
+        ready(warnings())
+
+    try:
+        await check_imported(ledger)
+        await raise_level(ledger)
+        async with sealing(sealer), asyncio.TaskGroup() as group:
+            services = [
+                group.create_task(work)
+                for work in (
+                    serve(ledger, tuple(chain.from_iterable(tables(store).values()))),
+                    recovery.run(),
+                    serve_gateway(
+                        ledger,
+                        store,
+                        listener=listener,
+                        local=local,
+                        token=folder.token,
+                        series=series,
+                        audit=partial(audit_all, ledger, keys=key.trusted),
+                        policy_of=policy_of,
+                        readers=READERS,
+                        problems=warnings,
+                        started=started,
+                        folder=folder.projections,
+                    ),
+                    tell(),
+                )
+            ]
+            async with _agent(folder, options, ended=stop, joined=joins.joined, umask=umask):
+                await stop.wait()
+                VITALS.stopping = True
+            for service in services:
+                service.cancel()
+    finally:
+        checks.close()
+        await series.close()
+        await ledger.close()
+
+
+class _Joins:
+    """Whether the agent has joined its pool since this process started."""
+
+    def __init__(self, ledger: Ledger, partition: int, position: int) -> None:
+        self._ledger = ledger
+        self._partition = partition
+        self._position = position
+        self.joined: Final = asyncio.Event()
+
+    @classmethod
+    async def from_now(cls, ledger: Ledger) -> "_Joins":
+        """Look at what comes behind the end of the pool's facts."""
+        partition = partition_of(_POOL, ledger.partitions(topic.POOLS))
+        return cls(ledger, partition, await ledger.end(topic.POOLS, partition))
+
+    async def first(self) -> None:
+        """Return once an agent has joined."""
+        async for records in self._ledger.follow(topic.POOLS, self._partition, self._position):
+            for record in records:
+                with contextlib.suppress(UndecodableEvent):
+                    if isinstance(decode(record.value).data, AgentJoined):
+                        self.joined.set()
+                        return
+
+
+async def _caught_up() -> None:
+    """Return once every service has folded what the ledger held when it started.
+
+    Curves and logs may come later: they are rebuilt while trials train.
+    """
+    while True:
+        behind = await VITALS.behind()
+        if all(line.startswith(f"{METRICS}/") for line in behind):
+            return
+        await asyncio.sleep(_LOOK_S)
+
+
+def _set_aside(folder: DataFolder) -> list[str]:
+    """Return a sentence for each damaged file or folder that was set aside and is still there."""
+    return [
+        f"{path} was not usable and was set aside; {what}. Remove it when it is no longer needed"
+        for place, mark, what in (
+            (
+                folder.path,
+                f"*.{SERIES_SET_ASIDE}-*",
+                "its contents are rebuilt from the ledger",
+            ),
+            (folder.agent, f"*.{SPOOL_SET_ASIDE}-*", "what the ledger lacks is trained again"),
+        )
+        for path in sorted(place.glob(mark))
+    ]
+
+
+@contextlib.asynccontextmanager
+async def _agent(
+    folder: DataFolder,
+    options: UpOptions,
+    *,
+    ended: asyncio.Event,
+    joined: asyncio.Event,
+    umask: int,
+) -> AsyncIterator[None]:
+    """Keep one agent running: started again when it dies, stopped at the end.
+
+    Raises:
+        DataFolderError: no start will mend it, or it fails again and again and has not joined
+            yet; `ended` is set then.
+    """
+    with contextlib.ExitStack() as pipe:
+        reading, writing = os.pipe()
+        pipe.callback(os.close, reading)
+        pipe.callback(os.close, writing)
+        start = partial(_start_agent, folder, options, reading, umask)
+        keeper = asyncio.create_task(_keep_agent(folder, start, joined))
+        keeper.add_done_callback(lambda _: ended.set())
+        try:
+            yield
+        finally:
+            keeper.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await keeper
+
+
+async def _keep_agent(
+    folder: DataFolder,
+    start: Callable[[], Awaitable[asyncio.subprocess.Process]],
+    joined: asyncio.Event,
+) -> None:
+    failures = 0
+    while True:
+        try:
+            process = await start()
+        except OSError as error:  # no memory, no space for its log
+            _log.error("agent not started", error=str(error), starting_again_in_s=_AGENT_RETRY_S)
+            await asyncio.sleep(_AGENT_RETRY_S)
+            continue
+        try:
+            code = await process.wait()
+            failures += code > 0  # not where a signal ended it
+            if code == EXIT_REFUSED or (failures >= _DEATHS_MAX and not joined.is_set()):
+                raise _refusal(folder.log / "agent.log")
+            _log.error("agent died", exit_code=code, starting_again_in_s=_AGENT_RETRY_S)
+            await asyncio.sleep(_AGENT_RETRY_S)
+        finally:
+            await _stop(process)
+
+
+async def _start_agent(
+    folder: DataFolder, options: UpOptions, parent_pipe: int, umask: int
+) -> asyncio.subprocess.Process:
+    """Start the agent; it notices by the pipe's end of file when this process is gone."""
+    arguments = ["--ledger", str(folder.ledger), "--objects", folder.objects.as_uri()]
+    arguments += ["--folder", str(folder.agent), "--parent-pipe", str(parent_pipe)]
+    arguments += ["--hide", str(folder.path), *options.agent_arguments()]
+    with (folder.log / "agent.log").open("ab") as log:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "rung.agent",
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=[parent_pipe],
+            cwd=Path("/"),
+            umask=umask,  # of its trials; the agent's own is stricter
+        )
+
+
+def _refusal(log: Path) -> DataFolderError:
+    """Return what an agent said at its end, as an error."""
+    said = log.read_text(errors="replace").strip().rpartition("\n")[2].removeprefix("Error: ")
+    if not said:
+        return DataFolderError(
+            f"the agent ended and could not write why to {log}: is the disk full?"
+        )
+    return DataFolderError(f"{said}; {log} has more")
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is not None:
+        return
+    process.terminate()
+    try:
+        async with asyncio.timeout(_AGENT_STOP_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()

@@ -1,0 +1,1 @@
+"""Commands for those who run an installation: services, pools, objects, dead letters."""

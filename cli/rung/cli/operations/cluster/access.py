@@ -1,0 +1,94 @@
+"""What each component of this version does with the topics of a ledger.
+
+That is read from the tables of components; what has no such table stands here.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from rung.checkpoint_gc.service import NAME as CHECKPOINT_GC
+from rung.cli.operations.service import tables
+from rung.events import TOPICS, topic
+from rung.ledger.kafka.access import Access, Rule, rules
+from rung.ledger.kafka.settings import Address
+from rung.metrics.service import NAME as METRICS
+from rung.metrics.service import components as metrics_components
+from rung.metrics.settings import Settings as MetricsSettings
+from rung.metrics.store import SeriesStore
+from rung.runtime.relay import Relay
+from rung.runtime.service import Component, Decider, Singleton, topics_of
+from rung.runtime.sink.sink import Sink
+
+COMPONENT: Final = "{component}"
+"""What a pattern of principals has in place of the component's name."""
+
+
+def _shared(service: str, components: Iterable[Component]) -> Access:
+    """Return the access that follows from a service's table."""
+    found = Access(
+        reads=frozenset(topics_of(components)) | {topic.DEADLETTER},
+        appends=frozenset({topic.DEADLETTER}),
+        groups=frozenset({f"replicas.{service}"}),
+    )
+    for it in components:
+        match it:
+            case Decider(processor):
+                decisions = frozenset({processor.decisions})
+                found |= Access(reads=decisions, appends=decisions)
+            case Relay() | Sink():
+                found |= Access(appends=frozenset(it.appends), groups=frozenset({it.name}))
+            case Singleton():
+                found |= Access(reads=frozenset(it.reads), appends=frozenset(it.appends))
+            case _:
+                pass
+    return found
+
+
+_OPENED: Final = Access(reads=frozenset({topic.IMPORTS}))
+"""Each service starts only where no import is unfinished."""
+_RECORD: Final = Access(reads=frozenset(TOPICS) - {topic.HEARTBEATS})
+"""All that is kept."""
+_METRICS: Final = metrics_components(
+    SeriesStore(Path(), ledger_id=""), MetricsSettings(logs_total_bytes=1)
+)
+"""All that metrics may be told to run; its table wants series, which are not opened here."""
+_BESIDE: Final[Mapping[str, Access]] = {
+    # It archives and seals the ledger, where it is told to.
+    CHECKPOINT_GC: _RECORD | Access(appends=frozenset({topic.SEALS})),
+    # It removes old lines from the ledger, and reads what of it was removed.
+    METRICS: Access(reads=frozenset({topic.SEALS}), trims=frozenset({topic.LOGS})),
+}
+"""What a service does beside its table."""
+
+COMPONENTS: Final[Mapping[str, Access]] = {
+    **{
+        name: _OPENED | _shared(name, table) | _BESIDE.get(name, Access())
+        for name, table in {**tables(), METRICS: _METRICS}.items()
+    },
+    "gateway": _RECORD  # it shows, audits and verifies
+    | Access(
+        # Commands about experiments, pools, lines to delete, and messages that are rejected.
+        appends=frozenset({topic.EXPERIMENTS, topic.POOLS, topic.LOGS, topic.DEADLETTER})
+    ),
+    "agent": _OPENED
+    | Access(
+        reads=frozenset({topic.PLACEMENTS, topic.POOLS}),
+        appends=frozenset(
+            {topic.EXPERIMENTS, topic.POOLS, topic.METRICS, topic.LOGS, topic.HEARTBEATS}
+        ),
+    ),
+}
+
+
+def rules_of(address: Address, principals: str) -> dict[str, list[Rule]]:
+    """Return the rules by component.
+
+    Args:
+        address: of the ledger.
+        principals: of components, such as `User:rung-{component}`.
+    """
+    return {
+        name: rules(address, principals.replace(COMPONENT, name), access)
+        for name, access in COMPONENTS.items()
+    }

@@ -1,0 +1,97 @@
+"""Processors, relays and sinks of this version; the audit of all decisions and of the seals."""
+
+from collections.abc import Mapping
+from itertools import chain
+from typing import Any, Final
+
+import msgspec
+
+from rung import api
+from rung.cli.operations.service import tables
+from rung.ledger import Ledger
+from rung.ledger.seals.verify import Known, verify
+from rung.metrics.service import NAME as METRICS
+from rung.metrics.service import TOPICS as METRICS_TOPICS
+from rung.runtime import Difference, Processor, Verdict, audit
+from rung.runtime.audit.imports import audit_imports
+from rung.runtime.relay import Relay
+from rung.runtime.service import Component, Decider
+from rung.runtime.sink.sink import Sink
+
+_COMPONENTS: Final[tuple[Component, ...]] = tuple(chain.from_iterable(tables().values()))
+
+DECIDERS: Final[tuple[Processor[Any], ...]] = tuple(
+    it.processor for it in _COMPONENTS if isinstance(it, Decider)
+)
+RELAYS: Final = tuple(it for it in _COMPONENTS if isinstance(it, Relay))
+SINKS: Final = tuple(it for it in _COMPONENTS if isinstance(it, Sink))
+FORWARDERS: Final = (
+    *((it.name, it.topic) for it in RELAYS),
+    *((it.name, it.topic) for it in SINKS),
+)
+"""Consumers that commit positions: name and topic. What is imported happened elsewhere: they must
+not act on it."""
+READERS: Final[Mapping[tuple[str, str], api.ReaderKind]] = {
+    **{(it.name, it.facts): "processor" for it in DECIDERS},
+    **{(it.name, it.topic): "relay" for it in RELAYS},
+    **{(it.name, it.topic): "sink" for it in SINKS},
+    **{(METRICS, name): "sink" for name in METRICS_TOPICS},
+}
+"""Readers that do what operators ask of dead letters: name and topic → what it is."""
+
+
+async def audit_all(
+    ledger: Ledger,
+    experiment_id: str | None = None,
+    *,
+    seals: api.SealReport | None = None,
+    keys: frozenset[str] = frozenset(),
+) -> api.Audit:
+    """Hold a ledger against its seals, and decide again what is on record.
+
+    The seals are about ranges of records, and the scheduler's decisions about a whole pool, so
+    both are checked as a whole even for one experiment.
+
+    Args:
+        ledger: what to read.
+        experiment_id: decide again only what concerns this experiment.
+        seals: what holding it against its seals found, where that was done already.
+        keys: the public keys whose seals count; those that signed the heads if none are given.
+    """
+    report = seals or await verify(ledger, Known(keys=keys))
+    verdicts = [
+        await audit(
+            ledger,
+            process,
+            key=experiment_id if process.facts == "experiments" else None,
+        )
+        for process in DECIDERS
+    ]
+    imports = await audit_imports(ledger, experiment_id)
+    return api.Audit(
+        same=report.whole and all(verdict.same for verdict in verdicts) and not imports,
+        decisions=sum(verdict.decisions for verdict in verdicts),
+        differences=[
+            _difference(verdict.process, item)
+            for verdict in verdicts
+            for item in verdict.differences
+        ],
+        verdicts=[_verdict(verdict) for verdict in verdicts],
+        imports=imports,
+        seals=report,
+    )
+
+
+def _difference(process: str, item: Difference) -> api.Difference:
+    return api.Difference(process=process, **msgspec.structs.asdict(item))
+
+
+def _verdict(verdict: Verdict) -> api.Verdict:
+    return api.Verdict(
+        process=verdict.process,
+        facts=verdict.facts,
+        decisions=verdict.decisions,
+        pending=verdict.pending,
+        differences=len(verdict.differences),
+        unreadable=verdict.unreadable,
+    )

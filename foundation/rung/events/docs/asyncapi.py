@@ -1,0 +1,124 @@
+"""The vocabulary as an AsyncAPI 3 document and as a page for people, made from the records."""
+
+from typing import Any, Final
+
+import msgspec
+
+from rung.events.codec import PAYLOADS, encode
+from rung.events.docs.examples import EXAMPLES
+from rung.events.envelope import Event, decision, fact, relayed
+from rung.events.topic import TOPICS
+
+_TIME: Final = "2026-01-01T00:00:00.000Z"
+
+_TITLE: Final = """# Events
+
+Made from the records in `foundation/rung/events` by `make docs`; a test holds it against them.
+Every event is a CloudEvent 1.0 in structured JSON. `asyncapi.json` has the same with full schemas.
+"""
+
+
+def example_of(kind: str) -> Event:
+    """Return an example of a type in its envelope."""
+    data = next(example for example in EXAMPLES if kind == example.TYPE)
+    cause = fact(EXAMPLES[0], source="/rung/gateway", origin="gateway/1f", sequence=1, time=_TIME)
+    if TOPICS[data.TOPIC].holds == "decisions":
+        return decision(data, source=f"/rung/{data.WRITER}", cause=cause, position=0, index=0)
+    source = f"/rung/{data.WRITER}"
+    return fact(data, source=source, origin=f"{data.WRITER}/1f", sequence=7, time=_TIME)
+
+
+def asyncapi() -> dict[str, Any]:
+    """Return the AsyncAPI 3.0 document of the ledger."""
+    kinds = sorted(PAYLOADS)
+    _, schemas = msgspec.json.schema_components(
+        [PAYLOADS[kind] for kind in kinds], ref_template="#/components/schemas/{name}"
+    )
+    return {
+        "asyncapi": "3.0.0",
+        "info": {
+            "title": "Rung's ledger",
+            "version": "1",
+            "description": "Every event that may lie in the ledger, as CloudEvents 1.0.",
+        },
+        "defaultContentType": "application/cloudevents+json",
+        "channels": {
+            name: {
+                "address": name,
+                "description": f"{topic.holds}, keyed by {topic.key}",
+                "messages": {
+                    kind: {"$ref": f"#/components/messages/{kind}"}
+                    for kind in kinds
+                    if name in dict(_writers(kind))
+                },
+            }
+            for name, topic in TOPICS.items()
+        },
+        "operations": {
+            f"{writer}-writes-{name}": {
+                "action": "send",
+                "channel": {"$ref": f"#/channels/{name}"},
+                "messages": [
+                    {"$ref": f"#/channels/{name}/messages/{kind}"}
+                    for kind in kinds
+                    if (name, writer) in _writers(kind)
+                ],
+            }
+            for name, writer in sorted({place for kind in kinds for place in _writers(kind)})
+        },
+        "components": {
+            "schemas": schemas,
+            "messages": {kind: _message(kind) for kind in kinds},
+        },
+    }
+
+
+def _writers(kind: str) -> list[tuple[str, str]]:
+    """Return the topics on which events of a type lie, each with its writer."""
+    record = PAYLOADS[kind]
+    found = [(record.TOPIC, record.WRITER)]
+    again = relayed(record)
+    return found if again is None else [*found, again]
+
+
+def _message(kind: str) -> dict[str, Any]:
+    record = PAYLOADS[kind]
+    return {
+        "name": kind,
+        "summary": _summary(kind),
+        "contentType": "application/cloudevents+json",
+        "x-writer": record.WRITER,
+        "x-readers": list(record.READERS),
+        "x-key": TOPICS[record.TOPIC].key,
+        "payload": {"$ref": f"#/components/schemas/{record.__name__}"},
+        "examples": [{"payload": msgspec.json.decode(encode(example_of(kind)))}],
+    }
+
+
+def _summary(kind: str) -> str:
+    return (PAYLOADS[kind].__doc__ or "").split("\n")[0]
+
+
+def events_page() -> str:
+    """Return the page that lists every event, in Markdown."""
+    lines = [_TITLE]
+    for name, topic in TOPICS.items():
+        lines += [f"## {name}", "", f"{topic.holds.capitalize()}, keyed by `{topic.key}`.", ""]
+        for kind in sorted(kind for kind, record in PAYLOADS.items() if name == record.TOPIC):
+            record = PAYLOADS[kind]
+            example = example_of(kind)
+            body = msgspec.json.format(msgspec.json.encode(example.data), indent=2).decode()
+            lines += [
+                f"### `{kind}`",
+                "",
+                _summary(kind),
+                f"Written by {record.WRITER}; read by {', '.join(record.READERS)}.",
+                *(f"Relayed by {by} to `{onto}`." for onto, by in _writers(kind)[1:]),
+                f"Key of the example: `{example.key}`.",
+                "",
+                "```json",
+                body,
+                "```",
+                "",
+            ]
+    return "\n".join(lines).rstrip() + "\n"

@@ -1,0 +1,1 @@
+"""Assignment: which partitions of a service a replica works on."""

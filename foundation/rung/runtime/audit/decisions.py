@@ -1,0 +1,133 @@
+"""Decides every fact again and compares with what was decided then: hosting without appending.
+
+A decision on record whose fact is not there was decided by nobody, or its fact is lost: either way
+the record is not what deciding gives.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from rung.events import Payload
+from rung.ledger import Ledger
+from rung.runtime.deadletter import DeadLetters
+from rung.runtime.processor.fold import PartitionFold, Rejected
+from rung.runtime.processor.loop import refold, scan_decisions, take_decisions
+from rung.runtime.processor.processor import Processor
+
+
+class Difference(Struct, frozen=True, kw_only=True):
+    """A decision on record that is decided otherwise today."""
+
+    key: str
+    position: int
+    """Of the fact."""
+    index: int
+    """Of the decision among those of its fact."""
+    recorded: dict[str, Any] | None
+    """What is on record, `{type, data}`; None: nothing is."""
+    decided: dict[str, Any] | None
+    """What is decided today; None: nothing is."""
+
+
+class Verdict(Struct, kw_only=True):
+    """What an audit found."""
+
+    process: str
+    facts: int = 0
+    decisions: int = 0
+    """How many decisions were decided again."""
+    pending: int = 0
+    """Decisions not yet on record: their facts came when no process was there to decide."""
+    differences: list[Difference] = field(default_factory=list[Difference])
+    unreadable: list[str] = field(default_factory=list[str])
+    """What could not be folded, one line each; also decisions whose facts are not there."""
+
+    @property
+    def same(self) -> bool:
+        """Whether everything on record is what is decided today."""
+        return not self.differences and not self.unreadable
+
+
+async def audit(ledger: Ledger, process: Processor[Any], *, key: str | None = None) -> Verdict:
+    """Decide again every fact that the process ever folded, or those of one key.
+
+    Snapshots are not used: an audit trusts facts alone. Nothing is written, and memory does not
+    grow with the number of decisions.
+    """
+    verdict = Verdict(process=process.name)
+    for partition in range(ledger.partitions(process.facts)):
+        await _audit_partition(ledger, process, partition, key, verdict)
+    return verdict
+
+
+async def _audit_partition(
+    ledger: Ledger, process: Processor[Any], partition: int, key: str | None, verdict: Verdict
+) -> None:
+    letters = DeadLetters(ledger, process.name, process.facts, partition)
+    await letters.open()
+    fold: PartitionFold[Any] = PartitionFold(process, dropped=letters.dropped, only=key)
+    facts_end = await ledger.end(process.facts, partition)
+    verdict.unreadable += map(_line, await scan_decisions(ledger, process, fold, partition))
+    async for record, folded in refold(
+        ledger, process, fold, partition, until=facts_end, compare=True
+    ):
+        if key not in {None, record.key}:
+            continue
+        if folded.rejected:
+            verdict.unreadable.append(_line(folded.rejected))
+        verdict.facts += record.topic == process.facts
+        recorded = [event.data for event in folded.recorded]
+        verdict.decisions += len(recorded)
+        verdict.pending += len(folded.new)
+        decided = folded.decided or []
+        on_record = len(decided) - len(folded.new)
+        verdict.differences += _compare(record.key, record.position, recorded, decided[:on_record])
+    # A running service may have decided on facts that came meanwhile; they are there, too.
+    await take_decisions(ledger, process, fold, partition, None)
+    came = range(facts_end, await ledger.end(process.facts, partition))
+    for name, cause, count in _without_facts(fold, came):
+        verdict.unreadable.append(
+            f"{process.decisions}/{partition}: decisions of {name} on facts that are not "
+            f"there: {count}, the first on position {cause} of {process.facts}"
+        )
+
+
+def _without_facts(fold: PartitionFold[Any], came: range) -> Iterator[tuple[str, int, int]]:
+    """Yield keys with decisions whose facts were not met: the first such fact, how many."""
+    missing: dict[str, list[int]] = {}
+    for key, cause in fold.waiting():
+        if cause not in came:
+            missing.setdefault(key, []).append(cause)
+    return ((key, causes[0], len(causes)) for key, causes in missing.items())
+
+
+def _line(rejected: Rejected) -> str:
+    record, reason, _ = rejected
+    return f"{record.topic}/{record.partition} position {record.position}: {reason}"
+
+
+def _compare(
+    key: str, position: int, recorded: list[Payload], decided: list[Payload]
+) -> list[Difference]:
+    differences = []
+    for index in range(max(len(recorded), len(decided))):
+        then = recorded[index] if index < len(recorded) else None
+        today = decided[index] if index < len(decided) else None
+        if then != today:
+            differences.append(
+                Difference(
+                    key=key,
+                    position=position,
+                    index=index,
+                    recorded=_plain(then),
+                    decided=_plain(today),
+                )
+            )
+    return differences
+
+
+def _plain(data: Payload | None) -> dict[str, Any] | None:
+    return None if data is None else {"type": data.TYPE, "data": msgspec.to_builtins(data)}

@@ -1,0 +1,1 @@
+"""Processors: deterministic state machines per key, from facts to decisions."""

@@ -1,0 +1,184 @@
+"""Snapshots of a processor's partition: the states of its keys, in buckets that are saved apart.
+
+Theory of operation. A key's bucket follows from its name. A save writes the buckets in which some
+key changed since the last one, each as the fold is when it is written, and then the *mark*: the
+positions that the fold had when the save began, and which copy of each bucket belongs to it. So
+the cost of a save follows from what changed, each write is small, and the fold goes on between
+them.
+
+A save may be cut short, and two replicas that both believe in owning a partition may write over
+one another's buckets. Loading trusts neither to be in step: each bucket holds the positions that
+it was written at. Where it is the copy that the mark names, its keys are folded up to the mark;
+where it is another one, up to its own position. Folding begins at the lowest of these, and each
+key skips the facts that it has seen.
+"""
+
+import asyncio
+import secrets
+import zlib
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, Generic
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from rung.events import LedgerError
+from rung.ledger import Ledger
+from rung.runtime.health.checks import STATE
+from rung.runtime.processor.fold import Image, KeyFold, Parked, PartitionFold
+from rung.runtime.processor.processor import Processor, S
+
+BUCKETS: Final = 64
+_LOADS_WITHIN_S: Final = 15.0
+
+_log = structlog.get_logger()
+
+
+Settled = Callable[[], AbstractAsyncContextManager[None]]
+
+
+class _Mark(Struct):
+    version: int
+    facts: int
+    decisions: int
+    copies: dict[int, str]
+    """Bucket → its copy, of those that were ever written."""
+
+
+class _Bucket(Struct, Generic[S]):
+    version: int
+    copy: str
+    facts: int
+    decisions: int
+    keys: dict[str, KeyFold[S]]
+    parked: dict[str, Parked[S]]
+
+
+class Snapshots(Generic[S]):
+    """The snapshots of one partition of a processor."""
+
+    def __init__(self, ledger: Ledger, processor: Processor[S], partition: int) -> None:
+        """Take where they lie; nothing is read yet."""
+        self._ledger = ledger
+        self._processor = processor
+        self._partition = partition
+        self._name: Final = f"{STATE}{processor.name}"
+        self._type: Any = _Bucket[processor.state_type]  # type: ignore[name-defined]
+        self._copies: dict[int, str] = {}
+        self._members: dict[int, dict[str, None]] = {number: {} for number in range(BUCKETS)}
+        self._place: Final = {"process": processor.name, "partition": partition}
+
+    async def load(self) -> Image[S]:
+        """Return the newest snapshot; an empty one where it cannot be had, with a warning."""
+        self._copies = {}
+        self._members = {number: {} for number in range(BUCKETS)}
+        try:
+            async with asyncio.timeout(_LOADS_WITHIN_S):
+                image, self._copies = await self._load()
+        except (LedgerError, TimeoutError, msgspec.DecodeError) as error:
+            reason = str(error) or f"no answer within {_LOADS_WITHIN_S:g} s"
+            _log.warning(
+                "no snapshot loaded: folding from the beginning", reason=reason, **self._place
+            )
+            return Image()
+        for key in (*image.keys, *image.parked):
+            self._members[_bucket_of(key)][key] = None
+        return image
+
+    async def _load(self) -> tuple[Image[S], dict[int, str]]:
+        value = await self._ledger.snapshot(self._name, self._partition)
+        if value is None:
+            return Image(), {}
+        mark = msgspec.json.decode(value, type=_Mark)
+        if mark.version != self._processor.version:
+            return Image(), {}
+        image: Image[S] = Image(mark.facts, mark.decisions)
+        reached: dict[str, int] = {}
+        for number, bucket in enumerate(await asyncio.gather(*map(self._bucket, range(BUCKETS)))):
+            if bucket is None:
+                if number in mark.copies:
+                    raise LedgerError(f"bucket {number} of the snapshot is gone")
+                continue
+            reach = mark.facts
+            if bucket.copy != mark.copies.get(number):
+                reach = bucket.facts
+                image.facts = min(image.facts, bucket.facts)
+                image.decisions = min(image.decisions, bucket.decisions)
+            image.keys |= bucket.keys
+            image.parked |= bucket.parked
+            reached |= dict.fromkeys(bucket.keys, reach)
+        image.ahead = {key: reach for key, reach in reached.items() if reach > image.facts}
+        return image, mark.copies
+
+    async def parked(self, key: str) -> Parked[S]:
+        """Return a key as the newest snapshot has it, to go on from."""
+        try:
+            async with asyncio.timeout(_LOADS_WITHIN_S):
+                image, _ = await self._load()
+        except (LedgerError, TimeoutError, msgspec.DecodeError):
+            return Parked()
+        facts = image.ahead.get(key, image.facts)
+        return image.parked.get(key) or Parked(facts, image.decisions, image.keys.get(key))
+
+    async def save(self, fold: PartitionFold[S], settled: Settled) -> None:
+        """Save what changed since the last save.
+
+        Args:
+            fold: of the partition.
+            settled: a context in which the fold knows what is on record, and no more.
+
+        Raises:
+            LedgerError: it cannot be saved; the snapshot before it is as good as it was.
+        """
+        async with settled():
+            facts, decisions = fold.facts, fold.decisions
+            changed, fold.changed = fold.changed, {}
+        for key in changed:
+            self._members[_bucket_of(key)][key] = None
+        try:
+            for number in sorted({_bucket_of(key) for key in changed}):
+                async with settled():
+                    bucket = self._make(fold, number)
+                    value = msgspec.json.encode(bucket)
+                await self._ledger.save_snapshot(self._object(number), self._partition, value)
+                self._copies[number] = bucket.copy
+            mark = _Mark(self._processor.version, facts, decisions, self._copies)
+            value = msgspec.json.encode(mark)
+            await self._ledger.save_snapshot(self._name, self._partition, value)
+        except BaseException:
+            fold.changed = changed | fold.changed
+            raise
+
+    def copy(self, known: KeyFold[S]) -> KeyFold[S]:
+        """Return a copy of what is known of a key."""
+        kind: Any = KeyFold[self._processor.state_type]  # type: ignore[name-defined]
+        found: KeyFold[S] = msgspec.json.decode(msgspec.json.encode(known), type=kind)
+        return found
+
+    def _make(self, fold: PartitionFold[S], number: int) -> _Bucket[S]:
+        members = self._members[number]
+        return _Bucket(
+            self._processor.version,
+            secrets.token_hex(8),
+            fold.facts,
+            fold.decisions,
+            {key: known for key in members if (known := fold.known(key)) is not None},
+            {key: fold.parked[key] for key in members if key in fold.parked},
+        )
+
+    async def _bucket(self, number: int) -> _Bucket[S] | None:
+        value = await self._ledger.snapshot(self._object(number), self._partition)
+        if value is None:
+            return None
+        bucket: _Bucket[S] = msgspec.json.decode(value, type=self._type)
+        return bucket if bucket.version == self._processor.version else None
+
+    def _object(self, number: int) -> str:
+        return f"{self._name}/{number:02}"
+
+
+def _bucket_of(key: str) -> int:
+    """Return the bucket of a key; not by the bits that choose its partition."""
+    return zlib.crc32(key.encode()) >> 16 & BUCKETS - 1

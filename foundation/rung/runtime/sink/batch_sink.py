@@ -1,0 +1,281 @@
+"""Sinks in batches: what they write to keeps the positions up to which it has the ledger.
+
+* A `BatchSink` is given records as they come. One batch is written while the next is gathered and
+  decoded; a store that is away holds reading back, so that memory is bounded.
+* A `PeriodicSink` looks now and then for what is new, and takes it by itself.
+
+Neither commits a position to the ledger: the store is asked where to go on. So a store can be
+deleted, or restored from a backup, at any time, and two replicas that both believe in owning a
+partition do no harm as long as writing twice does none.
+"""
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Final, NamedTuple, Protocol
+
+from rung.backoff import Backoff
+from rung.events import LedgerError, RungError, UndecodableEvent
+from rung.ledger import Draft, Ledger, Record
+from rung.runtime.assignment.assignment import Share
+from rung.runtime.consumer import Consumer
+from rung.runtime.deadletter import dead_letter, say_rejected
+from rung.runtime.health.checks import VITALS
+from rung.runtime.health.loops import waiting_for
+from rung.runtime.processor.fold import Rejected
+from rung.runtime.retry import retry, supervise
+
+Reject = Callable[[Sequence[Rejected]], Awaitable[None]]
+
+
+class BatchStore(Protocol):
+    """What a batch sink writes to.
+
+    Its methods raise a `RungError` that is retriable where the same call may succeed later.
+    """
+
+    @property
+    def absorbed_bytes(self) -> int:
+        """How much was absorbed and is in no batch yet."""
+
+    @property
+    def pending_bytes(self) -> int:
+        """How much was absorbed and is not written yet."""
+
+    def serving(self, reject: Reject) -> AbstractAsyncContextManager[None]:
+        """Open it, with nothing absorbed; records that it cannot hold are passed to `reject`.
+
+        They are passed on before the position behind them is stored.
+        """
+
+    async def positions(self) -> Mapping[tuple[str, int], int]:
+        """Return up to which position it has each topic and partition; 0 where none is named."""
+
+    def absorb(self, records: Sequence[Record]) -> None:
+        """Take records in, of one partition in their order."""
+
+    async def cut(self) -> None:
+        """Make a batch of what was absorbed."""
+
+    async def write(self) -> bool:
+        """Write the oldest batch and its positions; return whether there was one."""
+
+    async def write_again(self, record: Record) -> str | None:
+        """Write a record that was rejected before; return why it cannot be, None if it was."""
+
+    def ahead(self, topic: str, partition: int, start: int, end: int) -> Exception:
+        """Return the error to raise where it has more of a partition than the ledger."""
+
+
+class BatchSink(NamedTuple):
+    """Records of several topics, written in batches to a store that keeps its own positions."""
+
+    name: str
+    topics: tuple[str, ...]
+    store: BatchStore
+    batch_bytes: int = 8 << 20
+    """A batch of this size is written at once."""
+    batch_s: float = 1.0
+    """So long a record waits at most until it is written."""
+    gone: Callable[[Ledger, str, int, range], Awaitable[None]] | None = None
+    """Told of positions that the store never had and the ledger has no more."""
+
+    @property
+    def behind(self) -> str:
+        """The line of the log while the store does not take what comes."""
+        return f"{self.name} behind"
+
+
+Look = Callable[[], Awaitable[None]]
+"""Takes what is new; safe to repeat."""
+Looks = Callable[[str, int], AbstractContextManager[Look]]
+"""Gives the work on a partition of a topic, while the context lasts."""
+
+
+class PeriodicSink(NamedTuple):
+    """Partitions that are looked at now and then, each from where the effect itself says."""
+
+    name: str
+    topics: tuple[str, ...]
+    """Whose partitions are looked at."""
+    open: Callable[[Ledger], AbstractContextManager[Looks]]
+    every_s: float
+    backoff: Backoff
+
+    @property
+    def behind(self) -> str:
+        """The line of the log while a look fails."""
+        return f"{self.name} behind"
+
+
+async def batch_sink(ledger: Ledger, it: BatchSink, share: Share) -> None:
+    """Run a batch sink until cancelled.
+
+    Args:
+        ledger: read; dead letters are appended to it.
+        it: what is written where.
+        share: says which partitions are this replica's.
+
+    Raises:
+        RungError: of the ledger or the store, one that does not pass by itself.
+    """
+    intake = _Intake(it)
+
+    async def reject(rejected: Sequence[Rejected]) -> None:
+        say_rejected(it.name, rejected)
+        await ledger.append([dead_letter(ledger.id, it.name, item) for item in rejected])
+
+    async def follow(topic: str) -> None:
+        async def work(partition: int) -> None:
+            taking = _Taking(ledger, it, intake, topic, partition)
+            await supervise(taking.run, name=f"{it.name}/{topic}/{partition}")
+
+        await share.hold(topic, work)
+
+    async with contextlib.AsyncExitStack() as stack:
+        await retry(lambda: stack.enter_async_context(it.store.serving(reject)), it.behind)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(intake.cut())
+            group.create_task(intake.write())
+            for topic in it.topics:
+                group.create_task(follow(topic))
+
+
+async def periodic_sink(ledger: Ledger, it: PeriodicSink, share: Share) -> None:
+    """Run a periodic sink until cancelled.
+
+    Whatever a look raises on purpose is no reason to end: it looks again, less and less often.
+
+    Args:
+        ledger: read.
+        it: what is looked at, and how often.
+        share: says which partitions are this replica's.
+
+    Raises:
+        LedgerError: one that does not pass by itself.
+    """
+
+    def patience_s(error: BaseException) -> float:
+        if isinstance(error, LedgerError):
+            return math.inf if error.retriable else 0.0
+        return math.inf if isinstance(error, RungError) else 0.0
+
+    async def hold(topic: str, looks: Looks) -> None:
+        async def work(partition: int) -> None:
+            name = f"{it.name}-{topic}/{partition}"
+            with VITALS.pulse(name, follows=False), looks(topic, partition) as look:
+                while True:
+                    await retry(
+                        look,
+                        it.behind,
+                        backoff=it.backoff,
+                        patience_s=patience_s,
+                        level="error",
+                        topic=topic,
+                        partition=partition,
+                    )
+                    await asyncio.sleep(it.every_s)
+
+        await share.hold(topic, work)
+
+    with it.open(ledger) as looks:
+        async with asyncio.TaskGroup() as group:
+            for topic in it.topics:
+                group.create_task(hold(topic, looks))
+
+
+class _Intake:
+    """Between the partitions and the store: holds them back while the store is behind.
+
+    More than two batches' worth is never taken in.
+    """
+
+    def __init__(self, it: BatchSink) -> None:
+        self.store: Final = it.store
+        self._it = it
+        self._came = asyncio.Event()
+        self._full = asyncio.Event()
+        self._ready = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+
+    async def take(self, records: Sequence[Record]) -> None:
+        """Have the store absorb records as soon as there is room."""
+        if not self._room.is_set():
+            with waiting_for(f"the store of {self._it.name}"):
+                await self._room.wait()
+        self.store.absorb(records)
+        self._came.set()
+        if self.store.absorbed_bytes >= self._it.batch_bytes:
+            self._full.set()
+        self._make_room()
+
+    async def cut(self) -> None:
+        """Have the store make batches of what it absorbed, by size and time, for ever."""
+        while True:
+            await self._came.wait()
+            self._came.clear()
+            # Not `wait_for`: Python 3.11's forgets a cancellation that comes as it returns.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._it.batch_s):
+                    await self._full.wait()
+            self._full.clear()
+            await self.store.cut()
+            self._ready.set()
+
+    async def write(self) -> None:
+        """Have the store write its batches, for ever."""
+        while True:
+            await self._ready.wait()
+            self._ready.clear()
+            while await retry(self.store.write, self._it.behind):
+                self._make_room()
+            self._make_room()
+
+    def _make_room(self) -> None:
+        if self.store.pending_bytes < 2 * self._it.batch_bytes:
+            self._room.set()
+        else:
+            self._room.clear()
+
+
+class _Taking(Consumer):
+    """One partition of a batch sink, from what the store has onwards."""
+
+    def __init__(
+        self, ledger: Ledger, it: BatchSink, intake: _Intake, topic: str, partition: int
+    ) -> None:
+        super().__init__(ledger, it.name, topic, partition, ())
+        self._it = it
+        self._intake = intake
+        self._position: int | None = None
+        """Behind what was taken in since this process has the partition."""
+
+    async def _start(self) -> int:
+        if self._position is None:
+            self._position = await self._find()
+        return self._position
+
+    async def _find(self) -> int:
+        positions = await retry(self._it.store.positions, self._it.behind)
+        start = positions.get(self._place, 0)
+        end = await self._ledger.end(*self._place)
+        if start > end:
+            raise self._it.store.ahead(*self._place, start, end)
+        first = await self._ledger.start(*self._place)
+        if start < first and self._it.gone:
+            await self._it.gone(self._ledger, *self._place, range(start, first))
+        return max(start, first)
+
+    async def _deliver(self, records: Sequence[Record]) -> None:
+        await self._intake.take(records)
+        self._position = records[-1].position + 1
+
+    async def _drafts_again(self, record: Record) -> list[Draft]:
+        store, behind = self._it.store, self._it.behind
+        reason = await retry(lambda: store.write_again(record), behind)
+        if reason is not None:
+            raise UndecodableEvent(reason)
+        return []

@@ -1,0 +1,1 @@
+"""Downloads: objects and checkpoints as answers, with an integrity check."""

@@ -1,0 +1,1 @@
+"""Requests: parameters, bodies, repetition, and what they append."""

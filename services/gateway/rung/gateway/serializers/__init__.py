@@ -1,0 +1,1 @@
+"""Serializers: records of the HTTP API from rows of the projections."""

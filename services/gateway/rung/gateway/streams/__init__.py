@@ -1,0 +1,1 @@
+"""Streams: server-sent events of what is appended to the ledger."""

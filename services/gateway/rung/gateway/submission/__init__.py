@@ -1,0 +1,1 @@
+"""Submission: what is checked and resolved before an experiment is on record."""

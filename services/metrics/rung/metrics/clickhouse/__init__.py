@@ -1,0 +1,1 @@
+"""ClickHouse, in this process (chDB) or on a server: connections, blocks, tables, errors."""

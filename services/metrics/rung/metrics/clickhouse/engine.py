@@ -1,0 +1,76 @@
+"""What the series need of a ClickHouse, whether it is in this process or a server elsewhere."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from rung.metrics.clickhouse.native import Column
+
+T = TypeVar("T")
+
+Parameter = str | int | float
+
+
+class Tables(Protocol):
+    """An open database; its methods block and are called on a thread of the engine's."""
+
+    @property
+    def place(self) -> str:
+        """Where it is, as messages name it; holds no password."""
+        ...
+
+    @property
+    def remedy(self) -> str:
+        """What to do when its contents cannot be used."""
+        ...
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Year and number of the ClickHouse release."""
+        ...
+
+    def execute(self, sql: str) -> None:
+        """Run a statement that returns nothing."""
+        ...
+
+    def rows(self, sql: str, kind: type[T], /, **parameters: Parameter) -> list[T]:
+        """Return a query's rows, each as the named tuple given.
+
+        Args:
+            sql: one query with `{name:Type}` for each parameter.
+            kind: a named tuple whose fields are the query's columns, in order.
+            parameters: their values.
+        """
+        ...
+
+    def insert(self, table: str, columns: Sequence[Column]) -> None:
+        """Insert a block; the engine has it when this returns."""
+        ...
+
+
+class Engine(Protocol):
+    """A ClickHouse that is opened at the first use, without blocking the event loop.
+
+    What goes wrong is raised as `SeriesError`, what may pass as `SeriesUnavailable`.
+    """
+
+    @property
+    def place(self) -> str:
+        """Where it is, as messages name it; holds no password."""
+        ...
+
+    @property
+    def remedy(self) -> str:
+        """What to do when its contents cannot be used."""
+        ...
+
+    async def run(self, call: Callable[[Tables], T]) -> T:
+        """Run a call on a thread of the engine's."""
+        ...
+
+    async def release(self) -> None:
+        """Let go of it until the next use."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what was asked for, within a bounded time, and let go of it for good."""
+        ...

@@ -1,0 +1,201 @@
+"""The tables: made by numbered migrations, and never opened by an older version than made them.
+
+A migration is a file `sql/NNNN_name.sql`, or `NNNN_name.since_YY_N.sql` for what ClickHouse can do
+since release YY.N: a server that is older goes without until it is upgraded. Migrations only go
+forward, and each may be run twice, also by two processes at once.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
+from typing import Final, NamedTuple
+
+from rung.metrics.clickhouse.engine import Tables
+from rung.metrics.clickhouse.errors import SeriesDamaged, SeriesError, SeriesUnavailable
+from rung.metrics.clickhouse.native import Column, texts
+
+_MIGRATION: Final = re.compile(r"(\d{4})_([a-z_]+?)(?:\.since_(\d+)_(\d+))?\.sql")
+_COMMENT: Final = re.compile(r"^\s*--.*$", re.MULTILINE)
+
+_JOURNAL: Final = """
+CREATE TABLE IF NOT EXISTS migrations (number UInt32)
+ENGINE = ReplacingMergeTree ORDER BY number
+"""
+_HAS_JOURNAL: Final = """
+SELECT name FROM system.tables WHERE database = currentDatabase() AND name = 'migrations'
+"""
+
+
+class Migration(NamedTuple):
+    """One step of the tables' layout."""
+
+    number: int
+    name: str
+    since: tuple[int, int] | None
+    """The release of ClickHouse that it needs; None: every one."""
+    text: str
+
+
+class Plan(NamedTuple):
+    """Where a database stands."""
+
+    version: tuple[int, int]
+    """Of ClickHouse."""
+    done: list[Migration]
+    pending: list[Migration]
+    later: list[Migration]
+    """Those that this release of ClickHouse cannot do; all goes without them."""
+
+
+class _Number(NamedTuple):
+    number: int
+
+
+class _Text(NamedTuple):
+    text: str
+
+
+@cache
+def query(name: str) -> str:
+    """Return the text of a query: `curves`, `best` and so on."""
+    return (files("rung.metrics") / "sql" / f"{name}.sql").read_text(encoding="utf-8")
+
+
+@cache
+def migrations() -> list[Migration]:
+    """Return every migration that this version knows, in order."""
+    found = []
+    folder = files("rung.metrics") / "sql"
+    for entry in sorted(folder.iterdir(), key=lambda item: item.name):
+        if match := _MIGRATION.fullmatch(entry.name):
+            number, name, year, release = match.groups()
+            since = (int(year), int(release)) if year else None
+            found.append(Migration(int(number), name, since, entry.read_text(encoding="utf-8")))
+    return found
+
+
+def statements(text: str) -> Iterator[str]:
+    """Yield a file's statements; none holds a semicolon within."""
+    for statement in _COMMENT.sub("", text).split(";"):
+        if statement.strip():
+            yield statement.strip()
+
+
+def has_severe(tables: Tables) -> bool:
+    """Return whether severe lines are in a table of their own: not on a server before 20.12."""
+    return tables.rows(query("has_severe"), _Number)[0].number > 0
+
+
+def log_tables(tables: Tables) -> list[str]:
+    """Return the tables that hold printed lines."""
+    return ["logs", "severe"] if has_severe(tables) else ["logs"]
+
+
+def prepare(tables: Tables, *, ledger_id: str, read_only: bool, migrates: bool) -> None:
+    """Make sure that the tables can be used, see `rung.metrics.open_series`.
+
+    Raises:
+        SeriesError: they cannot; one that is to be expected of readers is `SeriesUnavailable`.
+    """
+    if read_only:
+        check(tables, waiting=True)
+        check_owner(tables, ledger_id)
+        return
+    if migrates:
+        migrate(tables)
+    else:
+        check(tables, waiting=False)
+    claim(tables, ledger_id)
+
+
+def plan(tables: Tables) -> Plan:
+    """Return what was done to a database and what is to be done; changes nothing.
+
+    Raises:
+        SeriesDamaged: a newer version made its tables.
+    """
+    numbers: set[int] = set()
+    if tables.rows(_HAS_JOURNAL, _Text):
+        rows = tables.rows("SELECT DISTINCT number FROM migrations", _Number)
+        numbers = {row.number for row in rows}
+    known = migrations()
+    if max(numbers, default=0) > known[-1].number:
+        raise SeriesDamaged(
+            f"{tables.place} was written by a newer Rung (migration {max(numbers)}, this version "
+            f"knows {known[-1].number}). Use that version; or: {tables.remedy}"
+        )
+    version = tables.version
+    undone = [item for item in known if item.number not in numbers]
+    return Plan(
+        version,
+        done=[item for item in known if item.number in numbers],
+        pending=[item for item in undone if item.since is None or item.since <= version],
+        later=[item for item in undone if item.since is not None and item.since > version],
+    )
+
+
+def migrate(tables: Tables) -> Plan:
+    """Bring the tables to this version and return what was to be done.
+
+    A migration that was cut short is run again.
+
+    Raises:
+        SeriesDamaged: a newer version made them.
+    """
+    todo = plan(tables)
+    if todo.pending:
+        tables.execute(_JOURNAL)
+    for migration in todo.pending:
+        for statement in statements(migration.text):
+            tables.execute(statement)
+        tables.insert("migrations", [Column("number", "UInt32", [migration.number])])
+    return todo
+
+
+def check(tables: Tables, *, waiting: bool) -> None:
+    """Make sure that the tables are there and of this version; changes nothing.
+
+    Args:
+        tables: of the database.
+        waiting: whether somebody else is expected to make them.
+
+    Raises:
+        SeriesUnavailable: they are not yet as they have to be, and `waiting`.
+        SeriesError: they are not as they have to be.
+        SeriesDamaged: a newer version made them.
+    """
+    needed = [item.number for item in plan(tables).pending if item.since is None]
+    if needed:
+        numbers = ", ".join(map(str, needed))
+        message = f"{tables.place} lacks migration {numbers}: run `rung metrics migrate`"
+        if waiting:
+            raise SeriesUnavailable(f"{message}, or start the metrics service")
+        raise SeriesError(message)
+
+
+def claim(tables: Tables, ledger_id: str) -> None:
+    """Make sure that the tables derive from this ledger and no other.
+
+    Raises:
+        SeriesDamaged: they derive from another.
+    """
+    if not check_owner(tables, ledger_id):
+        tables.insert("ledgers", [texts("id", [ledger_id])])
+        check_owner(tables, ledger_id)
+
+
+def check_owner(tables: Tables, ledger_id: str) -> bool:
+    """Return whether the tables are known to derive from this ledger; False: nobody said so yet.
+
+    Raises:
+        SeriesDamaged: they derive from another.
+    """
+    owners = sorted(row.text for row in tables.rows("SELECT DISTINCT id FROM ledgers", _Text))
+    others = [owner for owner in owners if owner != ledger_id]
+    if others:
+        raise SeriesDamaged(
+            f"{tables.place} was derived from the ledger {others[0]}, not from {ledger_id}. "
+            f"{tables.remedy}"
+        )
+    return bool(owners)
