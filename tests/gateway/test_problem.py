@@ -48,6 +48,7 @@ async def test_other_method(client: Client, method: str, path: str, allowed: str
         ("limt=1", "limt", "did you mean limit?"),
         ("zzz=1", "zzz", "there are cursor, limit, state, label, name, actor"),
         ("state=gone", "state", "enum"),
+        ("state=null", "state", "null"),
         ("cursor=%00", "cursor", "next_cursor"),
         ("cursor=abc", "cursor", "next_cursor"),
         ("cursor=W10", "cursor", "next_cursor"),

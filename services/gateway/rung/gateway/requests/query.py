@@ -61,10 +61,14 @@ def read_query(request: web.Request, kind: type[Q]) -> Q:
             raise bad_parameter(name[:60], _unknown(name, kind.__struct_encode_fields__))
         values[name] = value
     try:
-        return msgspec.convert(values, kind, strict=False)
+        query = msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at ")
         raise bad_parameter(path.strip("`").removeprefix("$.") or "query", text) from None
+    for name, field in zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True):
+        if name in values and getattr(query, field) is None:  # msgspec reads `null` as None
+            raise bad_parameter(name, "must not be null; leave it out instead")
+    return query
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:
