@@ -20,7 +20,7 @@ FRAMEWORKS := $(VENV)/.frameworks
 # environment says that nothing is to be kept: an empty value says nothing.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo cluster test check test-fast test-processes test-ledger sim test-attacks test-e2e test-cluster test-horovod bench docs clean
+.PHONY: demo cluster test check test-fast test-processes test-ledger sim test-attacks test-e2e test-cluster test-horovod soak bench docs clean
 
 # Run a real search on this machine and show its result.
 demo: $(SETUP)
@@ -86,6 +86,16 @@ test-cluster: $(DEV) $(KAFKA) $(CLICKHOUSE) $(MINIO)
 # torch the tests say so, and skip.
 test-horovod: $(DEV) $(KAFKA) $(CLICKHOUSE)
 	$(BIN)/pytest -m horovod
+
+# The long forms of what `make test` does shortly, about three hours: simulations, generated attacks,
+# faults on a cluster. RUNG_ATTACK_SEED and RUNG_FAULTS_SEED repeat them.
+soak: export RUNG_SIM_SEEDS := 2000
+soak: export RUNG_ATTACK_SECONDS := 1200
+soak: export RUNG_FAULTS := 500
+soak: $(DEV) $(KAFKA) $(CLICKHOUSE) $(MINIO)
+	$(BIN)/pytest -m sim -n 2 --timeout 7200 tests/sim
+	$(MAKE) test-attacks
+	$(BIN)/pytest -m cluster tests/cluster/test_faults.py
 
 # Speeds, each as a ratio against a named peer or limit.
 bench: $(DEV)

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,9 +21,9 @@ from servers.cluster import LocalCluster
 from servers.kafka import KafkaCluster
 from servers.network import Network
 
-FAULTS = 100
+FAULTS = int(os.environ.get("RUNG_FAULTS", "100"))
 PAUSE_S = 1.5
-SEED = 11
+SEED = int(os.environ.get("RUNG_FAULTS_SEED", "11"))
 REPLICAS = {"searcher": 2, "scheduler": 2, "checkpoint-gc": 2, "metrics": 2, "gateway": 2}
 METHODS: list[dict[str, Any]] = [
     {"name": "hyperband", "max_time": 9, "divisor": 3, "time_metric": "batches"},
@@ -90,7 +91,7 @@ async def _prove(cluster: LocalCluster, objects: ObjectStore) -> None:
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(15 * max(FAULTS, 100))
 def test_a_hundred_faults(
     new_cluster: NewCluster,
     network: Network | None,

@@ -1,5 +1,6 @@
 """Simulated searches: many seeds, every kind of fault, the real deciders."""
 
+import os
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from rung.sim import run
 from rung.sim.scenario import Outcome
 from rung.sim.workload import METHODS, ORDER_FREE, calm, stormy
 
-SEEDS = 60
+SEEDS = int(os.environ.get("RUNG_SIM_SEEDS", "60"))
 
 
 def _found(outcome: Outcome) -> dict[str, Any]:
