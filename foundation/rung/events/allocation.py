@@ -1,4 +1,4 @@
-"""What happens in a resource pool: agents come and go, allocations are asked for and granted."""
+"""Events of a resource pool: agents join and leave, allocations are granted and released."""
 
 from typing import Any, ClassVar, Literal
 
@@ -15,14 +15,14 @@ class Slot(Struct, frozen=True, kw_only=True):
     id: int
     kind: Literal["cpu", "cuda", "rocm"]
     name: str
-    """What a person calls it: `NVIDIA H200`, `CPU slot 0`."""
+    """For people: `NVIDIA H200`, `CPU slot 0`."""
 
 
 class AgentJoined(Struct, frozen=True, kw_only=True):
     """An agent started and offers its slots, all of them idle.
 
-    A higher incarnation of a known agent means that whatever the earlier one ran is gone. A join
-    that the scheduler does not take is answered by `JoinRefused`.
+    A higher incarnation of a known agent means that the runs of the earlier one are gone. The
+    scheduler answers a join that it refuses by `JoinRefused`.
     """
 
     TYPE: ClassVar[str] = "rung.agent.joined.v1"
@@ -44,13 +44,13 @@ class AgentJoined(Struct, frozen=True, kw_only=True):
     of an earlier release."""
     isolation: str = ""
     """What keeps its trials from acting as the agent and as each other: `namespaces`, `user ids
-    60000-60999`, `none: …` with the reason. Empty: the agent's release does not say."""
+    60000-60999`, `none: …` with the reason. Empty: not known."""
 
 
 def same_agent(first: AgentJoined, second: AgentJoined) -> bool:
     """Return whether two joins under one id are starts of the same agent: one folder of one host.
 
-    True where one of them, of an earlier release, does not say which folder it has.
+    True where one of them, of an earlier release, has no folder id.
     """
     if not first.folder_id or not second.folder_id:
         return True
@@ -58,7 +58,7 @@ def same_agent(first: AgentJoined, second: AgentJoined) -> bool:
 
 
 class JoinRefused(Struct, frozen=True, kw_only=True):
-    """An agent's join was not taken: its slots are not offered.
+    """The scheduler refused an agent's join: its slots are not offered.
 
     Either another agent uses the id, or the incarnation is not above the one on record, because
     the agent's folder was restored from a backup. The agent joins again, above `known`, once no
@@ -82,7 +82,7 @@ class JoinRefused(Struct, frozen=True, kw_only=True):
 
 
 class AgentSuspended(Struct, frozen=True, kw_only=True):
-    """An agent takes no new allocation until it says otherwise; what runs on it runs on."""
+    """An agent takes no new allocations until it resumes; its runs continue."""
 
     TYPE: ClassVar[str] = "rung.agent.suspended.v1"
     TOPIC: ClassVar[str] = topic.POOLS
@@ -113,7 +113,7 @@ class AgentResumed(Struct, frozen=True, kw_only=True):
 
 
 class DrainRequested(Struct, frozen=True, kw_only=True):
-    """An agent will be gone soon: what runs on it shall go on elsewhere, and nothing new come."""
+    """An agent will leave soon: its runs are to continue elsewhere, and it takes no new ones."""
 
     TYPE: ClassVar[str] = "rung.agent.drain_requested.v1"
     TOPIC: ClassVar[str] = topic.POOLS
@@ -127,7 +127,7 @@ class DrainRequested(Struct, frozen=True, kw_only=True):
 
 
 class AgentLeft(Struct, frozen=True, kw_only=True):
-    """An agent went down in good order; nothing runs on it any more."""
+    """An agent shut down gracefully; nothing runs on it any more."""
 
     TYPE: ClassVar[str] = "rung.agent.left.v1"
     TOPIC: ClassVar[str] = topic.POOLS
@@ -142,7 +142,7 @@ class AgentLeft(Struct, frozen=True, kw_only=True):
 
 
 class AgentLost(Struct, frozen=True, kw_only=True):
-    """An agent's heartbeat stayed away for too long; written by the scheduler's shell."""
+    """An agent's heartbeats stopped; written by the scheduler's failure detector."""
 
     TYPE: ClassVar[str] = "rung.agent.lost.v1"
     TOPIC: ClassVar[str] = topic.POOLS
@@ -156,7 +156,7 @@ class AgentLost(Struct, frozen=True, kw_only=True):
 
 
 class PoolConfigured(Struct, frozen=True, kw_only=True):
-    """Somebody chose by which policy the pool's slots are given, from here on."""
+    """The pool's slots are given by this policy from here on."""
 
     TYPE: ClassVar[str] = "rung.pool.configured.v1"
     TOPIC: ClassVar[str] = topic.POOLS
@@ -171,7 +171,7 @@ class PoolConfigured(Struct, frozen=True, kw_only=True):
 
 
 class MoveRequested(Struct, frozen=True, kw_only=True):
-    """Somebody asked that a trial checkpoint, give its slots back and go on on another agent."""
+    """A user asked to move a trial: it checkpoints, releases its slots and resumes elsewhere."""
 
     TYPE: ClassVar[str] = "rung.trial.move_requested.v1"
     TOPIC: ClassVar[str] = topic.POOLS
@@ -182,7 +182,7 @@ class MoveRequested(Struct, frozen=True, kw_only=True):
     experiment_id: str
     trial_id: str
     to: str | None
-    """The agent to go on on; None: any but those that it leaves."""
+    """The agent to resume on; None: any but those that it leaves."""
 
 
 class AllocationReleased(Struct, frozen=True, kw_only=True):
@@ -218,9 +218,9 @@ class AllocationAddressed(Struct, frozen=True, kw_only=True):
     host: str
     """A name or an address of the agent's machine that the other agents reach."""
     ports: list[int]
-    """Kept free for the allocation: the first for the ranks' own words, then one for each rank."""
+    """Reserved for the allocation: the first for the rendezvous, then one for each rank."""
     key: str
-    """Of the first agent: what proves that a process is one of this allocation."""
+    """Of the first agent: the secret that the allocation's processes authenticate with."""
 
 
 class Share(Struct, frozen=True, kw_only=True):
@@ -246,7 +246,7 @@ class AllocationGranted(Struct, frozen=True, kw_only=True):
 
 
 class AllocationSignaled(Struct, frozen=True, kw_only=True):
-    """The agents named make the run stop; they then report its exit and the release."""
+    """The agents named stop the run; they then report its exit and the release."""
 
     TYPE: ClassVar[str] = "rung.allocation.signaled.v1"
     TOPIC: ClassVar[str] = topic.PLACEMENTS
@@ -264,7 +264,7 @@ class AllocationSignaled(Struct, frozen=True, kw_only=True):
 
 
 class AllocationLost(Struct, frozen=True, kw_only=True):
-    """A granted allocation is gone with one of its agents; the others kill their part."""
+    """A granted allocation was lost with one of its agents; the others kill their part."""
 
     TYPE: ClassVar[str] = "rung.allocation.lost.v1"
     TOPIC: ClassVar[str] = topic.PLACEMENTS

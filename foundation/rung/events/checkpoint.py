@@ -1,4 +1,4 @@
-"""What happens to a checkpoint, from its manifest's writing to its deletion."""
+"""Events of a checkpoint, from its manifest's writing to its deletion."""
 
 from typing import ClassVar
 
@@ -28,7 +28,7 @@ class CheckpointStored(Struct, frozen=True, kw_only=True):
 
 
 class CheckpointDamaged(Struct, frozen=True, kw_only=True):
-    """A run wanted to restore a checkpoint and found it damaged or missing."""
+    """A checkpoint that a run was to restore is damaged or missing."""
 
     TYPE: ClassVar[str] = "rung.checkpoint.damaged.v1"
     TOPIC: ClassVar[str] = topic.EXPERIMENTS
@@ -56,9 +56,9 @@ class CheckpointPinned(Struct, frozen=True, kw_only=True):
 
 
 class CheckpointReleased(Struct, frozen=True, kw_only=True):
-    """The search, whose trials may start from each other's checkpoints, no longer needs this one.
+    """No further trial of the search will start from this checkpoint.
 
-    Until then none of its checkpoints is retired.
+    A search whose trials may start from each other's checkpoints holds all of them until then.
     """
 
     TYPE: ClassVar[str] = "rung.checkpoint.released.v1"
@@ -73,7 +73,7 @@ class CheckpointReleased(Struct, frozen=True, kw_only=True):
 
 
 class CheckpointRetired(Struct, frozen=True, kw_only=True):
-    """The retention policy no longer wants this checkpoint."""
+    """The retention policy no longer keeps this checkpoint."""
 
     TYPE: ClassVar[str] = "rung.checkpoint.retired.v1"
     TOPIC: ClassVar[str] = topic.RETIREMENTS
@@ -87,7 +87,7 @@ class CheckpointRetired(Struct, frozen=True, kw_only=True):
 
 
 class CheckpointDeleted(Struct, frozen=True, kw_only=True):
-    """A retired checkpoint's files are gone from the object store."""
+    """A retired checkpoint's files were deleted from the object store."""
 
     TYPE: ClassVar[str] = "rung.checkpoint.deleted.v1"
     TOPIC: ClassVar[str] = topic.EXPERIMENTS

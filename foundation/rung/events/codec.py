@@ -12,13 +12,13 @@ from rung.events.topic import TOPICS
 from rung.events.upcast import UPCASTERS
 
 PAYLOADS: Final[dict[str, type[Payload]]] = {kind.TYPE: kind for kind in get_args(Payload)}
-"""Every type string of the ledger with its record."""
+"""Type string → the record of its data."""
 
 
 class _Wire(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """The envelope as it lies on the wire; its data is decoded once the type is known.
+    """The envelope on the wire; its data is decoded once the type is known.
 
-    Like `Event` it holds no cycles, so the garbage collector need not look at it.
+    Like `Event` it holds no cycles, so the garbage collector need not track it.
     """
 
     id: str
@@ -39,7 +39,7 @@ class _Wire(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
-    """What of an event says where it belongs; the rest is not decoded."""
+    """The type and the cause of an event; the rest is not decoded."""
 
     type: str
     causeposition: int | None = None
@@ -145,11 +145,11 @@ def _event(wire: _Wire) -> Event:
 
 
 def decode_from(name: str, value: bytes) -> Event:
-    """Return the event that lies on a topic: where that holds decisions, one with its cause.
+    """Return the event of a record of a topic; on a topic of decisions it must name its cause.
 
     Raises:
-        UndecodableEvent: the bytes are no event known to this version, or no decision where all
-            are.
+        UndecodableEvent: the bytes are no event known to this version, or not the decision that
+            they should be.
     """
     event = decode(value)
     if TOPICS[name].holds == "decisions" and (

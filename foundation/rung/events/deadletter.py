@@ -1,4 +1,4 @@
-"""Dead letters: messages that a component could not take, and what became of them."""
+"""Dead letters: messages that a component could not process, and what became of them."""
 
 from typing import ClassVar
 
@@ -7,70 +7,55 @@ from msgspec import Struct
 from rung.events import topic
 
 
-class MessageRejected(Struct, frozen=True, kw_only=True):
-    """A message that a reader could not take; it stopped nothing else."""
+class _Message(Struct, frozen=True, kw_only=True):
+    """The message and the reader that an event is about."""
 
-    TYPE: ClassVar[str] = "rung.message.rejected.v1"
     TOPIC: ClassVar[str] = topic.DEADLETTER
-    WRITER: ClassVar[str] = "host"
-    READERS: ClassVar[tuple[str, ...]] = ("gateway",)
 
     topic: str
     partition: int
     position: int
     key: str
     reader: str
+
+
+class MessageRejected(_Message, frozen=True, kw_only=True):
+    """A message that a reader could not process; the reader went on with the next."""
+
+    TYPE: ClassVar[str] = "rung.message.rejected.v1"
+    WRITER: ClassVar[str] = "host"
+    READERS: ClassVar[tuple[str, ...]] = ("gateway",)
+
     reason: str
     value: str
     """The message as text, undecodable bytes replaced."""
 
 
-class MessageRetryRequested(Struct, frozen=True, kw_only=True):
-    """An operator asks a reader to take a message again that it rejected.
+class MessageRetryRequested(_Message, frozen=True, kw_only=True):
+    """An operator asked for another try of a rejected message.
 
     A processor folds the message's key again, from before the message on.
     """
 
     TYPE: ClassVar[str] = "rung.message.retry_requested.v1"
-    TOPIC: ClassVar[str] = topic.DEADLETTER
     WRITER: ClassVar[str] = "gateway"
     READERS: ClassVar[tuple[str, ...]] = ("host", "gateway")
 
-    topic: str
-    partition: int
-    position: int
-    key: str
-    reader: str
 
-
-class MessageDropped(Struct, frozen=True, kw_only=True):
-    """An operator gave a rejected message up: its reader passes over it from now on.
+class MessageDropped(_Message, frozen=True, kw_only=True):
+    """An operator dropped a rejected message: its reader skips it from now on.
 
     A processor folds the message's key again, without the message; so does an audit.
     """
 
     TYPE: ClassVar[str] = "rung.message.dropped.v1"
-    TOPIC: ClassVar[str] = topic.DEADLETTER
     WRITER: ClassVar[str] = "gateway"
     READERS: ClassVar[tuple[str, ...]] = ("host", "gateway")
 
-    topic: str
-    partition: int
-    position: int
-    key: str
-    reader: str
 
-
-class MessageTaken(Struct, frozen=True, kw_only=True):
-    """A reader took a message that it had rejected before, or went on without it."""
+class MessageTaken(_Message, frozen=True, kw_only=True):
+    """A reader processed a message that it had rejected before, or skipped it as asked."""
 
     TYPE: ClassVar[str] = "rung.message.taken.v1"
-    TOPIC: ClassVar[str] = topic.DEADLETTER
     WRITER: ClassVar[str] = "host"
     READERS: ClassVar[tuple[str, ...]] = ("gateway",)
-
-    topic: str
-    partition: int
-    position: int
-    key: str
-    reader: str

@@ -1,12 +1,12 @@
 """The envelope around every event: CloudEvents 1.0, with Rung's extension attributes.
 
-A *fact* says what happened; it carries its `origin` and the origin's own `sequence`, so that a
-repeated one is recognised by a high-water mark. A *decision* says what a process made of a fact;
-it carries the fact's id and position and an index, so that facts and decisions merge into one
-sequence wherever they are read.
+A *fact* is what happened; it carries its `origin` and the origin's own `sequence`, so that a
+repeated one is recognised by a high-water mark. A *decision* is what a processor derived from a
+fact; it carries the fact's id and position and an index, so that facts and decisions merge into
+one sequence wherever they are read.
 
-A decision that another processor must know of is relayed onto that one's topic, as a fact of the
-same type; `RELAYED` of its record says where, and by whom.
+A decision that another processor needs is relayed onto that one's topic, as a fact of the same
+type; `RELAYED` of its record is that topic and the service that relays it.
 """
 
 import hashlib
@@ -14,123 +14,76 @@ from typing import Final
 
 from msgspec import Struct
 
-from rung.events.allocation import (
-    AgentJoined,
-    AgentLeft,
-    AgentLost,
-    AgentResumed,
-    AgentSuspended,
-    AllocationAddressed,
-    AllocationDropped,
-    AllocationGranted,
-    AllocationLost,
-    AllocationReleased,
-    AllocationSignaled,
-    DrainRequested,
-    JoinRefused,
-    MoveRequested,
-    PoolConfigured,
+from rung.events import (
+    allocation,
+    checkpoint,
+    deadletter,
+    experiment,
+    installation,
+    ledger_import,
+    metric,
+    seal,
+    trial,
 )
-from rung.events.checkpoint import (
-    CheckpointDamaged,
-    CheckpointDeleted,
-    CheckpointPinned,
-    CheckpointReleased,
-    CheckpointRetired,
-    CheckpointStored,
-)
-from rung.events.deadletter import (
-    MessageDropped,
-    MessageRejected,
-    MessageRetryRequested,
-    MessageTaken,
-)
-from rung.events.experiment import (
-    CancelRequested,
-    ExperimentEnded,
-    ExperimentPaused,
-    ExperimentResumed,
-    ExperimentSubmitted,
-    KillRequested,
-    PauseRequested,
-    ResumeRequested,
-    SearchPlanned,
-)
-from rung.events.installation import InstallationUpgraded, PoolUpgraded
-from rung.events.ledger_import import ImportCompleted, ImportKeysListed, ImportStarted
-from rung.events.metric import AgentBeat, LogsDeleted, LogsDropped, LogsPrinted, MetricsReported
-from rung.events.seal import PartitionSealed, PartitionTrimmed
 from rung.events.topic import TOPICS, Relayed
-from rung.events.trial import (
-    RunRequested,
-    RunWithdrawn,
-    TrialClosed,
-    TrialExited,
-    TrialPromoted,
-    TrialRequested,
-    TrialRestored,
-    TrialStarted,
-    TrialStopped,
-    TrialValidated,
-)
 
 Payload = (
-    ExperimentSubmitted
-    | PauseRequested
-    | ResumeRequested
-    | CancelRequested
-    | KillRequested
-    | SearchPlanned
-    | ExperimentPaused
-    | ExperimentResumed
-    | ExperimentEnded
-    | TrialRequested
-    | RunRequested
-    | RunWithdrawn
-    | TrialPromoted
-    | TrialStopped
-    | TrialClosed
-    | TrialStarted
-    | TrialRestored
-    | TrialValidated
-    | TrialExited
-    | CheckpointStored
-    | CheckpointDamaged
-    | CheckpointPinned
-    | CheckpointReleased
-    | CheckpointRetired
-    | CheckpointDeleted
-    | AgentJoined
-    | DrainRequested
-    | AgentLeft
-    | AgentLost
-    | AgentSuspended
-    | AgentResumed
-    | JoinRefused
-    | PoolConfigured
-    | PoolUpgraded
-    | MoveRequested
-    | AllocationReleased
-    | AllocationAddressed
-    | AllocationGranted
-    | AllocationSignaled
-    | AllocationLost
-    | AllocationDropped
-    | MetricsReported
-    | LogsPrinted
-    | LogsDropped
-    | LogsDeleted
-    | AgentBeat
-    | MessageRejected
-    | MessageRetryRequested
-    | MessageDropped
-    | MessageTaken
-    | ImportStarted
-    | ImportKeysListed
-    | ImportCompleted
-    | InstallationUpgraded
-    | PartitionSealed
-    | PartitionTrimmed
+    experiment.ExperimentSubmitted
+    | experiment.PauseRequested
+    | experiment.ResumeRequested
+    | experiment.CancelRequested
+    | experiment.KillRequested
+    | experiment.SearchPlanned
+    | experiment.ExperimentPaused
+    | experiment.ExperimentResumed
+    | experiment.ExperimentEnded
+    | trial.TrialRequested
+    | trial.RunRequested
+    | trial.RunWithdrawn
+    | trial.TrialPromoted
+    | trial.TrialStopped
+    | trial.TrialClosed
+    | trial.TrialStarted
+    | trial.TrialRestored
+    | trial.TrialValidated
+    | trial.TrialExited
+    | checkpoint.CheckpointStored
+    | checkpoint.CheckpointDamaged
+    | checkpoint.CheckpointPinned
+    | checkpoint.CheckpointReleased
+    | checkpoint.CheckpointRetired
+    | checkpoint.CheckpointDeleted
+    | allocation.AgentJoined
+    | allocation.DrainRequested
+    | allocation.AgentLeft
+    | allocation.AgentLost
+    | allocation.AgentSuspended
+    | allocation.AgentResumed
+    | allocation.JoinRefused
+    | allocation.PoolConfigured
+    | installation.PoolUpgraded
+    | allocation.MoveRequested
+    | allocation.AllocationReleased
+    | allocation.AllocationAddressed
+    | allocation.AllocationGranted
+    | allocation.AllocationSignaled
+    | allocation.AllocationLost
+    | allocation.AllocationDropped
+    | metric.MetricsReported
+    | metric.LogsPrinted
+    | metric.LogsDropped
+    | metric.LogsDeleted
+    | metric.AgentBeat
+    | deadletter.MessageRejected
+    | deadletter.MessageRetryRequested
+    | deadletter.MessageDropped
+    | deadletter.MessageTaken
+    | ledger_import.ImportStarted
+    | ledger_import.ImportKeysListed
+    | ledger_import.ImportCompleted
+    | installation.InstallationUpgraded
+    | seal.PartitionSealed
+    | seal.PartitionTrimmed
 )
 """Every event that may lie in the ledger."""
 
@@ -153,16 +106,16 @@ class Event(Struct, frozen=True, gc=False):
 
     Attributes:
         id: unique and deterministic; the same event written twice has the same id.
-        source: who wrote it, `/rung/searcher` or `/rung/agent/<agent_id>`.
-        subject: the narrowest thing that it is about.
+        source: its writer, `/rung/searcher` or `/rung/agent/<agent_id>`.
+        subject: the id of the narrowest thing that it is about.
         time: RFC 3339 in UTC; for people, never for decisions.
-        actor: who asked for it, where a person or a token did.
+        actor: the user or token that requested it, if any.
         cause: the id of the event that it answers.
-        causeposition, causeindex: of a decision, where its fact lies and which of the fact's
-            decisions it is, counted from 0.
+        causeposition, causeindex: of a decision, its fact's position and its index among the
+            fact's decisions, counted from 0.
         origin, sequence: of a fact, its origin and the origin's own strictly growing number.
-        traceparent: the request that it follows from, if that is known; CloudEvents' extension
-            for distributed tracing. For people, never for decisions.
+        traceparent: of the request that it follows from, if known; CloudEvents' extension for
+            distributed tracing. For people, never for decisions.
     """
 
     id: str
@@ -185,7 +138,7 @@ class Event(Struct, frozen=True, gc=False):
 
     @property
     def topic(self) -> str:
-        """The topic on which it lies; of a decision that is a fact here, that of its relay."""
+        """Its topic; of a relayed decision, the topic that it is relayed to."""
         name = self.data.TOPIC
         if self.causeposition is None and TOPICS[name].holds == "decisions":
             found = relayed(type(self.data))
@@ -194,7 +147,7 @@ class Event(Struct, frozen=True, gc=False):
 
     @property
     def key(self) -> str:
-        """What its partition is chosen by."""
+        """The key that chooses its partition."""
         key: str = getattr(self.data, TOPICS[self.topic].key)
         return key
 
@@ -214,8 +167,12 @@ def experiment_of(data: Payload) -> str | None:
 
 
 def level_of(data: Payload) -> int:
-    """Return the logic level to which an event raises its key; 1, the lowest, if to none."""
-    return data.level if isinstance(data, ExperimentSubmitted | PoolUpgraded) else 1
+    """Return the logic level to which an event raises its key; 1, the lowest, if it does not."""
+    match data:
+        case experiment.ExperimentSubmitted() | installation.PoolUpgraded():
+            return data.level
+        case _:
+            return 1
 
 
 def subject_of(data: Payload) -> str:
@@ -264,9 +221,9 @@ def decision(  # noqa: PLR0913 - the attributes of the envelope
     index: int,
     traceparent: str | None = None,
 ) -> Event:
-    """Wrap a decision; its id follows from the fact that caused it, so it is the same anywhere.
+    """Wrap a decision; its id follows from the fact that caused it, so it is reproducible.
 
-    It carries the time of its fact: the process that decides has no clock.
+    It carries the time of its fact, because processors have no clock.
     """
     name = f"{cause.id}|{source}|{index}".encode()
     return Event(

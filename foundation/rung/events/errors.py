@@ -1,38 +1,38 @@
 """Every error that Rung raises on purpose, in one tree.
 
     RungError
-    ├── LedgerError               the ledger could not do what was asked
+    ├── LedgerError               the ledger failed or refused an operation
     │   ├── LedgerUnavailable     it may work in a moment (retriable)
     │   ├── LedgerDamaged         it will not work before a person acts
-    │   ├── LedgerRefused         it does not let this process in, or not do that
-    │   ├── LedgerMissing         it was not made yet, or not all of it
-    │   ├── LedgerTrimmed         what was asked for is no longer kept
-    │   ├── EventTooLarge         one event is more than a record may hold
+    │   ├── LedgerRefused         authentication or authorization failed
+    │   ├── LedgerMissing         it does not exist yet, or not all of it
+    │   ├── LedgerTrimmed         retention removed the position
+    │   ├── EventTooLarge         the event is larger than a record may be
     │   ├── Fenced                another writer owns the partition (start again)
-    │   └── UndecodableEvent      a message that this version cannot read
-    ├── ObjectError               an object store refused
+    │   └── UndecodableEvent      this version cannot read the message
+    ├── ObjectError               the object store failed or refused
     │   ├── ObjectUnavailable     it may work in a moment (retriable)
     │   ├── ObjectMissing
     │   └── ObjectDamaged         a digest or a size differs from the manifest
-    ├── EffectRefused             what a sink acts on does not want it
-    ├── EffectUnavailable         it may want it in a moment (retriable)
+    ├── EffectRefused             the target of a sink refused
+    ├── EffectUnavailable         the target of a sink may work in a moment (retriable)
     └── InvalidConfig             an experiment file, refused with paths and fixes
 
-A broken invariant is none of these: it is an `assert`, and the process dies.
+A broken invariant is an `assert` instead, and the process dies.
 """
 
 from typing import ClassVar
 
 
 class RungError(Exception):
-    """Whatever Rung raises on purpose; its message is written for the person who reads it."""
+    """What Rung raises on purpose; its message is for users."""
 
     retriable: ClassVar[bool] = False
-    """Whether the same call may succeed later without anybody's doing."""
+    """Whether the same call may succeed later without intervention."""
 
 
 class LedgerError(RungError):
-    """The ledger could not do what was asked."""
+    """The ledger failed or refused an operation."""
 
 
 class LedgerUnavailable(LedgerError):
@@ -46,18 +46,18 @@ class LedgerDamaged(LedgerError):
 
 
 class LedgerRefused(LedgerError):
-    """A login, a certificate or rights that are not good enough, until a person mends them.
+    """Authentication or authorization failed, until a person corrects it.
 
-    At its start a process ends with it; who trains by then waits as for a ledger that is away.
+    A process that is starting ends with it; one that trains waits as for an unavailable ledger.
     """
 
 
 class LedgerMissing(LedgerError):
-    """There is no ledger there, or it is being made at this moment."""
+    """The ledger does not exist, or is being created."""
 
 
 class LedgerTrimmed(LedgerError):
-    """A position that retention took away; reading goes on from a later one.
+    """Retention removed the position; reading goes on from a later one.
 
     Attributes:
         first: the first position that exists.
@@ -69,50 +69,47 @@ class LedgerTrimmed(LedgerError):
 
 
 class EventTooLarge(LedgerError):
-    """An event is larger than the ledger takes, and is refused however often it is appended."""
+    """The event is larger than the ledger accepts; appending it again fails again."""
 
 
 class Fenced(LedgerError):
-    """Another writer appended to a partition that this process believed its own.
-
-    Whoever meets it forgets its state and folds the ledger again.
-    """
+    """Another writer appended to this process's partition: its state must be folded again."""
 
 
 class UndecodableEvent(LedgerError):
-    """A message that is no event of a known type; it goes to the dead letters."""
+    """The message is no event of a known type; it becomes a dead letter."""
 
 
 class ObjectError(RungError):
-    """The object store refused."""
+    """The object store failed or refused."""
 
 
 class ObjectUnavailable(ObjectError):
-    """The object store did not answer, or said that it is busy."""
+    """The object store did not answer, or is busy."""
 
     retriable = True
 
 
 class ObjectMissing(ObjectError):
-    """No object of that name."""
+    """There is no object of that name."""
 
 
 class ObjectDamaged(ObjectError):
-    """An object's bytes are not the ones that its manifest promises."""
+    """An object's digest or size differs from its manifest."""
 
 
 class EffectRefused(RungError):
-    """What a sink acts on outside refuses, and will again."""
+    """The target of a sink refused, and will refuse again."""
 
 
 class EffectUnavailable(RungError):
-    """What a sink acts on outside does not answer, or is busy."""
+    """The target of a sink did not answer, or is busy."""
 
     retriable = True
 
 
 class InvalidConfig(RungError):
-    """An experiment file that cannot be run, with one line per problem.
+    """The experiment file cannot be run; one line per problem.
 
     Attributes:
         problems: pairs of the field's path (`searcher.max_trials`) and what would be right.

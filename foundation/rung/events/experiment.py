@@ -1,4 +1,4 @@
-"""What happens to an experiment as a whole."""
+"""Events of an experiment as a whole."""
 
 from typing import Any, ClassVar, Literal
 
@@ -11,20 +11,20 @@ ExperimentState = Literal["completed", "errored", "canceled"]
 
 
 class Submission(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """For whom an experiment was submitted, and when: what a scheduling policy may go by."""
+    """Who submitted an experiment, and when: what a scheduling policy may depend on."""
 
     owner: str = ""
     """Who submitted it; empty: not known."""
     workspace: str = ""
-    """What it belongs to, by name; empty: not known."""
+    """Its workspace, by name; empty: not known."""
     weight: float = 1.0
-    """Its share, relative to others; of effect under a policy that goes by it."""
+    """Its share of the pool, relative to others, under a policy that uses it."""
     time_ms: int = 0
     """Since 1970, by the clock of the gateway: the order of submissions."""
 
 
 class ExperimentSubmitted(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Somebody handed in an experiment; its configuration is complete and valid."""
+    """An experiment was submitted; its configuration is complete and valid."""
 
     TYPE: ClassVar[str] = "rung.experiment.submitted.v1"
     TOPIC: ClassVar[str] = topic.EXPERIMENTS
@@ -48,7 +48,7 @@ class ExperimentSubmitted(Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class PauseRequested(Struct, frozen=True, kw_only=True):
-    """Somebody asked that the experiment give its slots back and wait."""
+    """A user asked to pause the experiment: its runs checkpoint and release their slots."""
 
     TYPE: ClassVar[str] = "rung.experiment.pause_requested.v1"
     TOPIC: ClassVar[str] = topic.EXPERIMENTS
@@ -59,7 +59,7 @@ class PauseRequested(Struct, frozen=True, kw_only=True):
 
 
 class ResumeRequested(Struct, frozen=True, kw_only=True):
-    """Somebody asked that a paused experiment go on."""
+    """A user asked to resume a paused experiment."""
 
     TYPE: ClassVar[str] = "rung.experiment.resume_requested.v1"
     TOPIC: ClassVar[str] = topic.EXPERIMENTS
@@ -70,7 +70,7 @@ class ResumeRequested(Struct, frozen=True, kw_only=True):
 
 
 class CancelRequested(Struct, frozen=True, kw_only=True):
-    """Somebody asked that the experiment end, its trials checkpointing first."""
+    """A user asked to end the experiment after its trials have checkpointed."""
 
     TYPE: ClassVar[str] = "rung.experiment.cancel_requested.v1"
     TOPIC: ClassVar[str] = topic.EXPERIMENTS
@@ -81,7 +81,7 @@ class CancelRequested(Struct, frozen=True, kw_only=True):
 
 
 class KillRequested(Struct, frozen=True, kw_only=True):
-    """Somebody asked that the experiment end at once."""
+    """A user asked to end the experiment at once."""
 
     TYPE: ClassVar[str] = "rung.experiment.kill_requested.v1"
     TOPIC: ClassVar[str] = topic.EXPERIMENTS
@@ -106,7 +106,7 @@ class BracketPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SearchPlanned(Struct, frozen=True, kw_only=True):
-    """The searcher read the configuration and says what the search will be."""
+    """The plan of a search, made of its configuration."""
 
     TYPE: ClassVar[str] = "rung.search.planned.v1"
     TOPIC: ClassVar[str] = topic.SEARCHES
@@ -131,7 +131,7 @@ class ExperimentPaused(Struct, frozen=True, kw_only=True):
 
 
 class ExperimentResumed(Struct, frozen=True, kw_only=True):
-    """The searcher asks for the experiment's runs again."""
+    """The searcher requests the experiment's runs again."""
 
     TYPE: ClassVar[str] = "rung.experiment.resumed.v1"
     TOPIC: ClassVar[str] = topic.SEARCHES

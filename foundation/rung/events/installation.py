@@ -1,9 +1,9 @@
-"""The logic level of an installation: what is decided how, from which fact on.
+"""Logic levels: the version of the rules by which an experiment or a pool is decided.
 
-What a processor decides may change between releases, the past may not. So each experiment and each
-pool has a *logic level* on record, and code that decides otherwise than a release before branches
-on it. New experiments and pools get the level of the installation, which an operator raises once
-all replicas run a release that knows it (`rung cluster upgrade`; `rung up` does it at its start).
+A release may change what processors decide, but not what they have decided. So each experiment and
+each pool has a *logic level* on record, and code whose decisions changed branches on it. New
+experiments and pools get the level of the installation, which an operator raises once all replicas
+run a release that supports it (`rung cluster upgrade`; `rung up` does it at its start).
 """
 
 from typing import ClassVar, Final
@@ -13,9 +13,9 @@ from msgspec import Struct
 from rung.events import topic
 
 LEVEL: Final = 1
-"""The newest level, which this release's processors know with all before it.
+"""The newest level; this release's processors support all levels up to it.
 
-1: as it was decided before there were levels.
+1: the rules from before there were levels.
 """
 
 
@@ -35,7 +35,7 @@ class InstallationUpgraded(Struct, frozen=True, kw_only=True):
 
 
 class PoolUpgraded(Struct, frozen=True, kw_only=True):
-    """What follows in the pool is decided at this level, or a higher one that it has already."""
+    """The pool is decided at this level from here on, unless it has a higher one already."""
 
     TYPE: ClassVar[str] = "rung.pool.upgraded.v1"
     TOPIC: ClassVar[str] = topic.POOLS

@@ -1,9 +1,9 @@
-"""Imports: what came into a ledger from an export or an archive, and whether all of it did.
+"""Imports: what was imported into a ledger from an export or an archive, and whether it completed.
 
 An import begins with `ImportStarted`, lists its keys with `ImportKeysListed`, and ends with
 `ImportCompleted`. On SQLite all of them, and the records themselves, are one transaction. On
 Kafka, which has none of that size, a start without an end is an unfinished import: services refuse
-to start on that ledger until the same import was run again and completed.
+to start on that ledger until the same import is completed.
 """
 
 from typing import ClassVar
@@ -14,7 +14,7 @@ from rung.events import topic
 
 
 class ImportStarted(Struct, frozen=True, kw_only=True):
-    """An import began, or was resumed: then it has the `starts` of the first one."""
+    """An import began, or resumed with the `starts` of the first attempt."""
 
     TYPE: ClassVar[str] = "rung.import.started.v1"
     TOPIC: ClassVar[str] = topic.IMPORTS
@@ -39,7 +39,7 @@ class ImportStarted(Struct, frozen=True, kw_only=True):
 
 
 class ImportedKey(Struct, frozen=True, kw_only=True):
-    """What an import brings of one key on one topic."""
+    """The imported records of one key on one topic."""
 
     topic: str
     key: str
@@ -49,7 +49,7 @@ class ImportedKey(Struct, frozen=True, kw_only=True):
 
 
 class ImportKeysListed(Struct, frozen=True, kw_only=True):
-    """Some of the keys that an import brings; an import of many keys has several of these."""
+    """Some of the imported keys; an import of many keys has several of these events."""
 
     TYPE: ClassVar[str] = "rung.import.keys_listed.v1"
     TOPIC: ClassVar[str] = topic.IMPORTS
@@ -64,7 +64,7 @@ class ImportKeysListed(Struct, frozen=True, kw_only=True):
 
 
 class ImportCompleted(Struct, frozen=True, kw_only=True):
-    """All that an import brings is in the ledger."""
+    """All records of an import are in the ledger."""
 
     TYPE: ClassVar[str] = "rung.import.completed.v1"
     TOPIC: ClassVar[str] = topic.IMPORTS
@@ -75,7 +75,7 @@ class ImportCompleted(Struct, frozen=True, kw_only=True):
     import_id: str
     records: int
     forwarded: int
-    """Facts appended that follow from imported decisions and were missing in the export."""
+    """Facts appended because a relay would have made them of imported decisions."""
     lost: int
     """Runs ended as lost, because their allocations had ended and they had not."""
     undeleted: int

@@ -16,7 +16,7 @@ class MetricRow(Struct, frozen=True, kw_only=True):
     step: int
     """Batches completed since the trial's beginning."""
     time_ms: int
-    """When it was reported, Unix time in milliseconds."""
+    """Unix time in milliseconds."""
     values: dict[str, MetricValue]
 
 
@@ -73,8 +73,8 @@ class LogsDropped(Struct, frozen=True, kw_only=True):
     run: int
     rank: int
     reason: Literal["quota", "rate", "killed"]
-    """quota: the log reached `logs.max_bytes`; rate: more was printed at once than is stored;
-    killed: the agent was, and what it had not stored yet is gone."""
+    """quota: the log reached `logs.max_bytes`; rate: the run printed faster than lines are stored;
+    killed: the agent was killed before it stored them."""
     time_ms: int
     """When the first of them was printed, Unix time in milliseconds."""
     lines: int
@@ -85,9 +85,9 @@ class LogsDropped(Struct, frozen=True, kw_only=True):
 
 
 class LogsDeleted(Struct, frozen=True, kw_only=True):
-    """The older lines of a trial were deleted, by a user or because all logs were too large.
+    """The older lines of a trial were deleted, by a user or by the quota of all logs.
 
-    It lies behind the lines that it is about, in their partition.
+    It follows the lines that it is about, in their partition.
     """
 
     TYPE: ClassVar[str] = "rung.logs.deleted.v1"
@@ -98,7 +98,7 @@ class LogsDeleted(Struct, frozen=True, kw_only=True):
     experiment_id: str
     trial_id: str
     before_ms: int
-    """Lines that were printed before this Unix time, in milliseconds, are deleted."""
+    """Lines printed before this Unix time, in milliseconds, are deleted."""
     lines: int
     """How many there were."""
     size_bytes: int
@@ -106,12 +106,12 @@ class LogsDeleted(Struct, frozen=True, kw_only=True):
 
 
 def deleted_text(event: LogsDeleted) -> str:
-    """Return the line that stands in a log before which lines were deleted."""
+    """Return the line shown in a log in place of deleted lines."""
     return f"{_count(event)} deleted before this, by `rung gc logs` or the quota of all logs"
 
 
 def missing_text(event: LogsDropped) -> str:
-    """Return the line that stands in a log where lines are missing."""
+    """Return the line shown in a log where lines are missing."""
     count = _count(event)
     match event.reason:
         case "quota":
@@ -123,7 +123,7 @@ def missing_text(event: LogsDropped) -> str:
 
 
 class AgentBeat(Struct, frozen=True, kw_only=True):
-    """An agent is alive."""
+    """A heartbeat of an agent."""
 
     TYPE: ClassVar[str] = "rung.agent.beat.v1"
     TOPIC: ClassVar[str] = topic.HEARTBEATS

@@ -40,7 +40,7 @@ class PartitionSealed(Struct, frozen=True, kw_only=True):
     groups: list[SealedGroup]
     """Sorted by name."""
     checksums: str
-    """CRC-32 of key and value of each record, in base64: they tell which record differs."""
+    """CRC-32 of key and value of each record, in base64, to find the record that differs."""
     digest: str
     """BLAKE3 of all of the above."""
     previous: str | None
@@ -56,7 +56,7 @@ class PartitionSealed(Struct, frozen=True, kw_only=True):
 
 
 class PartitionTrimmed(Struct, frozen=True, kw_only=True):
-    """Retention removes the beginning of a partition: what lies before `first`."""
+    """Retention removes the records of a partition before `first`."""
 
     TYPE: ClassVar[str] = "rung.partition.trimmed.v1"
     TOPIC: ClassVar[str] = topic.SEALS

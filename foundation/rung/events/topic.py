@@ -7,7 +7,7 @@ Holds = Literal["facts", "decisions", "stream"]
 
 
 class Topic(NamedTuple):
-    """One topic: its name, what its key is, and what lies on it."""
+    """One topic: its name, the field that is its key, and what it holds."""
 
     name: str
     key: str
@@ -15,7 +15,7 @@ class Topic(NamedTuple):
 
 
 class Relayed(NamedTuple):
-    """Where decisions of a type lie a second time: as facts of that type, under another key."""
+    """Where decisions of a type are relayed to: as facts of that type, under another key."""
 
     topic: str
     by: str

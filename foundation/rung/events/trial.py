@@ -1,8 +1,8 @@
-"""What happens to a trial: one choice of hyperparameters, trained in one run after another.
+"""Events of a trial: one choice of hyperparameters, trained in one run after another.
 
 A trial is `<experiment_id>.<index>`; a *run* is one stretch of its training in one allocation,
-numbered from 1; the allocation is `<trial_id>.<run>`. A report that names another run than the
-trial's current one comes from a life that no longer counts.
+numbered from 1; the allocation is `<trial_id>.<run>`. Reports of other runs than the trial's
+current one are ignored.
 """
 
 from typing import Any, ClassVar, Final, Literal
@@ -15,10 +15,10 @@ from rung.events.topic import Relayed
 
 NonFinite = Literal["NaN", "Infinity", "-Infinity"]
 MetricValue = float | NonFinite
-"""A metric on the wire; JSON has no words for the numbers that are not finite."""
+"""A metric on the wire; JSON has no numbers that are not finite."""
 
 TrialState = Literal["completed", "stopped", "errored", "canceled"]
-"""completed: trained to its full length, or ended by itself; stopped: given up by the search."""
+"""completed: trained to its full length, or ended by itself; stopped: by the search."""
 
 ExitOutcome = Literal["finished", "preempted", "failed", "killed", "invalid_hp"]
 """How a run's process ended.
@@ -51,7 +51,7 @@ def run_of(allocation_id: str) -> tuple[str, int] | None:
 
 
 class RunSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All that an agent must know to start a run; code and configuration by digest."""
+    """What an agent needs to start a run; code and configuration by digest."""
 
     experiment_id: str
     trial_id: str
@@ -75,7 +75,7 @@ class RunSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TrialRequested(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The search wants this trial to exist."""
+    """The search creates a trial."""
 
     TYPE: ClassVar[str] = "rung.trial.requested.v1"
     TOPIC: ClassVar[str] = topic.SEARCHES
@@ -89,13 +89,13 @@ class TrialRequested(Struct, frozen=True, kw_only=True, omit_defaults=True):
     hparams: dict[str, Any]
     seed: int
     parent: str | None = None
-    """The trial with whose weights it starts, None: with its own."""
+    """The trial whose weights it starts from; None: its own initial ones."""
     restore: list[str] = field(default_factory=list)
     """That trial's checkpoints, best choice first."""
 
 
 class RunRequested(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The searcher wants the trial trained (further): at first, after a fault, when promoted."""
+    """The searcher requests a run of a trial: its first, after a fault, or after a promotion."""
 
     TYPE: ClassVar[str] = "rung.run.requested.v1"
     TOPIC: ClassVar[str] = topic.SEARCHES
@@ -116,12 +116,12 @@ class RunRequested(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def allocation_id(self) -> str:
-        """The allocation that it asks for."""
+        """The allocation that it requests."""
         return allocation_id_of(self.spec.trial_id, self.spec.run)
 
 
 class RunWithdrawn(Struct, frozen=True, kw_only=True):
-    """The searcher no longer wants this run, be it waiting or running."""
+    """The searcher withdraws a run, waiting or running."""
 
     TYPE: ClassVar[str] = "rung.run.withdrawn.v1"
     TOPIC: ClassVar[str] = topic.SEARCHES
@@ -138,12 +138,12 @@ class RunWithdrawn(Struct, frozen=True, kw_only=True):
 
     @property
     def allocation_id(self) -> str:
-        """The allocation that is no longer wanted."""
+        """The allocation that it withdraws."""
         return allocation_id_of(self.trial_id, self.run)
 
 
 class TrialPromoted(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The search trains the trial on to a longer length; the evidence is in `reason`."""
+    """The search continues the trial to a longer length; the evidence is in `reason`."""
 
     TYPE: ClassVar[str] = "rung.trial.promoted.v1"
     TOPIC: ClassVar[str] = topic.SEARCHES
@@ -158,13 +158,13 @@ class TrialPromoted(Struct, frozen=True, kw_only=True, omit_defaults=True):
     hparams: dict[str, Any] | None = None
     """Its hyperparameters from here on, None: unchanged."""
     parent: str | None = None
-    """The trial with whose weights it goes on, None: with its own."""
+    """The trial whose weights it continues from; None: its own."""
     restore: list[str] = field(default_factory=list)
     """That trial's checkpoints, best choice first."""
 
 
 class TrialStopped(Struct, frozen=True, kw_only=True):
-    """The search gives the trial up; the evidence is in `reason`."""
+    """The search stops the trial; the evidence is in `reason`."""
 
     TYPE: ClassVar[str] = "rung.trial.stopped.v1"
     TOPIC: ClassVar[str] = topic.SEARCHES
@@ -209,7 +209,7 @@ class TrialStarted(Struct, frozen=True, kw_only=True):
 
 
 class TrialRestored(Struct, frozen=True, kw_only=True):
-    """A run loaded a checkpoint and goes on from its step."""
+    """A run loaded a checkpoint and continues from its step."""
 
     TYPE: ClassVar[str] = "rung.trial.restored.v1"
     TOPIC: ClassVar[str] = topic.EXPERIMENTS
@@ -239,7 +239,7 @@ class TrialValidated(Struct, frozen=True, kw_only=True):
 
 
 CODE_REFUSED: Final = "code_refused"
-"""The `fault` of a run whose code archive the agent does not unpack; no agent ever will."""
+"""The `fault` of a run whose code archive every agent refuses to unpack."""
 
 
 class TrialExited(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -258,13 +258,12 @@ class TrialExited(Struct, frozen=True, kw_only=True, omit_defaults=True):
     exit_code: int | None
     signal: int | None
     message: str
-    """What a person should read: the last line of the traceback, the signal's name."""
+    """For people: the last line of the traceback, the signal's name."""
     fault: str = ""
-    """What kind of fault it was, in a word that is the same each time the fault is; empty where
-    that cannot be told, or where it was none."""
+    """Names the fault, by which a repeated one is recognised; empty: not known, or none."""
     steps_completed: int | None = None
     """The last step that the run reported, stored or restored; None if there was none."""
     machine: bool = False
     """Whether a failure is the machine's, such as a full disk: it does not count as a restart."""
     under_way: list[str] = field(default_factory=list)
-    """Checkpoints that were still being carried to the object store, and are told of later."""
+    """Checkpoints whose upload goes on after the run; they are reported when it is complete."""

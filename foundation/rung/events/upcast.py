@@ -1,11 +1,11 @@
-"""Reads what older versions wrote: pure functions from the data of one type to those of the next.
+"""Upcasters: pure functions from the data of an older type to those of the next one.
 
-When a type gets a new version, or is given up for another one, its entry here maps the old type
+When a type gets a new version, or is replaced by another one, its entry here maps the old type
 string to a function that returns the next type string and its data; the old schema stays in
 `tests/events/schemas/`.
 
-What relays made of decisions had types of its own once; now it keeps the type of the decision.
-What these did not carry is empty.
+Relays once wrote types of their own; now they keep the type of the decision. Fields that the old
+types did not have are empty.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def _run_ended(old: Data) -> tuple[str, Data]:
 
 
 def _trial_ended(old: Data) -> tuple[str, Data]:
-    """Return that a trial was closed; in which state, only the decision on `searches` says."""
+    """Return a closed trial; its real state is in the decision on `searches` alone."""
     unknown = {"state": "completed", "reason": "", "restarts": 0}
     return "rung.trial.closed.v1", {**unknown, **old}
 
