@@ -1,5 +1,5 @@
-"""Search methods: what each is asked in the experiment file, what it draws, what it decides.
+"""Search methods: their options in the experiment file, what they draw, and what they decide.
 
 One module per method, and one line of `table.MODULES` for it. Pure. The configuration reads the
-options, the searcher runs the methods, and trials ask which lengths they validate at on their way.
+options, the searcher runs the methods, and trials look up the lengths at which they validate.
 """

@@ -1,8 +1,8 @@
 """The method `adaptive_asha`: several brackets of ASHA side by side, as in Determined.
 
-How soon to give trials up is itself a bet; a tournament of brackets hedges it. The idea is
-Hyperband's (Li et al., JMLR 2018), run asynchronously (Li et al., MLSys 2020, section 3.3); the
-numbers are Determined's:
+How early to stop trials is unknown beforehand; a tournament of brackets tries several answers. The
+idea is Hyperband's (Li et al., JMLR 2018), run asynchronously (Li et al., MLSys 2020, section
+3.3); the numbers are Determined's:
 
 * rungs at most: the least of max_rungs, floor(log_d max_time) + 1 and floor(log_d max_trials) + 1;
 * brackets: `aggressive` has one, with all rungs; `standard` has those with (rungs-1) div 2 + 1 to
@@ -10,18 +10,18 @@ numbers are Determined's:
 * trials of a bracket with k rungs: the share d**(k-1) / k of max_trials, rounded down, at least
   one; what is left goes to the first;
 * concurrency: split evenly, what is left one each from the first on, at least one each. (The
-  machine holds the sum below `max_concurrent_trials` even where there are more brackets.)
+  searcher keeps the sum below `max_concurrent_trials` even where there are more brackets.)
 
 Determined's logarithms are floating-point, so that it finds log_3 243 a little below 5 and one
 rung less than there are; here they are exact. Brackets that would take the search above
 max_trials are left out.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Annotated, ClassVar, Final, Literal, assert_never
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, field
 
 from rung.events.experiment import BracketPlan
 from rung.methods.asha import Asha, AshaOptions
@@ -34,8 +34,8 @@ Mode = Literal["aggressive", "standard", "conservative"]
 RUNGS: Final = 5
 
 
-class AdaptiveAsha(Struct, tag="adaptive_asha"):
-    """A tournament of brackets; each knows its own trials."""
+class AdaptiveAsha(Method, tag="adaptive_asha"):
+    """A tournament of brackets, each with its own trials."""
 
     members: list[Asha]
 
@@ -44,43 +44,39 @@ class AdaptiveAsha(Struct, tag="adaptive_asha"):
         return [plan for member in self.members for plan in member.brackets()]
 
     def created(self, trial: Trial) -> None:
-        """Tell the trial's bracket."""
+        """Fold into the trial's bracket."""
         self.members[trial.bracket].created(trial)
 
     def continued(self, trial: Trial) -> None:
-        """Tell the trial's bracket."""
+        """Fold into the trial's bracket."""
         self.members[trial.bracket].continued(trial)
 
     def stopped(self, trial: Trial) -> None:
-        """Tell the trial's bracket."""
+        """Fold into the trial's bracket."""
         self.members[trial.bracket].stopped(trial)
 
     def reported(self, trial: Trial, first: int) -> None:
-        """Tell the trial's bracket."""
+        """Fold into the trial's bracket."""
         self.members[trial.bracket].reported(trial, first)
 
     def trained(self, trial: Trial) -> None:
-        """Tell the trial's bracket."""
+        """Fold into the trial's bracket."""
         self.members[trial.bracket].trained(trial)
 
     def left(self, trial: Trial, why: Leaving) -> None:
-        """Tell the trial's bracket."""
+        """Fold into the trial's bracket."""
         self.members[trial.bracket].left(trial, why)
 
     def stops(self) -> list[Stop]:
-        """Return what the brackets give up."""
+        """Return the trials that the brackets stop."""
         return [stop for member in self.members for stop in member.stops()]
 
     def moves(self, chance: Chance, free: int) -> list[Move]:
-        """Return what the brackets want, the first bracket's wishes first."""
+        """Return the brackets' moves, the first bracket's first."""
         moves: list[Move] = []
         for member in self.members:
             moves += member.moves(chance.after(moves), free - len(moves))
         return moves
-
-    def holds(self) -> Collection[str]:
-        """Return nothing: trials start from scratch."""
-        return ()
 
 
 _BracketRungs = Annotated[int, Meta(ge=1, le=RUNGS_MAX)]

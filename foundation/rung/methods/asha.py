@@ -6,17 +6,17 @@ Parallel Hyperparameter Tuning", MLSys 2020. Rung k of K lies at max_time / divi
 * `PromotionAsha` is algorithm 2. A trial trains to its rung and rests. When a place is free, the
   highest rung with a resting trial among its best floor(n / divisor) promotes it; otherwise a
   new trial starts in the bottom rung. The paper's search has no end; here it ends after `trials`
-  trials, and then a trial at the top is worth having: when nothing else is left to do and no
-  result lies above the highest rung in use, its best trial is promoted all the same. Those that
-  rest at the very end are stopped.
+  trials, and at least one is to reach the top: when nothing else is left to do and no result lies
+  above the highest rung in use, its best trial is promoted all the same. Trials that still rest at
+  the end are stopped.
 * `StoppingAsha` is the variant of Determined and of the paper's section on stopping: every trial
-  sets out for max_time, and is stopped at a rung unless it is among the best
-  max(floor(n / divisor), 1) of those that were there so far. One report may reach several rungs;
-  they are judged from the lowest, up to the first that stops the trial. Each end starts a new
-  trial. A stopped trial is never taken up again.
+  trains towards max_time, and is stopped at a rung unless it is among the best
+  max(floor(n / divisor), 1) of the results there so far. One report may reach several rungs; they
+  are judged from the lowest, up to the first that stops the trial. Each end starts a new trial. A
+  stopped trial is never continued.
 
-Both compare in the order of arrival, and that is their point: nobody waits. What they decide
-therefore depends on that order; `hyperband` is the method that does not.
+Both compare in the order of arrival, so that no trial waits for another. What they decide depends
+on that order; `hyperband` does not depend on it.
 
 A trial that fails for good counts as the worst in the rung it was due for; one that ends by
 itself counts there with its last value. A trial whose hyperparameters are refused counts
@@ -24,11 +24,11 @@ nowhere and is replaced, up to `trials` times in a bracket; after that it counts
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Annotated, ClassVar, Final
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, field
 
 from rung.events.experiment import BracketPlan
 from rung.methods.method import (
@@ -52,18 +52,18 @@ from rung.methods.space import Leaf
 DIVISOR: Final = 4.0
 
 
-class _Asha(Struct):
+class _Asha(Method):
     """One bracket.
 
     Attributes:
         bracket: its number.
         lengths: of its rungs, shortest first.
-        divisor: one in so many trains on.
+        divisor: one in so many continues.
         trials: how many to start, replacements not counted.
-        concurrent: how many may train at once, 0: all.
+        concurrent: how many may train at once; 0: all.
         rungs: the results.
         started: how many trials were created.
-        replaced: how many of them make up for others.
+        replaced: how many of them are replacements.
         training: how many train or are about to.
     """
 
@@ -96,10 +96,6 @@ class _Asha(Struct):
         wanted = range(self._wanted(free))
         return [Create(chance.sample(ahead), length, self.bracket) for ahead in wanted]
 
-    def holds(self) -> Collection[str]:
-        """Return nothing: trials start from scratch."""
-        return ()
-
     def _leave(self, trial: Trial, why: Leaving, due: int) -> None:
         """Fold that a trial left on its way to the rung `due`."""
         self.training -= 1
@@ -115,13 +111,10 @@ class _Asha(Struct):
 
 
 class StoppingAsha(_Asha, tag="asha_stopping"):
-    """Every trial sets out for the full length; the worse are stopped on the way."""
+    """Every trial trains towards the full length; the worse are stopped on the way."""
 
     judged: dict[int, Stop] = field(default_factory=dict[int, Stop])
     """To be stopped."""
-
-    def continued(self, trial: Trial) -> None:
-        """Never happens: trials go on unless they are stopped."""
 
     def stopped(self, trial: Trial) -> None:
         """Forget a judgement that was carried out."""
@@ -139,12 +132,12 @@ class StoppingAsha(_Asha, tag="asha_stopping"):
                 return
 
     def trained(self, trial: Trial) -> None:
-        """Fold that a trial trained to the end; its results are in the rungs."""
+        """Fold that a trial reached the full length; its results are in the rungs."""
         self.training -= 1
         self.stopped(trial)
 
     def left(self, trial: Trial, why: Leaving) -> None:
-        """Fold that a trial left; it was due for the rung after those that it reached."""
+        """Fold that a trial ended early; it was due for the rung after those that it reached."""
         self.stopped(trial)
         self._leave(trial, why, len(trial.results))
 
@@ -160,12 +153,11 @@ class StoppingAsha(_Asha, tag="asha_stopping"):
 class PromotionAsha(_Asha, tag="asha_promotion"):
     """Every trial rests at its rung until it is promoted.
 
-    Where max_time is 1, all rungs lie there: then the lowest is the top, for who has trained to
-    max_time has nothing to be promoted to.
+    Where max_time is 1, all rungs have that length, and the lowest is the top.
     """
 
     resting: list[list[Entry]] = field(default_factory=list[list[Entry]])
-    """Per rung, those that may yet be promoted, best first."""
+    """For each rung, the entries that may yet be promoted, best first."""
 
     def __post_init__(self) -> None:
         self.resting = self.resting or [[] for _ in self.rungs]
@@ -175,12 +167,12 @@ class PromotionAsha(_Asha, tag="asha_promotion"):
         return self.lengths.index(self.lengths[-1])
 
     def continued(self, trial: Trial) -> None:
-        """Take the trial up from the rung below."""
+        """Remove the trial from those that rest at the rung below."""
         self.training += 1
         self._wake(trial, trial.rung - 1)
 
     def stopped(self, trial: Trial) -> None:
-        """Take a trial out of its rest that will not be promoted."""
+        """Remove the trial from those that rest."""
         self._wake(trial, trial.rung)
 
     def _wake(self, trial: Trial, rung: int) -> None:
@@ -189,11 +181,8 @@ class PromotionAsha(_Asha, tag="asha_promotion"):
         if waiting[place : place + 1] == [entry]:
             del waiting[place]
 
-    def reported(self, trial: Trial, first: int) -> None:
-        """Change nothing: a result counts when its run is over."""
-
     def trained(self, trial: Trial) -> None:
-        """Place the trial in its rung, and let it rest unless that is the top."""
+        """Enter the trial in its rung, where it rests unless that is the top."""
         self.training -= 1
         cost = trial.results[trial.rung]
         self.rungs[trial.rung].add(cost, trial.index)
@@ -201,11 +190,11 @@ class PromotionAsha(_Asha, tag="asha_promotion"):
             insort(self.resting[trial.rung], (cost, trial.index))
 
     def left(self, trial: Trial, why: Leaving) -> None:
-        """Fold that a trial left on the way to its rung."""
+        """Fold that a trial ended before its rung."""
         self._leave(trial, why, trial.rung)
 
     def stops(self) -> list[Stop]:
-        """Return the resting trials, once no promotion can come any more."""
+        """Return the resting trials, once no promotion is possible any more."""
         if self.training or self._wanted(1) or next(self._promotions(), None):
             return []
         if self._last_promotion():
@@ -253,7 +242,7 @@ Asha = StoppingAsha | PromotionAsha
 
 
 class AshaOptions(ManyTrials, kw_only=True):
-    """What both methods of ASHA are asked."""
+    """The options that both methods of ASHA have."""
 
     NEEDS_TIME = True
 

@@ -1,25 +1,18 @@
-"""What `single`, `grid` and `random` share: trials that are trained in full and never compared.
-
-Not a method by itself: those three say how many trials there are and what is drawn anew.
-"""
-
-from collections.abc import Collection
-
-from msgspec import Struct
+"""What `single`, `grid` and `random` share: trials that are trained in full and never compared."""
 
 from rung.events.experiment import BracketPlan
-from rung.methods.method import Chance, Create, Leaving, Move, Stop, Trial
+from rung.methods.method import Chance, Create, Leaving, Method, Move, Trial
 
 
-class FullLength(Struct):
+class FullLength(Method):
     """A number of trials, each trained to the same length.
 
     Attributes:
         trials: how many to train.
-        length: how far, None: until they end by themselves.
+        length: how far; None: until they end by themselves.
         replaceable: how many trials with refused hyperparameters may be replaced.
         started: how many were created.
-        replaced: how many of these make up for others.
+        replaced: how many of these are replacements.
     """
 
     trials: int
@@ -37,26 +30,10 @@ class FullLength(Struct):
         """Count a trial."""
         self.started += 1
 
-    def continued(self, trial: Trial) -> None:
-        """Never happens: trials do not rest."""
-
-    def stopped(self, trial: Trial) -> None:
-        """Never happens: nothing is stopped."""
-
-    def reported(self, trial: Trial, first: int) -> None:
-        """Change nothing: nothing is compared."""
-
-    def trained(self, trial: Trial) -> None:
-        """Change nothing: the trial is done."""
-
     def left(self, trial: Trial, why: Leaving) -> None:  # noqa: ARG002 - all trials are alike
-        """Have a trial replaced whose hyperparameters were refused."""
+        """Replace a trial whose hyperparameters were refused."""
         if why == "invalid_hp" and self.replaced < self.replaceable:
             self.replaced += 1
-
-    def stops(self) -> list[Stop]:
-        """Return nothing: every trial is trained in full."""
-        return []
 
     def moves(self, chance: Chance, free: int) -> list[Move]:
         """Return new trials."""
@@ -66,7 +43,3 @@ class FullLength(Struct):
     def create(self, chance: Chance, ahead: int) -> Create:
         """Return a new trial, drawn independently."""
         return Create(chance.sample(ahead), self.length)
-
-    def holds(self) -> Collection[str]:
-        """Return nothing: trials start from scratch."""
-        return ()

@@ -7,19 +7,19 @@ n = ceil(B/R * eta**s / (s+1)) trials at R / eta**s each, and keeps the best flo
 every rung for eta times the length. (The paper's table 1, for R = 81, prints n = 27, 9, 6 for
 s = 3, 2, 1 where its formula yields 34, 15, 8; the formula holds here.) Lengths are rounded down.
 
-What it decides depends on the results alone, never on the order in which they arrive: a rung is
-judged when the last of its results is in, ties are broken by the trial's index, and trials are
-numbered bracket by bracket. Brackets overlap in time as far as there is room; promotions go
-before new trials.
+Its decisions depend on the results alone, not on the order in which they arrive: a rung is judged
+when it has all of its results, ties are broken by the trial's index, and trials are numbered
+bracket by bracket. Brackets overlap in time as far as there are slots; promotions precede new
+trials.
 
 A trial that fails for good counts as the worst of the rung that it was due for; one that ends by
 itself counts with its last value. Where such a trial is among the best, it keeps its place with
-that value in the next rung, without training: so no rung is ever short of a result.
-Hyperparameters that a script refuses are not replaced.
+that value in the next rung, without training, so that no rung lacks a result. Trials whose
+hyperparameters are refused are not replaced.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import islice
 from typing import Annotated, ClassVar, Final
@@ -57,9 +57,9 @@ class Bracket(Struct):
         sizes: how many trials each rung compares.
         rungs: the results.
         started: how many trials were created.
-        gone: trials that left and keep their cost in every later rung.
-        ready: promotions that wait for room.
-        judged: trials to be given up.
+        gone: trials that ended early and keep their cost in every later rung.
+        ready: promotions that wait for slots.
+        judged: trials to be stopped.
     """
 
     lengths: list[int]
@@ -93,7 +93,7 @@ class Bracket(Struct):
             self.enter(rung + 1, cost, index)
 
 
-class Hyperband(Struct, tag="hyperband"):
+class Hyperband(Method, tag="hyperband"):
     """All brackets, the one with the most trials first."""
 
     members: list[Bracket]
@@ -116,9 +116,6 @@ class Hyperband(Struct, tag="hyperband"):
     def stopped(self, trial: Trial) -> None:
         """Forget a judgement that was carried out."""
         self.members[trial.bracket].judged.pop(trial.index, None)
-
-    def reported(self, trial: Trial, first: int) -> None:
-        """Change nothing: a result counts when its run is over."""
 
     def trained(self, trial: Trial) -> None:
         """Enter the trial's result in its rung."""
@@ -148,10 +145,6 @@ class Hyperband(Struct, tag="hyperband"):
             length = member.lengths[0]
             moves += [Create(drawn.sample(ahead), length, i) for ahead in range(wanted)]
         return moves
-
-    def holds(self) -> Collection[str]:
-        """Return nothing: trials start from scratch."""
-        return ()
 
 
 class Options(ManyTrials, tag="hyperband", kw_only=True):

@@ -1,9 +1,8 @@
-"""The protocol of a search method: options, which come from the experiment file, and a machine.
+"""The interface of a search method: options, which come from the experiment file, and its state.
 
-`Options.plan` makes the machine of a search. The searcher folds into it what becomes of trials,
-and asks it for actions whenever something happened. A machine is a tagged msgspec Struct: it is
-part of the searcher's snapshot. It decides by what it was told alone: no clock, no I/O, and chance
-from `rng`, by the names of what is drawn.
+`Options.plan` returns the initial state of a search. The searcher folds the events of trials into
+it, and asks it for moves after each. The state is a tagged msgspec Struct, part of the searcher's
+snapshot. It decides by what was folded alone: no clock, no I/O, and random draws from `rng`.
 """
 
 import sys
@@ -16,10 +15,7 @@ from rung.events.experiment import BracketPlan
 from rung.methods.space import Leaf, sample
 
 WORST: Final = sys.float_info.max
-"""The cost of a trial that failed or reported no finite number: no other is higher.
-
-A number rather than infinity, which JSON cannot express.
-"""
+"""The cost of a trial that failed or reported no finite number; JSON has no infinity."""
 TRIALS_MAX: Final = 1_000_000
 CONCURRENT_DEFAULT: Final = 16
 
@@ -35,8 +31,8 @@ Concurrent = Annotated[
 Divisor = Annotated[float, Meta(gt=1, le=1_000_000)]
 
 Leaving = Literal["errored", "ended", "invalid_hp", "stopped"]
-"""Why a trial's runs are over before it was trained to its length: it failed too often; it ended
-by itself; its script refused the hyperparameters; the method stopped it."""
+"""Why a trial ended before its length: it failed too often; it ended by itself; its script refused
+the hyperparameters; the method stopped it."""
 
 
 Examples = Mapping[str, Mapping[str, Any]]
@@ -49,11 +45,11 @@ class Start(Struct, frozen=True):
     donor: int
     """The index of that trial."""
     checkpoints: list[str]
-    """Its checkpoints, best choice first; each is one that the search holds (`Method.holds`)."""
+    """Its checkpoints, best choice first; the search holds each (`Method.holds`)."""
 
 
 class Create(Struct, frozen=True):
-    """A new trial, to be trained to a length (None: until it ends by itself)."""
+    """Create a trial and train it to a length (None: until it ends by itself)."""
 
     hparams: dict[str, Any]
     length: int | None
@@ -62,12 +58,12 @@ class Create(Struct, frozen=True):
 
 
 class Continue(Struct, frozen=True):
-    """A resting trial, to be trained on to a length; `reason` is the evidence.
+    """Continue a resting trial to a length; `reason` is the evidence.
 
     Attributes:
         rung: for which it trains.
-        hparams: new hyperparameters, None: those that it has.
-        start: whose weights it goes on from, None: its own.
+        hparams: new hyperparameters; None: unchanged.
+        start: the weights that it continues from; None: its own.
     """
 
     index: int
@@ -79,7 +75,7 @@ class Continue(Struct, frozen=True):
 
 
 class Stop(Struct, frozen=True):
-    """A trial to be stopped, at a rung if it has one; `reason` is the evidence."""
+    """Stop a trial, at a rung if it has one; `reason` is the evidence."""
 
     index: int
     rung: int | None
@@ -102,7 +98,7 @@ class Trial(Protocol):
 
     @property
     def rung(self) -> int:
-        """For which it trains, or at which it rests."""
+        """The rung that it trains for, or rests at."""
 
     @property
     def hparams(self) -> dict[str, Any]:
@@ -114,7 +110,7 @@ class Trial(Protocol):
 
     @property
     def results(self) -> list[float]:
-        """Per rung of its bracket, the cost of the first report at or past the length."""
+        """For each rung that it reached, the cost of the first report at or past the length."""
 
     @property
     def restore(self) -> list[str]:
@@ -122,7 +118,7 @@ class Trial(Protocol):
 
 
 class Chance(Struct, frozen=True):
-    """Where a search's hyperparameters come from."""
+    """The source of a search's hyperparameters."""
 
     space: Sequence[Leaf]
     seed: int
@@ -130,26 +126,27 @@ class Chance(Struct, frozen=True):
     """How many trials there are: the index of the next one."""
 
     def sample(self, ahead: int) -> dict[str, Any]:
-        """Return independent hyperparameters for the trial `ahead` of the next one (0: that)."""
+        """Return independent hyperparameters for the next trial (0), or one after it."""
         return sample(self.space, self.seed, self.created + ahead)
 
     def after(self, moves: Sequence[Move]) -> "Chance":
-        """Return the same behind the trials that these moves create."""
+        """Return the source for the trials after those that these moves create."""
         more = sum(isinstance(move, Create) for move in moves)
         return Chance(self.space, self.seed, self.created + more)
 
 
-class Method(Protocol):
-    """A search: the searcher folds events into it and asks it for actions."""
+class Method(Struct):
+    """The state of a search. What a method does not override changes and asks for nothing."""
 
     def brackets(self) -> list[BracketPlan]:
-        """Return what the search will be."""
+        """Return the plan of the search."""
+        raise NotImplementedError
 
     def created(self, trial: Trial) -> None:
         """Fold that a trial was created, to be trained."""
 
     def continued(self, trial: Trial) -> None:
-        """Fold that a resting trial trains on, for `trial.rung`."""
+        """Fold that a resting trial continues, for `trial.rung`."""
 
     def stopped(self, trial: Trial) -> None:
         """Fold that a trial was stopped."""
@@ -158,49 +155,52 @@ class Method(Protocol):
         """Fold a report, which reached the rungs from `first` to the end of `trial.results`."""
 
     def trained(self, trial: Trial) -> None:
-        """Fold that a run is over and reached its length; short of the last rung, it rests."""
+        """Fold that a run ended at its length; the trial rests, unless at the last rung."""
 
     def left(self, trial: Trial, why: Leaving) -> None:
-        """Fold that a trial's runs are over before it reached its length."""
+        """Fold that a trial ended before its length."""
 
     def stops(self) -> list[Stop]:
-        """Return the trials to be stopped now."""
+        """Return the trials to stop now."""
+        return []
 
     def moves(self, chance: Chance, free: int) -> list[Move]:
-        """Return what to train next, at most `free` moves, the most wanted first."""
+        """Return what to train next: at most `free` moves, in order of preference."""
+        raise NotImplementedError
 
     def holds(self) -> Collection[str]:
         """Return the checkpoints that a trial may yet start from, beside those of open trials.
 
-        Asked only where `Options.SHARES`: there no checkpoint is deleted until the search
-        releases it, and what it does not hold any more it releases for good.
+        Called only where `Options.SHARES`: no checkpoint of such a search is deleted until the
+        search releases it, and a checkpoint that it no longer holds is released for good.
         """
+        return ()
 
 
 class SearchOptions(Struct, kw_only=True, tag_field="name"):
     """The options of every method; a method's own are the fields of its subclass `Options`.
 
-    A field's type and its limits are those of the experiment file, and its description is the
-    reference shown to users. The tag is the method's name.
+    A field's type and limits are those of the experiment file, and its description is shown to
+    users. The tag is the method's name.
     """
 
     ALIASES: ClassVar[tuple[str, ...]] = ()
     """Other names of the method."""
     NEEDS_TIME: ClassVar[bool] = False
-    """Whether it cannot do without `time_metric` and `max_time`."""
+    """Whether it requires `time_metric` and `max_time`."""
     MAX_LENGTH: ClassVar[Literal["none", "units", "any"]] = "none"
     """Whether the file may give both as the older `max_length`: as a map of units, or also as a
     bare number."""
     SPACE: ClassVar[Literal["any", "constants", "counted"]] = "any"
-    """What it searches: any space, constants alone, or ranges that say their `count`."""
+    """What it searches: any space, constants alone, or ranges with a `count`."""
     COMPARES: ClassVar[bool] = True
     """Whether it compares trials, so that no run may go past its length."""
     SHARES: ClassVar[bool] = False
     """Whether trials may start from the checkpoints of others."""
     ORDER_FREE: ClassVar[bool] = False
-    """Whether what it decides is the same in whichever order reports arrive."""
-    STATES: ClassVar[tuple[type[Struct], ...]]
-    """The classes of the machines that `plan` returns."""
+    """Whether its decisions do not depend on the order in which reports arrive."""
+    STATES: ClassVar[tuple[type[Method], ...]]
+    """The classes of the states that `plan` returns."""
     EXAMPLES: ClassVar[Examples]
     """Small searches, by name: the section's fields. Each is simulated under faults."""
 
@@ -212,19 +212,19 @@ class SearchOptions(Struct, kw_only=True, tag_field="name"):
 
     @property
     def concurrent(self) -> int:
-        """How many trials may train at once; 0: as many as there are."""
+        """How many trials may train at once; 0: all."""
         return CONCURRENT_DEFAULT
 
     def time(self) -> int:
-        """Return `max_time`, where it cannot be absent (`NEEDS_TIME`)."""
+        """Return `max_time` where it is required (`NEEDS_TIME`)."""
         assert self.max_time is not None, self
         return self.max_time
 
     def plan(self, space: Sequence[Leaf]) -> Method:
-        """Return the search.
+        """Return the initial state of the search.
 
         Raises:
-            InvalidConfig: it cannot search this space.
+            InvalidConfig: the method cannot search this space.
         """
         raise NotImplementedError
 
@@ -237,7 +237,7 @@ class SearchOptions(Struct, kw_only=True, tag_field="name"):
         return []
 
     def problem(self) -> str | None:
-        """Return what is wrong between the options; `max_time` may be absent here."""
+        """Return what is wrong between options, None if nothing; `max_time` may be absent."""
         return None
 
 
@@ -248,5 +248,5 @@ class ManyTrials(SearchOptions, kw_only=True):
 
     @property
     def concurrent(self) -> int:
-        """How many trials may train at once; 0: as many as there are."""
+        """How many trials may train at once; 0: all."""
         return self.max_concurrent_trials

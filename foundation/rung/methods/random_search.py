@@ -2,7 +2,7 @@
 
 Bergstra and Bengio, "Random Search for Hyper-Parameter Optimization", JMLR 13 (2012). A trial
 whose hyperparameters the script refuses is replaced by a new one and does not count, up to
-`max_trials` times in all, so that a search always ends. Trials are never compared.
+`max_trials` times in all, so that a search always ends.
 """
 
 from collections.abc import Sequence

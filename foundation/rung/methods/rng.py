@@ -1,13 +1,12 @@
-"""Chance as a function of names, so that it is the same on every machine and in any order.
+"""Counter-based random draws: reproducible on every machine and in any order.
 
-There is no generator that is advanced: each draw is BLAKE2b (RFC 7693; 16 bytes, personalised
-with `rung.searcher.v1`) over the JSON list `[seed, purpose, trial index, *path]`.
-The digest is read as one integer below 2**128. A draw depends on its names alone, so trial 17
-has its hyperparameters whatever finished first, and a parameter that joins a search space
-changes no draw of the others.
+There is no generator state: each draw is BLAKE2b (RFC 7693; 16 bytes, personalised with
+`rung.searcher.v1`) over the JSON list `[seed, purpose, trial index, *path]`, and the digest is
+read as one integer below 2**128. So a trial's hyperparameters do not depend on which trial
+finished first, and a parameter that joins a search space changes no draw of the others.
 
-Transcendental functions are the one other source of difference between machines: `pow` of the
-C library may differ in the last bit. `power` computes in decimal, which is exact by definition.
+`pow` of the C library may differ in the last bit between machines; `power` computes in decimal,
+which is exact by definition.
 """
 
 import hashlib

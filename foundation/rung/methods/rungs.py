@@ -1,7 +1,7 @@
 """Rungs: the lengths at which a search compares its trials, and the results there.
 
-Lengths are exact: a floating-point logarithm finds log_3 243 a little below 5 and one rung less
-than there are.
+Lengths are computed exactly: a floating-point logarithm finds log_3 243 a little below 5, which
+would make one rung less.
 """
 
 from bisect import bisect_left, insort
@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct, field
 
 RUNGS_MAX: Final = 100
-"""Rungs of a bracket; their lengths are exact, and so cost the more the more there are."""
+"""Rungs of a bracket; the cost of their exact lengths grows with their number."""
 
 Entry = tuple[float, int]
 """Cost and index of a trial: entries sort by cost, and ties by the trial's index."""
@@ -36,7 +36,7 @@ class Rung(Struct):
         self.entries = [entry for entry in self.entries if entry[1] != index]
 
     def evidence(self, place: int, length: int, keep: int) -> str:
-        """Return a sentence on a trial's place among those that reached this length so far."""
+        """Return a sentence on a trial's place among the results at this length so far."""
         return f"place {place + 1} of {len(self.entries)} at length {length}; {keep} train on"
 
 

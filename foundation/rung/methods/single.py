@@ -1,7 +1,7 @@
 """The method `single`: one trial, trained in full.
 
-Decides nothing beyond that. Hyperparameters that are not constants are drawn as for trial 0 of a
-random search, so that a search space can be tried out by changing one word.
+Hyperparameters that are not constants are drawn as for trial 0 of a random search, so that a
+search space can be tried out by changing one word.
 """
 
 from collections.abc import Sequence

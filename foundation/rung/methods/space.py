@@ -1,4 +1,4 @@
-"""The search space: which hyperparameters a trial gets.
+"""The search space: how a trial's hyperparameters are drawn.
 
 A space is the experiment file's `hyperparameters`: a map of parameters and of nested groups. It
 is flattened into leaves in sorted order of their paths. Sampling draws each leaf by its path
@@ -118,13 +118,26 @@ def _draw(leaf: Leaf, seed: int, index: int) -> Any:
             return vals[integer_below(len(vals), seed, _PURPOSE, index, leaf.path)]
 
 
+def grid_steps(parameter: Parameter) -> int | None:
+    """Return how many values of a parameter a grid has, None where `count` is missing."""
+    match parameter:
+        case Const():
+            return 1
+        case Categorical(vals):
+            return len(vals)
+        case Int(low, high, count):
+            return count and min(count, high - low + 1)
+        case Double() | Log():
+            return parameter.count
+
+
 def grid_size(space: Sequence[Leaf]) -> int:
     """Return how many points a grid over the space has.
 
     Raises:
-        InvalidConfig: a continuous parameter does not say how many values to try.
+        InvalidConfig: a range has no `count`.
     """
-    return math.prod(len(_axis(leaf)) for leaf in space)
+    return math.prod(_steps(leaf) for leaf in space)
 
 
 def grid_point(space: Sequence[Leaf], index: int) -> dict[str, Any]:
@@ -138,28 +151,27 @@ def grid_point(space: Sequence[Leaf], index: int) -> dict[str, Any]:
 
 
 def _axis(leaf: Leaf) -> Sequence[Any]:
-    """Return the values of one parameter in a grid; `count` 1 stands for the middle."""
+    """Return the values of one parameter in a grid; of a range with `count` 1, its middle."""
+    steps = _steps(leaf)
     match leaf.parameter:
         case Const(val):
             return [val]
         case Categorical(vals):
             return vals
-        case Int(low, high, count):
-            steps = min(_count(leaf, count), high - low + 1)
+        case Int(low, high):
             return [_whole_step(low, high, i, steps) for i in range(steps)]
-        case Double(low, high, count):
-            steps = _count(leaf, count)
+        case Double(low, high):
             return [_between(low, high, _fraction(i, steps)) for i in range(steps)]
-        case Log(low, high, base, count):
-            steps = _count(leaf, count)
+        case Log(low, high, base):
             return [power(base, _between(low, high, _fraction(i, steps))) for i in range(steps)]
 
 
-def _count(leaf: Leaf, count: int | None) -> int:
-    if count is None:
+def _steps(leaf: Leaf) -> int:
+    steps = grid_steps(leaf.parameter)
+    if steps is None:
         path = ".".join(("hyperparameters", *leaf.path, "count"))
         raise InvalidConfig([(path, "a grid search needs it: how many values to try")])
-    return count
+    return steps
 
 
 def _whole_step(low: int, high: int, step: int, steps: int) -> int:

@@ -17,7 +17,7 @@ MODULES: Final = (
     "adaptive_asha",
     "hyperband",
 )
-"""Modules of `rung.methods`; each holds `Options`, with all that there is to know of a method."""
+"""Modules of `rung.methods`; each holds the `Options` of a method."""
 
 METHODS: Final[Mapping[str, type[SearchOptions]]] = {
     str(options.__struct_config__.tag): options
@@ -43,7 +43,7 @@ else:
     AnyMethod = Union[  # noqa: UP007 - made of the table
         tuple(state for options in METHODS.values() for state in options.STATES)
     ]
-    """The machine of any method, told apart by its tag."""
+    """The state of any method, told apart by its tag."""
 
 
 def options_named(name: Any) -> type[SearchOptions] | None:
@@ -59,11 +59,11 @@ def canonical(name: str) -> str:
 def read_options(searcher: Mapping[str, Any], *, timed: bool = True) -> SearchOptions:
     """Return the options in the section `searcher` of an expanded configuration.
 
-    What is null is not given; fields that the method has no use for are ignored.
+    Null means "not given"; fields that the method does not have are ignored.
 
     Args:
         searcher: the section.
-        timed: whether `max_time` must be there where the method needs it.
+        timed: whether `max_time` is required where the method needs it.
 
     Raises:
         InvalidConfig: there is no such method, or a field that it needs is missing or of another
@@ -90,11 +90,10 @@ def read_options(searcher: Mapping[str, Any], *, timed: bool = True) -> SearchOp
 def rungs_passed(searcher: Mapping[str, Any]) -> list[int]:
     """Return the lengths at which a run validates on its way, or ends, shortest first.
 
-    Only where a search stops trials on their way are there any: in other searches each run ends
-    at its rung.
+    None in searches that do not stop trials on their way: there each run ends at its rung.
 
     Args:
-        searcher: the section of that name; it may lack what the method cannot do without.
+        searcher: the section of that name; it may lack required fields.
     """
     try:
         return read_options({"metric": "", **searcher}).rungs() if searcher.get("max_time") else []

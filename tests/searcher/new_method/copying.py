@@ -25,7 +25,6 @@ from rung.methods.method import (
     Method,
     Move,
     Start,
-    Stop,
     Trial,
 )
 from rung.methods.rng import uniform
@@ -41,7 +40,7 @@ class Result(Struct):
     checkpoints: list[str]
 
 
-class Copying(Struct, tag="copying"):
+class Copying(Method, tag="copying"):
     """The population.
 
     Attributes:
@@ -73,12 +72,6 @@ class Copying(Struct, tag="copying"):
         """Wake a trial."""
         self.resting.remove(trial.index)
 
-    def stopped(self, trial: Trial) -> None:
-        """Never happens: the worse copy the better."""
-
-    def reported(self, trial: Trial, first: int) -> None:
-        """Change nothing: a result counts when its run is over, and its weights are stored."""
-
     def trained(self, trial: Trial) -> None:
         """Remember the result, and have the trial go on unless it is at the top."""
         self.results[trial.index] = Result(trial.rung, trial.cost, trial.hparams, trial.restore)
@@ -88,10 +81,6 @@ class Copying(Struct, tag="copying"):
     def left(self, trial: Trial, why: Leaving) -> None:
         """Forget the trial."""
         self.results.pop(trial.index, None)
-
-    def stops(self) -> list[Stop]:
-        """Return nothing."""
-        return []
 
     def moves(self, chance: Chance, free: int) -> list[Move]:
         """Return the trials that go on, then new ones."""

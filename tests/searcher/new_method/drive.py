@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from rung.config import InvalidExperimentFile, load
-from rung.config.schema import json_schema
+from rung.config import InvalidExperimentFile, json_schema, load
 from rung.events.checkpoint import CheckpointReleased
 from rung.events.trial import RunRequested, TrialPromoted
 from rung.searcher.simulate import simulate
