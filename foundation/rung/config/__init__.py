@@ -3,8 +3,8 @@
 Field names, meanings and defaults are those of Determined's experiment configuration (expconf
 v0), so that its users bring their files along.
 
-The names below are imported at first use: a process that only packs code
-(`rung.config.code_folder`) does not pay for building the models, a third of a second.
+The names below are imported at first use, because building the models takes a third of a second,
+which a process that only packs code (`rung.config.code_folder`) need not spend.
 """
 
 from importlib import import_module
@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from rung.config.loading import ExperimentConfig, load
     from rung.config.problem import InvalidExperimentFile, Problem
-    from rung.config.schema import json_schema
-    from rung.config.sections.experiment import Experiment
+    from rung.config.sections.experiment import Experiment, json_schema
 
 __all__ = [
     "Experiment",
@@ -30,7 +29,7 @@ _HOMES: Final = {
     "ExperimentConfig": "rung.config.loading",
     "InvalidExperimentFile": "rung.config.problem",
     "Problem": "rung.config.problem",
-    "json_schema": "rung.config.schema",
+    "json_schema": "rung.config.sections.experiment",
     "load": "rung.config.loading",
 }
 

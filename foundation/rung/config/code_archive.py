@@ -1,17 +1,17 @@
-"""A code archive: checked before anything of it reaches the disk, in one form for equal code.
+"""Code archives: validated before unpacking, and in a canonical form.
 
 The *canonical form* is a tar.gz whose members are sorted, owned by nobody and dated 1970, with
 modes 755 and 644 only, every folder named. Equal files therefore give equal bytes, and the SHA-256
 of these bytes is the code's digest, under which it is stored once.
 
-One walk and one set of rules (`check_members`) stand behind all who handle code: `pack` before the
-command line sends it, `check_archive` where the gateway takes it, `unpack` where an agent writes
-it. What one of them accepts, the others accept: the canonical form counts what it is counted by.
+All who handle code use the same rules (`check_members`), so that what one accepts, the others
+accept: `pack` before the command line sends it, `check_archive` where the gateway receives it,
+`unpack` where an agent writes it.
 
-Code may come from anybody. So time and memory are bounded: by the bytes that an archive unpacks
-to, by its members with all folders that they lie in, by the size of headers, by the length of
-links. Neither `unpack` nor a later file can be led out of the folder: no member lies in a link,
-links are made last, and each file is created, never opened.
+Archives may be hostile. So time and memory are bounded: by the bytes that an archive unpacks to,
+by its members with all of their folders, by the size of headers, by the length of links. Nothing
+is written outside of the folder: no member lies in a link, links are made last, and each file is
+created, never opened.
 """
 
 import gzip
@@ -32,14 +32,14 @@ from rung.events.errors import RungError
 BYTES_MAX: Final = 95 * 1024 * 1024
 UNPACKED_MAX: Final = 1024 * 1024 * 1024
 MEMBERS_MAX: Final = 50_000
-"""Files, links and folders, with those folders that an archive does not name."""
+"""Files, links and folders, with the folders that an archive does not name."""
 DEPTH_MAX: Final = 100
-"""Of folders: everything that walks them by recursion can (copying, compiling, deleting)."""
+"""Of folders, so that they can be walked by recursion (copying, compiling, deleting)."""
 
 _NAME_MAX: Final = 1024
 _PART_MAX: Final = 255
 _HOPS_MAX: Final = 40
-"""As Linux: more links on one way are taken for a circle."""
+"""As in Linux: a path over more links counts as a circle."""
 _STEPS_MAX: Final = 1_000_000
 """Parts of all targets of links together."""
 _HEADER_MAX: Final = 64 * 1024
@@ -47,9 +47,9 @@ _HEADER_MAX: Final = 64 * 1024
 _GLOBALS_MAX: Final = 4096
 """Of all global headers together; tarfile goes through them for each member."""
 _NESTED_MAX: Final = 16
-"""Extended headers before one member; an honest tar writes four at most."""
+"""Extended headers before one member; tar writes four at most."""
 _PER_MEMBER: Final = 4096
-"""What the headers of a member with the longest name and target take at most."""
+"""Bytes of the headers of a member with the longest name and target."""
 _CHUNK: Final = 1024 * 1024
 _LEVEL: Final = 6
 
@@ -62,7 +62,7 @@ _DAMAGED: Final = (
     AttributeError,
     ArithmeticError,
 )
-"""What tarfile raises of headers that nobody's tar writes."""
+"""What tarfile raises of invalid headers."""
 
 
 class InvalidCode(RungError):
@@ -79,10 +79,10 @@ class CodeArchive(NamedTuple):
     size_bytes: int
     """The size of its files, unpacked."""
     names: frozenset[str]
-    """What its files and links are called."""
+    """Names of its files and links."""
 
     def may_hold(self, path: str) -> bool:
-        """Return whether a file or folder may be found there, be it behind a link."""
+        """Return whether there may be a file or folder at a path, possibly behind a link."""
         parts = path.split("/")
         ways = {"/".join(parts[: count + 1]) for count in range(len(parts))}
         inside = "" if path == "." else f"{path}/"
@@ -117,13 +117,13 @@ def check_archive(
     max_unpacked: int = UNPACKED_MAX,
     max_members: int = MEMBERS_MAX,
 ) -> CodeArchive:
-    """Return a tar.gz from anybody in its canonical form.
+    """Return the canonical form of a tar.gz, which may be hostile.
 
-    Blocks for as long as compressing takes; call it from a thread where an event loop runs.
+    Blocks for as long as compressing takes; call it in a thread.
 
     Raises:
         InvalidCode: it is too large, damaged, or has a member that must not be unpacked.
-        OSError: there is no room for it while it is looked at.
+        OSError: there is no space for temporary files.
     """
     size = len(archive) if isinstance(archive, bytes) else archive.stat().st_size
     if size > max_bytes:
@@ -141,7 +141,7 @@ def unpack(
     max_unpacked: int = UNPACKED_MAX,
     max_members: int = MEMBERS_MAX,
 ) -> None:
-    """Write what an archive holds into an empty folder, whose path holds no link.
+    """Unpack an archive into an empty folder, whose path has no link.
 
     Nothing is written if any member of it is refused. Blocks, as `check_archive`.
 
@@ -165,8 +165,8 @@ def write(members: Iterable[Member], plain: IO[bytes] | None = None) -> CodeArch
     """Return the canonical archive of members that `check_members` returned.
 
     Args:
-        members: what it shall hold.
-        plain: what their slices lie in.
+        members: its members.
+        plain: the tar that their slices are in.
     """
     buffer = io.BytesIO()
     names: list[str] = []
@@ -288,16 +288,16 @@ def checked_link(target: str, shown: str) -> str:
 
 
 class _Ways:
-    """Where the links of a code folder lead, each found once."""
+    """The targets of the links of a code folder, each resolved once."""
 
     def __init__(self, links: Mapping[str, str]) -> None:
         self._links = links
         self._found: dict[str, tuple[list[str], int]] = {}
 
     def of(self, link: str, before: int = 0) -> tuple[list[str], int] | None:
-        """Return where a link leads and over how many links, `before` those on the way to it.
+        """Return the path that a link resolves to, and over how many links.
 
-        None: out of the folder, or in a circle.
+        None: out of the folder, or in a circle. `before` counts the links on the way to it.
         """
         target = self._links[link]
         if link in self._found:
@@ -327,13 +327,13 @@ class _Ways:
 
 
 class _Bounded:
-    """A plain tar, of which tarfile reads no more at once than an honest header has."""
+    """A plain tar that bounds how much tarfile reads at once as a header."""
 
     def __init__(self, plain: IO[bytes], size: int) -> None:
         self._plain = plain
         self._size = size
         self.nested = 0
-        """How many headers tarfile reads just now, each within the one before it."""
+        """How many headers tarfile is reading, each within the one before it."""
 
     def read(self, size: int = -1, /) -> bytes:
         """Return the next bytes."""
@@ -355,11 +355,11 @@ class _Bounded:
 
 
 class _Header(tarfile.TarInfo):
-    """A member's header; its extended headers are few, wherever on the stack they are read."""
+    """A member's header, with a bounded number of extended headers."""
 
     @classmethod
     def fromtarfile(cls, tarfile: tarfile.TarFile) -> Self:
-        """Return the next member; tarfile calls this again for what follows an extended header."""
+        """Return the next member; tarfile calls this again behind an extended header."""
         plain = cast("_Bounded", tarfile.fileobj)
         if plain.nested > _NESTED_MAX:
             raise InvalidCode(
@@ -376,8 +376,8 @@ class _Header(tarfile.TarInfo):
 def _opened(
     archive: bytes | Path, max_unpacked: int, max_members: int
 ) -> Iterator[tuple[list[Member], IO[bytes]]]:
-    """Yield the checked members of an archive, and the plain tar that their slices lie in."""
-    # Unlinked at once and never unpacked: a plain tar, so that its members can be sorted.
+    """Yield the checked members of an archive, and the plain tar that their slices are in."""
+    # A temporary plain tar, so that its members can be sorted.
     with tempfile.TemporaryFile() as plain:
         size = _decompress(
             archive, plain, max_unpacked + _PER_MEMBER * max_members + tarfile.RECORDSIZE
@@ -409,7 +409,7 @@ def _next_chunk(source: gzip.GzipFile) -> bytes:
 
 
 def _members(plain: _Bounded, max_unpacked: int, max_members: int) -> Iterator[Member]:
-    """Yield the members of a plain tar, each by itself in order."""
+    """Yield the members of a plain tar in order, each checked by itself."""
     size = 0
     for count, info in enumerate(_headers(plain), 1):
         size += info.size
@@ -497,7 +497,7 @@ def _content(member: Member, plain: IO[bytes] | None) -> Iterator[tuple[IO[bytes
 
 
 def _create(path: Path, member: Member, plain: IO[bytes]) -> None:
-    """Write a file that is not there, dated 1970 as its archive says."""
+    """Write a new file, dated 1970 as its archive says."""
     with path.open("xb") as file, _content(member, plain) as (content, size):
         left = size
         while left:

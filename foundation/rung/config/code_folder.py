@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from pathspec import GitIgnoreSpec
+
 from rung.config.code_archive import (
     BYTES_MAX,
     MEMBERS_MAX,
@@ -20,11 +22,25 @@ from rung.config.code_archive import (
     leaving_link,
     write,
 )
-from rung.config.ignore import Ignore
 from rung.config.problem import shortened
 
 __all__ = ["CodeArchive", "InvalidCode", "check_archive", "pack"]
 
+_IGNORE_FILES: Final = (".rungignore", ".detignore")
+"""Where the patterns are; the first file that exists counts."""
+
+_ALWAYS_IGNORED: Final = (
+    ".git",
+    ".venv",
+    "__pycache__",
+    "*.pyc",
+    ".ipynb_checkpoints",
+    ".mypy_cache",
+    ".pytest_cache",
+    ".ruff_cache",
+    ".DS_Store",
+)
+"""Left out everywhere, unless the file says otherwise (`!.venv`)."""
 _LARGEST: Final = 5
 """How many files a refusal for size names."""
 
@@ -42,7 +58,7 @@ def pack(folder: Path, *, max_bytes: int = BYTES_MAX) -> CodeArchive:
     sizes: list[tuple[int, str]] = []
     links: dict[str, str] = {}
     try:
-        for member, size in _walk(folder, "", Ignore(folder)):
+        for member, size in _walk(folder, "", _ignored(folder)):
             members.append(member)
             sizes.append((size, member.name))
             if member.link:
@@ -68,20 +84,37 @@ def pack(folder: Path, *, max_bytes: int = BYTES_MAX) -> CodeArchive:
         ) from error
 
 
-def _walk(folder: Path, prefix: str, ignore: Ignore) -> Iterator[tuple[Member, int]]:
+def _ignored(folder: Path) -> GitIgnoreSpec:
+    """Return the patterns of a folder's `.rungignore`, in the syntax of `.gitignore`."""
+    lines: list[str] = []
+    for name in _IGNORE_FILES:
+        try:
+            lines = (folder / name).read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            continue
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidCode(f"{folder / name} cannot be read: {error}") from error
+        break
+    try:
+        return GitIgnoreSpec.from_lines([*_ALWAYS_IGNORED, *lines])
+    except ValueError as error:
+        raise InvalidCode(f"{folder / name}: {error}") from error
+
+
+def _walk(folder: Path, prefix: str, ignored: GitIgnoreSpec) -> Iterator[tuple[Member, int]]:
     """Yield what lies in the folder, with sizes."""
     with os.scandir(folder / prefix) as entries:
         found = sorted(entries, key=lambda entry: entry.name)
     for entry in found:
         name = f"{prefix}{entry.name}"
         is_folder = entry.is_dir(follow_symlinks=False)
-        if ignore.matches(name, is_folder=is_folder):
+        if ignored.match_file(f"{name}/" if is_folder else name):
             continue
         facts = entry.stat(follow_symlinks=False)
         checked_name(name)
         if is_folder:
             yield Member(name, tarfile.DIRTYPE), 0
-            yield from _walk(folder, f"{name}/", ignore)
+            yield from _walk(folder, f"{name}/", ignored)
         elif entry.is_symlink():
             yield Member(name, tarfile.SYMTYPE, link=_target(folder, name)), 0
         elif stat.S_ISREG(facts.st_mode):

@@ -1,4 +1,4 @@
-"""Turns what pydantic found wrong into paths and sentences for the file's author."""
+"""Turns pydantic's errors into paths in the file and sentences for its author."""
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ def problems_of(error: ValidationError, tree: dict[str, Any], lines: Lines) -> l
     found: dict[str, Problem] = {}
     for detail in error.errors(include_url=False, include_context=True):
         if len(found) > PROBLEMS_MAX:
-            break  # enough for a refusal, and for the time that it may take
+            break  # enough for a refusal, and bounds its time
         path = _path(detail["loc"], tree)
         problem = at(path, _message(detail, path), lines, value=_value(detail))
         found.setdefault(problem.path, problem)
@@ -35,19 +35,19 @@ def problems_of(error: ValidationError, tree: dict[str, Any], lines: Lines) -> l
 
 
 def at(path: Path, message: str, lines: Lines, value: str | None = None) -> Problem:
-    """Return a problem with the line of the nearest part of its path that the file has."""
+    """Return a problem, with the line of the nearest part of its path that is in the file."""
     known = next((path[:end] for end in range(len(path), 0, -1) if path[:end] in lines), ())
     return Problem(dotted(path), message, value, lines.get(known))
 
 
 def nearest(name: str, names: Sequence[str]) -> str | None:
-    """Return the name that was probably meant."""
+    """Return the name that was probably meant, None if none is close."""
     close = difflib.get_close_matches(name.lower()[:80], names, n=1, cutoff=0.6)
     return close[0] if close else None
 
 
 def _path(loc: tuple[PathPart, ...], tree: Any) -> Path:
-    """Return the path in the file: without the names of union members that pydantic adds."""
+    """Return the path in the file, without the names of union members that pydantic adds."""
     path: list[PathPart] = []
     current = tree
     for part in loc:
@@ -148,7 +148,7 @@ def _fields(loc: Sequence[PathPart]) -> dict[str, FieldInfo]:
 
 
 def _sections(annotation: Any, tag: str | None = None) -> list[_Tagged]:
-    """Return the sections that an annotation speaks of, with their tags in a union."""
+    """Return the sections in an annotation, with their tags in a union."""
     if isinstance(annotation, type) and issubclass(annotation, Section | Group):
         return [(tag, annotation)]
     arguments = get_args(annotation)

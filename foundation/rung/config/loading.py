@@ -1,4 +1,4 @@
-"""Reads an experiment file: everything that is wrong with it at once, or a configuration."""
+"""Loads an experiment file: returns its configuration, or raises all of its problems at once."""
 
 import functools
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from rung.config import ignored, validators
+from rung.config import validators, warning
 from rung.config.errors import at, problems_of
 from rung.config.problem import InvalidExperimentFile, Problem
 from rung.config.sections.experiment import SEED_MAX, Experiment
@@ -32,16 +32,16 @@ class ExperimentConfig:
     """A valid configuration."""
 
     settings: Experiment
-    """What the file says."""
+    """The fields of the file."""
     seed: int
     """The experiment's seed: the file's, or the one drawn for it."""
     warnings: list[str]
-    """What its author should know, one sentence each."""
+    """For the author, one sentence each."""
 
     def expanded(self) -> dict[str, Any]:
-        """Return every field with its value, in JSON's own types; an independent copy.
+        """Return a copy of all fields, in JSON's types, with every default filled in.
 
-        Reading it again gives the same.
+        Loading it again returns the same.
         """
         fields = self.settings.model_dump()
         fields["name"] = self.settings.name or _name(self.seed)
@@ -55,14 +55,14 @@ class ExperimentConfig:
 
 
 def load(text: str | bytes, *, today_seed: int) -> ExperimentConfig:
-    """Return the configuration that an experiment file describes.
+    """Return the configuration in an experiment file, which is YAML or JSON.
 
     Args:
-        text: YAML, or JSON, which is YAML as well.
+        text: the file.
         today_seed: the experiment's seed if the file gives none.
 
     Raises:
-        InvalidExperimentFile: with everything that is wrong.
+        InvalidExperimentFile: with all problems.
     """
     source = document.read(text)
     problems = list(source.problems)
@@ -70,20 +70,18 @@ def load(text: str | bytes, *, today_seed: int) -> ExperimentConfig:
         settings = Experiment.model_validate(source.tree)
     except ValidationError as error:
         found = problems_of(error, source.tree, source.lines)
-        told = {problem.path for problem in problems if problem.value is not None}
-        problems += [problem for problem in found if problem.path not in told]
-    told = {problem.path for problem in problems}
-    for path, message in validators.check(source.tree):
-        problem = at(path, message, source.lines)
-        if problem.path not in told:
-            problems.append(problem)
+        known = {problem.path for problem in problems if problem.value is not None}
+        problems += [problem for problem in found if problem.path not in known]
+    known = {problem.path for problem in problems}
+    between = [at(path, message, source.lines) for path, message in validators.check(source.tree)]
+    problems += [problem for problem in between if problem.path not in known]
     if problems:
         raise InvalidExperimentFile(sorted(problems, key=_line))
     given = settings.reproducibility.experiment_seed
     config = ExperimentConfig(
         settings=settings,
         seed=today_seed % (SEED_MAX + 1) if given is None else given,
-        warnings=ignored.warnings_of(source.tree, settings.hyperparameters, _plain()),
+        warnings=warning.warnings_of(source.tree, settings.hyperparameters, _plain()),
     )
     if levels_of(config.expanded()) > DEPTH_MAX:
         message = f"nested more than {DEPTH_MAX} levels deep once each constant has type and value"

@@ -1,4 +1,4 @@
-"""What is wrong with an experiment file, in words for its author."""
+"""Problems of an experiment file, in words for its author."""
 
 import json
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from rung.events.errors import InvalidConfig
 
 PROBLEMS_MAX: Final = 100
-"""What a refusal names; who reads a hundred lines will not miss the rest."""
+"""Problems that a refusal lists."""
 
 _VALUE_LENGTH: Final = 60
 
@@ -16,23 +16,23 @@ PathPart = str | int
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong."""
+    """One problem."""
 
     path: str
     """Of the field, `searcher.max_trials`; empty for the file as a whole."""
     message: str
     """What would be right, and what was given instead."""
     value: str | None = None
-    """What was given, shortened; None where nothing was."""
+    """The given value, shortened; None where there is none."""
     line: int | None = None
-    """Where in the file, counted from 1."""
+    """In the file, counted from 1."""
 
 
 class InvalidExperimentFile(InvalidConfig):
-    """An experiment file that cannot be run, with everything that is wrong with it.
+    """An experiment file that cannot be run.
 
     Attributes:
-        details: the problems, in the order of the file as far as lines are known.
+        details: its problems, sorted by line.
     """
 
     def __init__(self, details: Sequence[Problem]) -> None:
@@ -48,7 +48,7 @@ class InvalidExperimentFile(InvalidConfig):
 
 
 def dotted(path: Sequence[PathPart]) -> str:
-    """Return a path as people write it: `environment.ports[2].name`."""
+    """Return a path as text: `environment.ports[2].name`."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -59,7 +59,7 @@ def dotted(path: Sequence[PathPart]) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value as it may be quoted in a message: JSON, shortened."""
+    """Return a value for a message: JSON, shortened."""
     match value:
         case dict():
             return f"a map with {_few(list(map(str, value)))}" if value else "an empty map"

@@ -1,7 +1,7 @@
-"""The configuration that an experiment's runs get, as an object that is stored once, by digest.
+"""The configuration of an experiment's runs, stored once as an object, by digest.
 
-Events of runs carry the digest. The bytes follow from the expanded configuration on record in
-`experiment.submitted`, so an object that is lost can be made again.
+Events of runs carry the digest. The bytes follow from the expanded configuration in
+`experiment.submitted`, so a lost object can be made again.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 CONFIGS: Final = "configs/"
-"""What the names of these objects begin with."""
+"""Prefix of the names of these objects."""
 
 
 class RunConfig(NamedTuple):
@@ -32,7 +32,7 @@ def object_name(digest: str) -> str:
 
 
 def run_config(config: dict[str, Any]) -> RunConfig:
-    """Return what is stored of an expanded configuration: all but its `hyperparameters`.
+    """Return the object of an expanded configuration: all but its `hyperparameters`.
 
     The order is kept: trials see data sources in the order of the experiment file.
     """

@@ -1,6 +1,6 @@
-"""What of an experiment file is a secret: hidden where the experiment is shown, and warned of.
+"""Secrets in an experiment file: hidden where the experiment is shown, with a warning.
 
-One rule for the whole file. A value is a secret
+A value is a secret
 
 * below `data.secrets`, whatever it is;
 * under a name that looks like one, in any section: `HF_TOKEN=…` among environment variables,
@@ -8,9 +8,9 @@ One rule for the whole file. A value is a secret
   of a storage section, a map of a pod's `{name: DB_PASSWORD, value: …}`;
 * if it is an URL with a password in it.
 
-As in Determined, this is about what is shown. The ledger holds the file as it was handed in, so
-who may read the ledger, or an export of it, reads the secrets too; the author is warned of that.
-Hyperparameters are warned of and not hidden: they are shown with every trial.
+As in Determined, secrets are hidden in what is shown alone. The ledger and its exports hold the
+file as it was submitted, and so the secrets; a warning says so. Hyperparameters named like secrets
+are not hidden, because they are shown with every trial; they get a warning.
 """
 
 import json
@@ -22,7 +22,7 @@ from rung.config.problem import InvalidExperimentFile, PathPart, dotted
 from rung.config.yaml import document
 
 HIDDEN: Final = "********"
-"""What is shown in place of a secret."""
+"""Shown in place of a secret."""
 
 _PATH: Final = ("data", "secrets")
 _SHOWN: Final = "hyperparameters"
@@ -32,7 +32,7 @@ _NAMED_MAX: Final = 8
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _WORDS: Final = re.compile(r"[^a-z0-9]+")
 _PLAIN: Final = frozenset({"file", "path", "dir", "name", "names", "type", "length", "size", "id"})
-"""What a last word says of a secret without telling it: `DB_PASSWORD_FILE`."""
+"""Last words of names that describe a secret without holding it: `DB_PASSWORD_FILE`."""
 _STRONG: Final = re.compile(r".*(password|passwd|passphrase|secrets?|credentials?)|pwd|passcode")
 _LAST: Final = re.compile(r".*token|.*apikey|key")
 _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://[^/?#@\s:]*:)[^/?#@\s]+(@.*)", re.DOTALL)
@@ -41,18 +41,18 @@ _Path = tuple[PathPart, ...]
 
 
 class _Secret(NamedTuple):
-    """Where a secret is."""
+    """The place of a secret."""
 
     path: _Path
     """Of the value; of an environment variable, of the text that assigns it."""
     named: _Path
-    """What to call it in a message."""
+    """Its path in a message."""
     shown: str = HIDDEN
-    """What stands in its place."""
+    """Shown in its place."""
 
 
 def hide(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a configuration with its secrets hidden; the very same if it has none."""
+    """Return a configuration with its secrets hidden; the same object if it has none."""
     hidden: Any = config
     for secret in _secrets(config, ()):
         if secret.path[0] != _SHOWN:
@@ -62,10 +62,10 @@ def hide(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def text_without(source: str) -> str:
-    """Return what a file with secrets says, with these hidden.
+    """Return a file as JSON with its secrets hidden.
 
-    Nothing can be cut out of the text itself safely: YAML writes one value in many ways, and a
-    comment may say it again.
+    They cannot be cut out of the text safely: YAML writes one value in many ways, and a comment
+    may repeat it.
     """
     try:
         tree = document.read(source).tree
@@ -75,7 +75,7 @@ def text_without(source: str) -> str:
 
 
 def hidden_in(tree: dict[str, Any]) -> list[_Path]:
-    """Return where a file says what is shown in place of a secret, and not the secret."""
+    """Return the paths of secrets in place of which a file has `HIDDEN`."""
     return [
         secret.path
         for secret in _secrets(tree, ())
@@ -84,7 +84,7 @@ def hidden_in(tree: dict[str, Any]) -> list[_Path]:
 
 
 def warnings_of(tree: dict[str, Any]) -> list[str]:
-    """Return what the author of a file with secrets should know."""
+    """Return the warnings about the secrets in a file."""
     named = list(dict.fromkeys(secret.named for secret in _secrets(tree, ())))
     hidden = [dotted(path) for path in named if path[0] != _SHOWN]
     shown = [dotted(path) for path in named if path[0] == _SHOWN]
@@ -104,7 +104,7 @@ def warnings_of(tree: dict[str, Any]) -> list[str]:
 
 
 def looks_secret(name: str) -> bool:
-    """Return whether what has this name is a secret: `AWS_SECRET_ACCESS_KEY`, `apiKey`."""
+    """Return whether a name is that of a secret: `AWS_SECRET_ACCESS_KEY`, `apiKey`."""
     words = [word for word in _WORDS.split(_CAMEL.sub("_", name).lower()) if word]
     if not words or words[-1] in _PLAIN:
         return False
@@ -116,12 +116,12 @@ def looks_secret(name: str) -> bool:
 
 
 def _secrets(value: Any, path: _Path, *, inside: bool = False) -> Iterator[_Secret]:
-    """Yield the secrets at a place of a file.
+    """Yield the secrets in the value at a path.
 
     Args:
-        value: what is there.
-        path: the place.
-        inside: whether something that it lies in has the name of a secret.
+        value: at the path.
+        path: in the file.
+        inside: whether a part of the path is the name of a secret.
     """
     if path == _PATH:
         yield from (_Secret(leaf, _PATH) for leaf, it in _leaves(value, path) if it is not None)
@@ -130,7 +130,7 @@ def _secrets(value: Any, path: _Path, *, inside: bool = False) -> Iterator[_Secr
         case dict():
             named = value.get("name")
             for name, item in value.items():
-                # Of a hyperparameter, `type` says what kind it is.
+                # The `type` of a hyperparameter is its kind.
                 if name == "type" and inside and path[0] == _SHOWN:
                     continue
                 whose = named if name == "value" and isinstance(named, str) else name
@@ -176,7 +176,7 @@ def _leaves(value: Any, path: _Path) -> Iterator[tuple[_Path, Any]]:
 
 
 def _replaced(value: Any, path: Sequence[PathPart], shown: str) -> Any:
-    """Return a copy of what has a secret in it, with something else in its place."""
+    """Return a copy of a value in which another value has replaced the secret at a path."""
     if not path:
         return shown
     part, *rest = path

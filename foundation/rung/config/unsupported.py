@@ -1,4 +1,4 @@
-"""Sections that belong to other machinery: accepted as Determined accepts them, without effect."""
+"""Sections of Determined without effect in Rung: validated as Determined does, and accepted."""
 
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self

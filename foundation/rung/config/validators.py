@@ -1,4 +1,4 @@
-"""Checks that need more than one field; on the raw tree, so that one bad field hides no other."""
+"""Checks between fields, on the raw tree, so that an invalid field hides no other problem."""
 
 import math
 from typing import Any, Final
@@ -7,15 +7,16 @@ from pydantic import TypeAdapter, ValidationError
 
 from rung.config.problem import PathPart, shortened, shown
 from rung.config.secret import hidden_in
-from rung.config.sections.hyperparameter import DEPTH_MAX, KINDS, Group, grid_points, leaves
+from rung.config.sections.hyperparameter import DEPTH_MAX, KINDS, Group
 from rung.config.sections.length import UNITS
 from rung.config.sections.searcher import Searcher, Searching
+from rung.methods.space import grid_steps
 from rung.methods.table import options_named
 
 GRID_MAX: Final = 100_000
 """Trials of a grid search."""
 AT_ONCE_MAX: Final = 10_000
-"""Trials that are asked for at once, which is one answer of the searcher."""
+"""Trials that are requested at once, in one decision of the searcher."""
 
 _CONSTANTS: Final = (
     "the searcher `{}` trains one trial with constants;"
@@ -92,7 +93,7 @@ def _source(searcher: dict[str, Any]) -> list[Found]:
 
 
 def _depth(item: Any, path: tuple[str, ...] = ()) -> list[Found]:
-    """Return the groups that lie too deep."""
+    """Return the groups that are nested too deep."""
     if not isinstance(item, dict) or (path and "type" in item):
         return []
     if len(path) > DEPTH_MAX:
@@ -146,21 +147,21 @@ def _grid(hyperparameters: Any) -> list[Found]:
     return [(("hyperparameters",), message)]
 
 
-def _points(hyperparameters: Any) -> list[tuple[tuple[str, ...], int]]:
+def _points(hyperparameters: Any) -> list[tuple[list[str], int]]:
     """Return the hyperparameters' paths, and how many values of each a grid has."""
     try:
-        space = leaves(_group.validate_python(hyperparameters or {}))
+        space = _group.validate_python(hyperparameters or {}).leaves()
     except ValidationError:
-        return []  # told with its details elsewhere
-    return [(path, grid_points(leaf) or 1) for path, leaf in space]
+        return []  # reported with the other fields
+    return [(leaf.path, grid_steps(leaf.parameter) or 1) for leaf in space]
 
 
 def _at_once(searcher: dict[str, Any], hyperparameters: Any) -> list[Found]:
-    """Return whether more trials would be asked for at once than can be."""
+    """Return whether more trials would be requested at once than can be."""
     try:
         options = _searcher.validate_python(searcher).options()
     except ValidationError:
-        return []  # told with its details elsewhere
+        return []  # reported with the other fields
     points = min(math.prod(points for _, points in _points(hyperparameters)), GRID_MAX)
     trials = options.trials(points)
     wanted = min(trials, options.concurrent or trials)

@@ -1,7 +1,6 @@
-"""The `data` section: whatever the script wants to know, and where its data are.
+"""The `data` section: a free map for the script, but for `sources`.
 
-It is a free map, but for `sources`: names, each with a place that the agents bring close to the
-trial before it starts. Anything else in the map is the script's own.
+`sources` maps names to places, whose data agents fetch to the trial's machine before it starts.
 """
 
 import posixpath
@@ -78,7 +77,7 @@ def _check_location(location: str) -> bool:
 
 
 def missing_sources(data: Mapping[str, Any], code: CodeArchive | None) -> dict[str, str]:
-    """Return by name the sources that should lie among the code and do not, with their places."""
+    """Return by name the sources that are missing in the code, with their places."""
     missing: dict[str, str] = {}
     for name, source in data.get("sources", {}).items():
         location = source if isinstance(source, str) else source["location"]
@@ -142,7 +141,7 @@ DataSource = Annotated[
 
 
 class _Data(TypedDict, total=False):
-    """Whatever the script wants to know about its data; `sources` says where they are."""
+    """Anything that the script needs to know about its data; `sources` says where they are."""
 
     __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]  # as pydantic wants it
 

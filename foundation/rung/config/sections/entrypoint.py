@@ -1,4 +1,4 @@
-"""What an entrypoint needs of the code beside the experiment file."""
+"""Checks whether the script of an entrypoint is in the submitted code."""
 
 import posixpath
 import re
@@ -12,9 +12,9 @@ _PYTHON: Final = re.compile(r"python(3(\.\d+)?)?")
 
 
 def missing_script(entrypoint: Any, code: CodeArchive | None) -> str | None:
-    """Return the script that an entrypoint runs, if it is not there; None if all is well.
+    """Return the script that an entrypoint runs, if the code lacks it; else None.
 
-    Only what is certain is told: `python train.py` and `./train.sh`, which run in the code folder.
+    Recognised are `python train.py` and `./train.sh`, which run in the code folder.
     """
     script = _script_of(entrypoint)
     if script is None or script.startswith(("/", "..")):
@@ -35,7 +35,7 @@ def _script_of(entrypoint: Any) -> str | None:
 
 
 def _words(entrypoint: Any) -> list[str]:
-    """Return the words of a command, none where only a shell can tell them."""
+    """Return the words of a command, none where only a shell can split it."""
     if isinstance(entrypoint, list):
         return entrypoint
     if not isinstance(entrypoint, str) or _SHELL_SYNTAX.search(entrypoint):

@@ -1,4 +1,4 @@
-"""What a trial's processes find around them."""
+"""The `environment` section."""
 
 import re
 from typing import Annotated, Any, Final

@@ -7,11 +7,9 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from rung.config.sections.data import Data, no_data
-from rung.config.sections.distributed import Distributed
 from rung.config.sections.environment import Environment
 from rung.config.sections.hyperparameter import Group
 from rung.config.sections.length import Length, Unit
-from rung.config.sections.logs import Logs
 from rung.config.sections.resources import Resources
 from rung.config.sections.searcher import Searcher
 from rung.config.sections.section import AS_WHOLE, Flag, Natural, Positive, Section, Text, Whole
@@ -30,6 +28,8 @@ from rung.config.unsupported import (
 )
 
 SEED_MAX: Final = 2**31 - 1
+_LOG_DAYS_MAX: Final = 36_500
+_LOG_BYTES_MIN: Final = 4096
 
 _LEGACY_ENTRYPOINT: Final = re.compile(r"\s*[A-Za-z_][\w.]*:[A-Za-z_]\w*\s*")
 
@@ -41,6 +41,34 @@ class Reproducibility(Section):
     """Seed of the search and, through it, of every trial; absent: drawn at submission."""
     deterministic: Flag = False
     """Whether trials refuse operations that give other results each time, as some do on GPUs."""
+
+
+class Distributed(Section):
+    """How the processes of a trial find each other and share its work; one process per slot."""
+
+    launcher: Literal["torch", "horovod", "tensorflow", "none"] = "torch"
+    """For which framework their environment is set up; `none`: one process per machine."""
+    strategy: Literal["ddp", "fsdp"] = "ddp"
+    """What `rung.torch` does with models: a copy per slot, or a part per slot."""
+    backend: Literal["gloo", "nccl"] | None = None
+    """By what tensors travel; absent: nccl where each slot is a GPU, else gloo."""
+    interface: Text | None = None
+    """Network interface between machines, such as `eth0`; absent: the agent's choice."""
+    sync_batch_norm: Flag = False
+    """Whether batch normalisation sees the batches of all slots as one, on GPUs."""
+    find_unused_parameters: Flag = False
+    """Whether some parameters may get no gradient in a step, under `ddp`."""
+
+
+class Logs(Section):
+    """How much of what trials print is kept, and for how long; the installation may keep less."""
+
+    keep_days: Annotated[int, Field(ge=1, le=_LOG_DAYS_MAX), AS_WHOLE] | None = None
+    """Days after which printed lines are deleted; absent: as long as the installation keeps
+    them."""
+    max_bytes: Annotated[int, Field(ge=_LOG_BYTES_MIN), AS_WHOLE] | None = None
+    """Bytes of a run's log as it is stored: its beginning and its last part are kept, and a mark
+    says how many lines are missing between; absent: the installation's limit, 64 MiB."""
 
 
 def _command(value: Any) -> Any:
@@ -157,3 +185,17 @@ class Experiment(Section):
     """Historical."""
     internal: Annotated[None, BeforeValidator(_nothing), WithJsonSchema({"type": "null"})] = None
     """Belongs to the platform."""
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the experiment file's JSON Schema (draft 2020-12), for editors.
+
+    It holds fields, types, limits, defaults and descriptions. `load` checks more: one field
+    against another, and the size of a grid.
+    """
+    schema = Experiment.model_json_schema()
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Rung experiment file",
+        **{key: value for key, value in schema.items() if key != "title"},
+    }

@@ -17,6 +17,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from rung.config.sections.section import Positive, Section, Whole
+from rung.methods.space import Leaf, flatten
 
 DEPTH_MAX: Final = 20
 """Levels of groups within groups."""
@@ -106,6 +107,10 @@ class Categorical(Section):
 class Group(RootModel[dict[str, "Hyperparameter"]]):
     """Hyperparameters by name."""
 
+    def leaves(self) -> list[Leaf]:
+        """Return all hyperparameters with their paths, sorted by path."""
+        return flatten(self.model_dump())
+
     @classmethod
     def __get_pydantic_json_schema__(
         cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
@@ -174,30 +179,3 @@ Hyperparameter = Annotated[
         ),
     ),
 ]
-
-Leaf = Const | Int | Double | Log | Categorical
-
-
-def leaves(group: Group, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Leaf]]:
-    """Return all hyperparameters with their paths, sorted by path."""
-    found: list[tuple[tuple[str, ...], Leaf]] = []
-    for name in sorted(group.root):
-        item = group.root[name]
-        if isinstance(item, Group):
-            found.extend(leaves(item, (*path, name)))
-        else:
-            found.append(((*path, name), item))
-    return found
-
-
-def grid_points(leaf: Leaf) -> int | None:
-    """Return how many values a grid tries, None if that is not said (`count` is missing)."""
-    match leaf:
-        case Const():
-            return 1
-        case Categorical():
-            return len(leaf.vals)
-        case Int():
-            return leaf.count and min(leaf.count, leaf.maxval - leaf.minval + 1)
-        case Double() | Log():
-            return leaf.count

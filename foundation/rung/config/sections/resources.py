@@ -1,4 +1,4 @@
-"""What an experiment may use of the machines."""
+"""The `resources` section."""
 
 import math
 import re

@@ -1,8 +1,8 @@
-"""How the search goes: a section per method, made of the options that the method declares.
+"""The `searcher` section: one for each method, made of the options that the method declares.
 
-Determined's methods with its names and defaults, and those that it does not have
-(`rung.methods`). All share `time_metric` and `max_time` (how long a trial trains at most, and in
-what that is counted); the older `max_length: {epochs: 10}` says the same in one field.
+The methods of `rung.methods`, those of Determined with its names and defaults. All share
+`time_metric` and `max_time` (how long a trial trains at most, and the unit); the older
+`max_length: {epochs: 10}` holds both in one field.
 """
 
 from typing import (
@@ -30,7 +30,7 @@ from rung.methods.table import METHODS, canonical, read_options
 
 
 class Searching(Section):
-    """What every method has; `validators` checks the fields that depend on each other."""
+    """The fields of all methods; `validators` checks those that depend on each other."""
 
     METHOD: ClassVar[type[SearchOptions]]
     """The method's declaration."""
@@ -63,7 +63,7 @@ class Searching(Section):
         return read_options(fields, timed=False)
 
     def clock(self) -> tuple[str, int | None]:
-        """Return what training is counted in and how much of it a trial gets at most."""
+        """Return the time metric, and how long a trial trains at most."""
         length: dict[Unit, int] | int | None = getattr(self, "max_length", None)
         if isinstance(length, dict):
             [(unit, number)] = length.items()
@@ -122,7 +122,7 @@ def _section(options: type[SearchOptions]) -> type[Searching]:
 
 
 def _field(field: msgspec.structs.FieldInfo) -> tuple[Any, FieldInfo]:
-    """Return the type and the default of an option as the experiment file takes them."""
+    """Return the type and the default of an option in the experiment file."""
     kind, metas = _unwrapped(field.type)
     about = next((meta.description for meta in reversed(metas) if meta.description), None)
     info: FieldInfo
@@ -148,10 +148,10 @@ _LIMITS: Final = ("ge", "gt", "le", "lt", "min_length", "max_length")
 
 
 def _lenient(kind: Any, metas: list[msgspec.Meta]) -> Any:
-    """Return a type that takes what older YAML and JSON write for it, within its limits.
+    """Return the type in the experiment file, with its limits, which also accepts older YAML.
 
     Raises:
-        TypeError: options are not of this type.
+        TypeError: options cannot have this type.
     """
     limits = {
         name: value

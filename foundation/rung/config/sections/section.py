@@ -1,7 +1,7 @@
-"""What every section of the experiment file has in common.
+"""The base class and the types of all sections of the experiment file.
 
-Fields that are not known are refused, null means "not given", text is not taken for numbers. The
-docstring below a field is its description in the JSON Schema and in messages.
+Unknown fields are refused, null means "not given", text is not converted to numbers. The docstring
+below a field is its description in the JSON Schema and in messages.
 """
 
 from typing import Annotated, Any, ClassVar
@@ -80,7 +80,7 @@ def _whole(value: Any) -> Any:
 
 
 Flag = Annotated[bool, BeforeValidator(_flag)]
-"""True or false; what older YAML calls so (`yes`, `off`) too."""
+"""True or false, or the words of YAML 1.1 for them (`yes`, `off`)."""
 
 AS_WHOLE = BeforeValidator(_whole)
 """Goes after the limits, so that the JSON Schema shows them."""

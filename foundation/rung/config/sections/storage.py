@@ -1,4 +1,4 @@
-"""Where checkpoints go, and which of them are kept."""
+"""The `checkpoint_storage` section: where checkpoints are stored, and which are kept."""
 
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self

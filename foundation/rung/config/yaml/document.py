@@ -1,9 +1,9 @@
-"""From the text of an experiment file to a tree of JSON values, safely.
+"""Parses the text of an experiment file, which may be hostile, into a tree of JSON values.
 
-The text comes from anybody. So: YAML events are read one by one onto a stack of our own (no
-recursion, no object construction), and size, depth and the number of nodes *after* expansion of
-aliases are bounded, which is what defuses "billion laughs". Duplicate keys, keys that are not
-text, foreign tags, several documents and values that JSON cannot hold are refused with the line.
+YAML events are read one by one onto a stack (no recursion, no object construction). Size, depth
+and the number of nodes after expansion of aliases ("billion laughs") are bounded. Duplicate keys,
+keys that are not text, foreign tags, several documents and values that JSON cannot hold are
+refused with the line.
 """
 
 import json
@@ -31,17 +31,17 @@ _PAIR: Final = re.compile(
 
 
 class Document(NamedTuple):
-    """What a file says."""
+    """A parsed file."""
 
     tree: dict[str, Any]
     lines: dict[tuple[PathPart, ...], int]
     """Path of a value → its line in the file."""
     problems: list[Problem]
-    """What is wrong with single values; they are missing from the tree."""
+    """Of single values, which are missing from the tree."""
 
 
 def read(text: str | bytes) -> Document:
-    """Return the tree that the text describes.
+    """Parse a text.
 
     Raises:
         InvalidExperimentFile: it is too large, no YAML, or no map.
@@ -92,7 +92,7 @@ def _decoded(text: str | bytes) -> str:
 
 
 def _joined(source: str) -> str:
-    """Return JSON with a character in place of each pair of escapes, which YAML does not have."""
+    """Return JSON with its surrogate pairs of escapes, which YAML lacks, made characters."""
     if not source.lstrip().startswith("{") or not _PAIR.search(source):
         return source
     try:

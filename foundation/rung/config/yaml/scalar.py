@@ -1,7 +1,7 @@
-"""What a plain word in YAML means: the core schema of YAML 1.2, as people expect it.
+"""The value of a plain scalar by the core schema of YAML 1.2.
 
-PyYAML speaks YAML 1.1, where `1e-3` is text, `no` is false, `010` is 8 and `12:30` is 750. Here
-`1e-3` is a number, `no` is a word, `010` is 10, `12:30` and `2025-01-31` are text. As in YAML
+PyYAML implements YAML 1.1, where `1e-3` is text, `no` is false, `010` is 8 and `12:30` is 750.
+Here `1e-3` is a number, `no` is text, `010` is 10, `12:30` and `2025-01-31` are text. As in YAML
 1.1, `1_000` is a thousand.
 """
 
@@ -28,11 +28,11 @@ Scalar = str | int | float | bool | None
 
 
 class BadScalar(ValueError):
-    """A word that YAML understands and an experiment file must not contain."""
+    """A scalar that is valid in YAML and not in an experiment file."""
 
 
 def resolve(word: str) -> Scalar:
-    """Return the value of an unquoted word.
+    """Return the value of an unquoted scalar.
 
     Raises:
         BadScalar: a number that JSON or 64 bits cannot hold.
@@ -51,7 +51,7 @@ def resolve(word: str) -> Scalar:
 
 
 def checked_text(text: str) -> str:
-    """Return the text if every program and every store can hold it.
+    """Return the text if JSON, SQL and environment variables can hold it.
 
     Raises:
         BadScalar: it holds a NUL character or half of a surrogate pair.

@@ -23,7 +23,7 @@ Path = tuple[PathPart, ...]
 
 
 class Limit(Exception):
-    """The file as a whole is too much, and reading it stops."""
+    """The file exceeds a limit, and parsing ends."""
 
     def __init__(self, message: str, path: Path, line: int | None) -> None:
         self.path = path
@@ -39,7 +39,7 @@ class _Size:
 
 @dataclass(slots=True)
 class _Frame:
-    """A map or a list that is being read."""
+    """A map or a list that is being parsed."""
 
     value: dict[str, Any] | list[Any]
     path: Path
@@ -56,12 +56,12 @@ class _Frame:
 
 
 class Builder:
-    """Takes YAML's events in order; holds what they describe.
+    """Builds the tree from YAML's events in order.
 
     Attributes:
-        root: the tree, None as long as there is none.
+        root: the tree; None as long as there is none.
         lines: path of each value → its line.
-        problems: what was left out, and why.
+        problems: of the values that were left out.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Builder:
         """Take the next event.
 
         Raises:
-            Limit: it is one too many.
+            Limit: it exceeds a limit.
         """
         line = event.start_mark.line + 1 if event.start_mark else 1
         match event:

@@ -1,11 +1,12 @@
-"""What a file may say and Rung does not act on: told to the author, not refused."""
+"""Warnings about an accepted file: fields without effect, secrets, mistaken exponents."""
 
 import math
 from typing import Any, Final
 
 from rung.config import secret
 from rung.config.problem import dotted
-from rung.config.sections.hyperparameter import Group, Log, leaves
+from rung.config.sections.hyperparameter import Group
+from rung.methods.space import Log
 
 _HERE: Final = "has no effect here"
 _STORE: Final = "checkpoints go to the platform's own store"
@@ -59,16 +60,16 @@ CONDITIONAL: Final[dict[tuple[str, ...], str]] = {
         " the default policy, `priority`, does not"
     ),
 }
-"""Path → where it has an effect, for what depends on the installation."""
+"""Path → where it has an effect, of fields whose effect depends on the installation."""
 
 
 def warnings_of(tree: dict[str, Any], space: Group, plain: dict[str, Any]) -> list[str]:
-    """Return what the author should know about an accepted file, one sentence each.
+    """Return the warnings about an accepted file, one sentence each.
 
     Args:
-        tree: what the file says.
+        tree: the file's fields.
         space: its hyperparameters.
-        plain: the fields of a file that says only what it must, defaults filled in.
+        plain: the fields of a file with the required ones alone, defaults filled in.
     """
     found = [
         f"{dotted(path)} {_HERE}: {why}"
@@ -88,20 +89,21 @@ def warnings_of(tree: dict[str, Any], space: Group, plain: dict[str, Any]) -> li
 def _exponents(space: Group) -> list[str]:
     """Return a warning for each `log` whose author probably gave values, not exponents."""
     found = []
-    for path, leaf in leaves(space):
-        if not (isinstance(leaf, Log) and 0 < leaf.minval < leaf.maxval < 1 and leaf.base > 1):
+    for leaf in space.leaves():
+        it = leaf.parameter
+        if not (isinstance(it, Log) and 0 < it.minval < it.maxval < 1 and it.base > 1):
             continue
-        low, high = (math.log(end, leaf.base) for end in (leaf.minval, leaf.maxval))
+        low, high = (math.log(end, it.base) for end in (it.minval, it.maxval))
         found.append(
-            f"hyperparameters.{dotted(path)}: minval and maxval of `log` are exponents, so this"
-            f" searches {leaf.base**leaf.minval:.4g} to {leaf.base**leaf.maxval:.4g};"
-            f" for {leaf.minval:g} to {leaf.maxval:g} write {low:.4g} and {high:.4g}"
+            f"hyperparameters.{dotted(leaf.path)}: minval and maxval of `log` are exponents, so"
+            f" this searches {it.base**it.minval:.4g} to {it.base**it.maxval:.4g};"
+            f" for {it.minval:g} to {it.maxval:g} write {low:.4g} and {high:.4g}"
         )
     return found
 
 
 def _is_set(path: tuple[str, ...], tree: dict[str, Any], plain: dict[str, Any]) -> bool:
-    """Return whether a file sets a field to something else than its default."""
+    """Return whether a file sets a field to another value than its default."""
     return _given(tree, path) not in (None, _given(plain, path), [], {})
 
 
