@@ -12,7 +12,7 @@ from rung.events import decode, partition_of
 from rung.events.allocation import AgentJoined, AgentLeft, AgentLost, DrainRequested, Slot
 from rung.ledger import Ledger, Record
 from rung.runtime.health import checks
-from rung.runtime.health.checks import Vitals
+from rung.runtime.health.checks import ProcessHealth
 from rung.runtime.metrics.observed_ledger import ObservedLedger
 
 _TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -22,11 +22,11 @@ _CALLER = f"00-{_TRACE_ID}-00f067aa0ba902b7-01"
 @pytest.fixture
 async def watched(world: World, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Client]:
     """A client of a gateway whose ledger is observed, as in a process of its own."""
-    vitals = Vitals()
+    health = ProcessHealth()
     monkeypatch.setattr(checks, "_FRESH_S", 0.0)
     for module in ("rung.gateway.app", "rung.runtime.retry", "rung.runtime.health.probe"):
-        monkeypatch.setattr(f"{module}.VITALS", vitals)
-    world.ledger = ObservedLedger(world.ledger, vitals)
+        monkeypatch.setattr(f"{module}.HEALTH", health)
+    world.ledger = ObservedLedger(world.ledger, health)
     async with world.gateway() as client:
         yield client
 

@@ -10,7 +10,7 @@ from rung.events import LedgerUnavailable, encode
 from rung.ledger import Draft, MemoryLedger
 from rung.runtime import host
 from rung.runtime.health import checks
-from rung.runtime.health.checks import Vitals
+from rung.runtime.health.checks import ProcessHealth
 from rung.runtime.metrics import catalog
 from rung.runtime.metrics.observed_ledger import ObservedLedger
 from runtime.tally import Tally, pause
@@ -44,19 +44,19 @@ class _Away(MemoryLedger):
 
 
 @pytest.fixture
-def vitals(monkeypatch: pytest.MonkeyPatch) -> Vitals:
+def health(monkeypatch: pytest.MonkeyPatch) -> ProcessHealth:
     """The signs of life of this test's process: nothing is fresh for long, patience is short."""
     monkeypatch.setattr(checks, "_FRESH_S", 0.0)
     monkeypatch.setattr(checks, "ANSWERS_WITHIN_S", 0.1)
-    vitals = Vitals(patience_s=0.2)
+    health = ProcessHealth(patience_s=0.2)
     for module in ("retry", "metrics.observed_ledger"):
-        monkeypatch.setattr(f"rung.runtime.{module}.VITALS", vitals)
-    return vitals
+        monkeypatch.setattr(f"rung.runtime.{module}.HEALTH", health)
+    return health
 
 
 @contextlib.asynccontextmanager
-async def _hosting(ledger: MemoryLedger, vitals: Vitals) -> AsyncIterator[None]:
-    task = asyncio.create_task(host(ObservedLedger(ledger, vitals), Tally()))
+async def _hosting(ledger: MemoryLedger, health: ProcessHealth) -> AsyncIterator[None]:
+    task = asyncio.create_task(host(ObservedLedger(ledger, health), Tally()))
     try:
         yield
     finally:
@@ -80,104 +80,106 @@ async def _pause(ledger: MemoryLedger, number: int) -> None:
     await ledger.append([Draft(event.topic, event.key, encode(event))])
 
 
-async def test_a_process_is_not_ready_before_its_loops_run(vitals: Vitals) -> None:
+async def test_a_process_is_not_ready_before_its_loops_run(health: ProcessHealth) -> None:
     """Nor is it ill: it just began."""
-    assert await vitals.readiness() == ["the ledger is not open yet"]
-    ObservedLedger(MemoryLedger(), vitals)
-    assert await vitals.readiness() == ["no loop runs yet"]
-    assert await vitals.health() == []
+    assert await health.readiness() == ["the ledger is not open yet"]
+    ObservedLedger(MemoryLedger(), health)
+    assert await health.readiness() == ["no loop runs yet"]
+    assert await health.liveness() == []
 
 
-async def test_a_process_is_ready_when_it_has_folded(vitals: Vitals) -> None:
+async def test_a_process_is_ready_when_it_has_folded(health: ProcessHealth) -> None:
     """All loops have caught up."""
     ledger = _Away()
     await _pause(ledger, 1)
-    async with _hosting(ledger, vitals):
-        await _until(vitals.readiness, well=True)
-        assert await vitals.health() == []
-    assert vitals._lags() == {}
+    async with _hosting(ledger, health):
+        await _until(health.readiness, well=True)
+        assert await health.liveness() == []
+    assert health._lags() == {}
 
 
-async def test_a_ledger_that_refuses_makes_a_process_unready_and_not_ill(vitals: Vitals) -> None:
+async def test_a_ledger_that_refuses_makes_a_process_unready_and_not_ill(
+    health: ProcessHealth,
+) -> None:
     """A new start would not bring the broker back; when it is back, all is well by itself."""
     ledger = _Away()
-    async with _hosting(ledger, vitals):
-        await _until(vitals.readiness, well=True)
+    async with _hosting(ledger, health):
+        await _until(health.readiness, well=True)
         ledger.there.clear()
 
-        assert await vitals.readiness() == ["the ledger: broker 1 is away"]
-        assert await vitals.health() == []
+        assert await health.readiness() == ["the ledger: broker 1 is away"]
+        assert await health.liveness() == []
         ledger.there.set()
-        await _until(vitals.readiness, well=True)
+        await _until(health.readiness, well=True)
 
 
-async def test_a_ledger_that_says_nothing_is_away_too(vitals: Vitals) -> None:
+async def test_a_ledger_that_says_nothing_is_away_too(health: ProcessHealth) -> None:
     """A probe does not wait for it."""
     ledger = _Away()
-    async with _hosting(ledger, vitals):
-        await _until(vitals.readiness, well=True)
+    async with _hosting(ledger, health):
+        await _until(health.readiness, well=True)
         ledger.silent = True
         ledger.there.clear()
 
-        [reason] = await vitals.readiness()
+        [reason] = await health.readiness()
         assert reason.startswith("the ledger: no answer within")
-        assert await vitals.health() == []
+        assert await health.liveness() == []
 
 
-async def test_an_append_that_never_returns_makes_a_process_ill(vitals: Vitals) -> None:
+async def test_an_append_that_never_returns_makes_a_process_ill(health: ProcessHealth) -> None:
     """The ledger answers others, and this call hangs: a new start may mend that."""
     ledger = _Away()
-    async with _hosting(ledger, vitals):
-        await _until(vitals.readiness, well=True)
+    async with _hosting(ledger, health):
+        await _until(health.readiness, well=True)
         ledger.silent = True
         ledger.there.clear()
         event = pause(1)
         await MemoryLedger.append(ledger, [Draft(event.topic, event.key, encode(event))])
 
         async def hangs() -> list[str]:
-            found = await vitals.health()
+            found = await health.liveness()
             return [it for it in found if "append to searches has not returned" in it]
 
         await _until(hangs, well=False)
         ledger.there.set()
-        await _until(vitals.health, well=True)
+        await _until(health.liveness, well=True)
 
 
-async def test_a_follower_that_is_given_nothing_makes_a_process_ill(vitals: Vitals) -> None:
+async def test_a_follower_that_is_given_nothing_makes_a_process_ill(health: ProcessHealth) -> None:
     """The partition grows, the ledger answers, and the loop sleeps on."""
 
     class Deaf(_Away):
         async def end(self, topic: str, partition: int) -> int:
             return 5
 
-    async with _hosting(Deaf(), vitals):  # two loops, each in its own time
-        reasons = await _until(vitals.health, well=False, least=2)
+    async with _hosting(Deaf(), health):  # two loops, each in its own time
+        reasons = await _until(health.liveness, well=False, least=2)
 
     assert all("none arrive" in reason for reason in reasons)
 
 
-async def test_a_loop_that_the_ledger_failed_is_unready_and_counted(vitals: Vitals) -> None:
+async def test_a_loop_that_the_ledger_failed_is_unready_and_counted(health: ProcessHealth) -> None:
     """It starts again, and whoever reads the counters sees that it does."""
     restarts = catalog.LOOP_RESTARTS.labels("searcher")
     before = restarts._value.get()
     ledger = _Away()
-    async with _hosting(ledger, vitals):
-        await _until(vitals.readiness, well=True)
+    async with _hosting(ledger, health):
+        await _until(health.readiness, well=True)
         ledger.there.clear()
         event = pause(1)
         await MemoryLedger.append(ledger, [Draft(event.topic, event.key, encode(event))])
 
         async def rests() -> list[str]:
-            return [line for line in await vitals.readiness() if "starts again after" in line]
+            return [line for line in await health.readiness() if "starts again after" in line]
 
         await _until(rests, well=False)
         assert restarts._value.get() > before
-        assert await vitals.health() == []
+        assert await health.liveness() == []
         ledger.there.set()
-        await _until(vitals.readiness, well=True)
+        await _until(health.readiness, well=True)
 
 
-async def test_what_a_process_needs_beside_the_ledger_is_asked(vitals: Vitals) -> None:
+async def test_what_a_process_needs_beside_the_ledger_is_asked(health: ProcessHealth) -> None:
     """By name, with a reason, and not for ever."""
     answers: list[str | None] = ["connection refused", None]
 
@@ -189,32 +191,32 @@ async def test_what_a_process_needs_beside_the_ledger_is_asked(vitals: Vitals) -
             raise OSError("no route")
         return answer
 
-    async with _hosting(_Away(), vitals):
-        await _until(vitals.readiness, well=True)
-        with vitals.check("ClickHouse", check):
-            assert await vitals.readiness() == ["ClickHouse: connection refused"]
-            assert await vitals.readiness() == ["ClickHouse: OSError: no route"]
-            assert await vitals.readiness() == ["ClickHouse: no answer within 0 s"]
-        assert await vitals.readiness() == []
+    async with _hosting(_Away(), health):
+        await _until(health.readiness, well=True)
+        with health.check("ClickHouse", check):
+            assert await health.readiness() == ["ClickHouse: connection refused"]
+            assert await health.readiness() == ["ClickHouse: OSError: no route"]
+            assert await health.readiness() == ["ClickHouse: no answer within 0 s"]
+        assert await health.readiness() == []
 
 
-async def test_a_process_that_ends_is_not_ready(vitals: Vitals) -> None:
+async def test_a_process_that_ends_is_not_ready(health: ProcessHealth) -> None:
     """Load balancers turn away before it is gone."""
-    async with _hosting(_Away(), vitals):
-        await _until(vitals.readiness, well=True)
-        vitals.stopping = True
+    async with _hosting(_Away(), health):
+        await _until(health.readiness, well=True)
+        health.stopping = True
 
-        assert await vitals.readiness() == ["the process ends"]
+        assert await health.readiness() == ["the process ends"]
 
 
-async def test_where_readers_are_can_be_measured(vitals: Vitals) -> None:
+async def test_where_readers_are_can_be_measured(health: ProcessHealth) -> None:
     """Lag by consumer, topic and partition; partitions held; snapshots; all gone with the loop."""
     ledger = _Away()
     await _pause(ledger, 1)
-    with vitals.measured("searcher"):
-        async with _hosting(ledger, vitals):
-            await _until(vitals.readiness, well=True)
-            await vitals.look()
+    with health.measured("searcher"):
+        async with _hosting(ledger, health):
+            await _until(health.readiness, well=True)
+            await health.refresh()
             lags = {
                 place: lag
                 for place, lag in catalog.LAG_RECORDS.read().items()

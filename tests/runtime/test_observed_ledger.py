@@ -7,7 +7,7 @@ import pytest
 
 from rung.events import LedgerUnavailable, encode
 from rung.ledger import Draft, MemoryLedger, Record
-from rung.runtime.health.checks import Vitals
+from rung.runtime.health.checks import ProcessHealth
 from rung.runtime.metrics import catalog
 from rung.runtime.metrics.observed_ledger import ObservedLedger
 from runtime.tally import pause
@@ -29,7 +29,7 @@ def _number(text: str) -> float:
 async def test_everything_is_passed_on() -> None:
     """Each method does what the ledger inside does."""
     inside = MemoryLedger(partitions=1)
-    ledger = ObservedLedger(inside, Vitals())
+    ledger = ObservedLedger(inside, ProcessHealth())
 
     assert (ledger.id, ledger.partitions("experiments")) == (inside.id, 1)
     assert await ledger.append([_draft(1), _draft(2)]) == [0, 1]
@@ -46,18 +46,18 @@ async def test_everything_is_passed_on() -> None:
 
 async def test_a_follower_is_where_it_has_finished() -> None:
     """The position grows when a batch is done, not when it is given."""
-    vitals = Vitals()
-    ledger = ObservedLedger(MemoryLedger(partitions=1), vitals)
+    health = ProcessHealth()
+    ledger = ObservedLedger(MemoryLedger(partitions=1), health)
     await ledger.append([_draft(1), _draft(2)])
     seen: list[Sequence[Record]] = []
-    with vitals.pulse("reader/0") as pulse:
+    with health.loop("reader/0") as loop:
         async for records in ledger.follow("experiments", 0, 0):
-            [strand] = pulse.strands
-            assert (strand.position, strand.working) == (0, True)
+            [followed] = loop.partitions
+            assert (followed.position, followed.working) == (0, True)
             seen.append(records)
             waiting = asyncio.ensure_future(anext(aiter(ledger.follow("experiments", 0, 2))))
             await asyncio.sleep(0)
-            assert [s.position for s in pulse.strands] == [0, 2]
+            assert [s.position for s in loop.partitions] == [0, 2]
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
             break
@@ -68,7 +68,7 @@ async def test_a_follower_is_where_it_has_finished() -> None:
 async def test_appends_are_timed_and_errors_counted() -> None:
     """Per topic; by the error's name."""
     inside = MemoryLedger(partitions=1)
-    ledger = ObservedLedger(inside, Vitals())
+    ledger = ObservedLedger(inside, ProcessHealth())
     appends = 'rung_append_seconds_count{topic="experiments"}'
     errors = 'rung_ledger_errors_total{kind="LedgerUnavailable"}'
     before = _number(appends), _number(errors)

@@ -16,24 +16,24 @@ import structlog
 
 from rung.ledger import MemoryLedger, SqliteLedger
 from rung.runtime.health import checks
-from rung.runtime.health.checks import Vitals
+from rung.runtime.health.checks import ProcessHealth
 from rung.runtime.health.probe import ProbeRefused, probe
 from rung.runtime.metrics.observed_ledger import ObservedLedger
 from servers.process import free_port
 
 
 @pytest.fixture
-def vitals(monkeypatch: pytest.MonkeyPatch) -> Vitals:
+def health(monkeypatch: pytest.MonkeyPatch) -> ProcessHealth:
     """The signs of life of this test's process; nothing is fresh for long."""
     monkeypatch.setattr(checks, "_FRESH_S", 0.0)
-    return Vitals()
+    return ProcessHealth()
 
 
 @pytest.fixture
-async def url(vitals: Vitals) -> AsyncIterator[str]:
+async def url(health: ProcessHealth) -> AsyncIterator[str]:
     """Where this test's process is probed."""
     address = f"127.0.0.1:{free_port()}"
-    async with probe(address, service="searcher", vitals=vitals, stalled_after_s=60):
+    async with probe(address, service="searcher", health=health, stalled_after_s=60):
         yield f"http://{address}"
 
 
@@ -53,16 +53,16 @@ async def test_a_process_that_lives_says_so(url: str) -> None:
 
 
 async def test_a_process_whose_ledger_goes_away_is_not_ready(
-    url: str, vitals: Vitals, tmp_path: Path
+    url: str, health: ProcessHealth, tmp_path: Path
 ) -> None:
     """A real file, really closed; the process itself is well."""
     ledger = await SqliteLedger.open(tmp_path)
-    observed = ObservedLedger(ledger, vitals)
-    with vitals.pulse("searcher/0") as pulse:
+    observed = ObservedLedger(ledger, health)
+    with health.loop("searcher/0") as loop:
         follow = observed.follow("experiments", 0, 0)
         waiting = asyncio.ensure_future(anext(aiter(follow)))
         await asyncio.sleep(0)
-        assert pulse.strands
+        assert loop.partitions
         assert await _get(f"{url}/readyz") == (200, {"status": "ok"})
         await ledger.close()
 
@@ -73,9 +73,9 @@ async def test_a_process_whose_ledger_goes_away_is_not_ready(
         await asyncio.gather(waiting, return_exceptions=True)
 
 
-async def test_metrics_are_told(url: str, vitals: Vitals) -> None:
+async def test_metrics_are_told(url: str, health: ProcessHealth) -> None:
     """In Prometheus' text format, with which service this is."""
-    ObservedLedger(MemoryLedger(), vitals)
+    ObservedLedger(MemoryLedger(), health)
     status, told = await _get(f"{url}/metrics")
 
     assert status == 200
@@ -83,7 +83,7 @@ async def test_metrics_are_told(url: str, vitals: Vitals) -> None:
     assert "# TYPE rung_trial_restarts_total counter" in told
 
 
-async def test_an_event_loop_that_stands_still_is_found_out(vitals: Vitals) -> None:
+async def test_an_event_loop_that_stands_still_is_found_out(health: ProcessHealth) -> None:
     """A blocked loop cannot answer; its probe does, and says where it is blocked."""
     port = free_port()
     here, there = socket.socketpair()
@@ -97,7 +97,7 @@ async def test_an_event_loop_that_stands_still_is_found_out(vitals: Vitals) -> N
             return response.status, json.loads(response.read())
 
     address = f"127.0.0.1:{port}"
-    async with probe(address, service="x", vitals=vitals, stalled_after_s=0.1):
+    async with probe(address, service="x", health=health, stalled_after_s=0.1):
         with structlog.testing.capture_logs() as lines, ThreadPoolExecutor(1) as another:
             asking = another.submit(ask)
             asking.add_done_callback(lambda _: there.close())
@@ -118,22 +118,22 @@ async def test_an_event_loop_that_stands_still_is_found_out(vitals: Vitals) -> N
 @pytest.mark.parametrize(
     "address", ["9464", ":9464", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:99999"]
 )
-async def test_an_address_that_is_none_is_refused(address: str, vitals: Vitals) -> None:
+async def test_an_address_that_is_none_is_refused(address: str, health: ProcessHealth) -> None:
     """With the option's name."""
     with pytest.raises(ProbeRefused, match=f"--probe {address}"):
-        async with probe(address, service="searcher", vitals=vitals):
+        async with probe(address, service="searcher", health=health):
             pass
 
 
-async def test_a_port_in_use_is_refused(url: str, vitals: Vitals) -> None:
+async def test_a_port_in_use_is_refused(url: str, health: ProcessHealth) -> None:
     """As above."""
     address = url.removeprefix("http://")
     with pytest.raises(ProbeRefused, match="in use"):
-        async with probe(address, service="searcher", vitals=vitals):
+        async with probe(address, service="searcher", health=health):
             pass
 
 
-async def test_nobody_need_be_answered(vitals: Vitals) -> None:
+async def test_nobody_need_be_answered(health: ProcessHealth) -> None:
     """Without an address no port is opened."""
-    async with probe(None, service="searcher", vitals=vitals):
+    async with probe(None, service="searcher", health=health):
         pass

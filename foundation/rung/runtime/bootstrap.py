@@ -27,7 +27,7 @@ from rung.ledger.export.import_record import check_imported
 from rung.ledger.factory import open_ledger
 from rung.runtime import logs
 from rung.runtime.assignment.assignment import Share, Whole
-from rung.runtime.health.checks import VITALS
+from rung.runtime.health.checks import HEALTH
 from rung.runtime.health.probe import probe
 from rung.runtime.http.limits import raise_open_files
 from rung.runtime.metrics.observed_ledger import ObservedLedger
@@ -211,7 +211,7 @@ async def until_stopped(work: Coroutine[Any, Any, None]) -> None:
         nonlocal told
         if not told:
             _log.info("stopping")
-            VITALS.stopping = True
+            HEALTH.stopping = True
             running.cancel()
         told = True
 
@@ -298,7 +298,7 @@ async def _opened(
         async def unready() -> str | None:
             return None if share.ready else "no share of the partitions yet"
 
-        with VITALS.check("replicas", unready):
+        with HEALTH.check("replicas", unready):
             async with share.joined():
                 yield Opened(ledger, share, store)
     finally:

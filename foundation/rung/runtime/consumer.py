@@ -16,7 +16,7 @@ from rung.events import Event, LedgerError, UndecodableEvent, encode
 from rung.events.codec import decode_handled
 from rung.ledger import Draft, Ledger, Record, append_and_commit
 from rung.runtime.deadletter import DeadLetters, Letter, dead_letter, say_rejected
-from rung.runtime.health.loops import CURRENT
+from rung.runtime.health.loops import CURRENT_LOOP
 from rung.runtime.processor.fold import Rejected
 from rung.runtime.retry import Outage, keep_running, of_ledger
 from rung.runtime.shield import finish
@@ -117,7 +117,7 @@ class Consumer:
 
     async def _commit_passed(self) -> None:
         """Commit now and then how far the loop is where nothing is appended."""
-        CURRENT.set(None)  # the loop's signs of life are those of the loop alone
+        CURRENT_LOOP.set(None)  # no part of the loop's health
 
         async def commit() -> None:
             while True:
@@ -152,7 +152,7 @@ class Consumer:
 
     async def _answer(self) -> None:
         """Do what operators ask of dead letters."""
-        CURRENT.set(None)  # the loop's signs of life are those of the loop alone
+        CURRENT_LOOP.set(None)  # no part of the loop's health
 
         async def answer() -> None:
             async for letters in self._letters.requests():

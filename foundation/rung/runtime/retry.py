@@ -1,7 +1,7 @@
-"""Retries of services: what may pass by itself is tried again, logged once, and counted.
+"""Retries with back-off (`rung.backoff`) that are logged and counted.
 
-How long to wait is `rung.backoff`. An outage is logged where it begins, where its reason changes,
-and where it ends; in between `rung_retries_total` grows.
+An outage is logged when it begins, when its reason changes, and when it ends; every retry counts
+in `rung_retries_total`.
 """
 
 import asyncio
@@ -13,28 +13,23 @@ import structlog
 
 from rung.backoff import Backoff, Note, Patience, while_retriable
 from rung.events import Fenced, LedgerError, LedgerRefused
-from rung.runtime.health.checks import VITALS
+from rung.runtime.health.checks import HEALTH
 from rung.runtime.metrics import catalog
 
 T = TypeVar("T")
 
 _USUAL: Final = Backoff()
 _CALM_S: Final = 60.0
-"""A loop that ran for so long was healthy: its next failure is the first one again."""
+"""After a run of this length a loop's next failure counts as its first one."""
 
 _log = structlog.get_logger()
 
 
 class Outage:
-    """Something that fails again and again: said once, and once more when it is over."""
+    """A series of failures, which is logged once, and once more when it is over."""
 
     def __init__(self, what: str, **about: Any) -> None:
-        """Take what is said of it.
-
-        Args:
-            what: the line of the log, such as "archive behind".
-            about: its further fields.
-        """
+        """Take the line of the log, such as "archive behind", and its further fields."""
         self._what = what
         self._about = about
         self._reason: str | None = None
@@ -42,9 +37,9 @@ class Outage:
         self._tries = 0
 
     def note(self, error: BaseException, wait_s: float, *, level: str = "warning") -> None:
-        """Take note of a failure, and of how long it is until the next try.
+        """Note a failure, and how long it is until the next try.
 
-        Where that is at once, it worked meanwhile: this is another outage.
+        A next try at once means that the call worked for a while: this is another outage.
         """
         if wait_s == 0:
             self._reason, self._tries = None, 0
@@ -57,7 +52,7 @@ class Outage:
         self._reason = reason
 
     def end(self) -> None:
-        """Take note that it works, or never failed."""
+        """Note a success."""
         if self._reason is None:
             return
         lasted_s = round(asyncio.get_running_loop().time() - self._begun, 1)
@@ -74,13 +69,13 @@ async def retry(
     level: str = "warning",
     **about: Any,
 ) -> T:
-    """Return what a call returns, made again while it fails for what may pass.
+    """Return what a call returns, which is retried while patience with its errors lasts.
 
     Args:
         call: safe to repeat.
-        what: what a failure means; the line of the log.
-        backoff: how long to wait in between.
-        patience_s: for how long an error is worth another try.
+        what: the line of the log.
+        backoff: between two tries.
+        patience_s: for how long an error is retried.
         level: of the line of the log.
         about: its further fields.
     """
@@ -101,15 +96,10 @@ async def keep_running(
     patience_s: Patience = while_retriable,
     backoff: Backoff = _USUAL,
 ) -> None:
-    """Run a loop for ever, again after each error that is worth it.
+    """Run a loop for ever, again after each error that patience allows.
 
-    A loop that was well for a while before it failed starts again at once.
-
-    Args:
-        run: the loop.
-        note: told of each error that another start follows.
-        patience_s: for how long an error is worth another try.
-        backoff: how long to wait in between.
+    `note` is called with each such error. A loop that worked for a while before it failed starts
+    again at once.
     """
     clock = asyncio.get_running_loop().time
 
@@ -127,7 +117,7 @@ async def keep_running(
 
 
 def of_ledger(error: BaseException) -> float:
-    """Return an endless patience with all that a ledger may say, and none with anything else."""
+    """Return an endless patience with errors of the ledger, and none with others."""
     return math.inf if isinstance(error, LedgerError) else 0.0
 
 
@@ -139,15 +129,15 @@ async def supervise(
     awaited: bool = True,
     patient: bool = False,
 ) -> None:
-    """Run `run` for ever, again after each error of the ledger that may pass.
+    """Run a loop for ever, again after each transient error of the ledger, and monitor its health.
 
     Args:
         run: the loop.
         name: for people; a partition's number comes last, behind a slash.
-        follows: whether it follows partitions, once it has begun.
-        awaited: whether the process is ready only once it has caught up with them.
-        patient: whether to wait also while the ledger lets this process not in, which a new start
-            of it might mend; for a process whose end would cost more.
+        follows: whether it follows partitions.
+        awaited: whether readiness requires that it has caught up with them.
+        patient: whether to retry also while the ledger refuses this process; for a process whose
+            end would cost more than waiting.
 
     Raises:
         LedgerError: one that does not pass by itself.
@@ -159,15 +149,15 @@ async def supervise(
         return math.inf if waits or passes else 0.0
 
     outage = Outage("starting again")
-    with VITALS.pulse(name, follows=follows, awaited=awaited) as pulse:
+    with HEALTH.loop(name, follows=follows, awaited=awaited) as loop:
 
         async def begin() -> None:
-            pulse.start()
+            loop.start()
             await run()
 
         def note(error: BaseException, wait_s: float) -> None:
-            pulse.rest(str(error))
-            catalog.LOOP_RESTARTS.labels(pulse.loop).inc()
+            loop.failed(str(error))
+            catalog.LOOP_RESTARTS.labels(loop.base_name).inc()
             if isinstance(error, Fenced):
                 catalog.LEDGER_ERRORS.labels("Fenced").inc()
             level = "error" if isinstance(error, LedgerRefused) else "warning"

@@ -9,7 +9,7 @@ from rung.agent.config import Settings
 from rung.ledger import Ledger
 from rung.runtime import logs
 from rung.runtime.bootstrap import Place, observed
-from rung.runtime.health.checks import VITALS
+from rung.runtime.health.checks import HEALTH
 from rung.runtime.health.probe import probe
 
 
@@ -33,7 +33,7 @@ async def live(place: Place, settings: Settings, parent_pipe: int | None) -> Non
         logs.bind(ledger=ledger.id)
         try:
             agent = Agent(settings, ledger)
-            with VITALS.check("pool", agent.unready):
+            with HEALTH.check("pool", agent.unready):
                 await agent.run(stop, gone)
         finally:
             await ledger.close()

@@ -32,7 +32,7 @@ from rung.metrics.recovery import Recovery
 from rung.metrics.service import NAME as METRICS
 from rung.metrics.settings import Settings as MetricsSettings
 from rung.metrics.store import SeriesStore
-from rung.runtime.health.checks import VITALS
+from rung.runtime.health.checks import HEALTH
 from rung.runtime.health.disk import Disk
 from rung.runtime.levels import raise_level
 from rung.runtime.logs import bind
@@ -116,7 +116,7 @@ async def run(  # noqa: PLR0913 - what it is started with
     disk = Disk([folder.ledger, folder.objects / INCOMING])
     checks = contextlib.ExitStack()
     checks.callback(disk.close)
-    checks.enter_context(VITALS.check("disk", disk.look))
+    checks.enter_context(HEALTH.check("disk", disk.look))
 
     def warnings() -> list[str]:
         return [*folder.warnings, *filter(None, [recovery.problem]), *_set_aside(folder)]
@@ -157,7 +157,7 @@ async def run(  # noqa: PLR0913 - what it is started with
             ]
             async with _agent(folder, options, ended=stop, joined=joins.joined, umask=umask):
                 await stop.wait()
-                VITALS.stopping = True
+                HEALTH.stopping = True
             for service in services:
                 service.cancel()
     finally:
@@ -197,7 +197,7 @@ async def _caught_up() -> None:
     Curves and logs may come later: they are rebuilt while trials train.
     """
     while True:
-        behind = await VITALS.behind()
+        behind = await HEALTH.behind()
         if all(line.startswith(f"{METRICS}/") for line in behind):
             return
         await asyncio.sleep(_LOOK_S)

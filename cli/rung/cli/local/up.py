@@ -112,7 +112,7 @@ def _say(path: Path, server: Server, *, as_json: bool) -> None:
 def _serve(path: Path, options: UpOptions, *, as_json: bool) -> None:
     # Imported here, so that `rung --help` does not pay for the services.
     from rung.cli.local.one_machine import listen, run  # noqa: PLC0415 - see above
-    from rung.runtime.health.checks import VITALS  # noqa: PLC0415 - see above
+    from rung.runtime.health.checks import HEALTH  # noqa: PLC0415 - see above
     from rung.runtime.http.limits import raise_open_files  # noqa: PLC0415 - see above
     from rung.runtime.logs import log_to  # noqa: PLC0415 - see above
 
@@ -136,7 +136,7 @@ def _serve(path: Path, options: UpOptions, *, as_json: bool) -> None:
                 if not as_json:
                     click.echo("Ctrl-C, or `rung down`, stops it; nothing is lost.")
 
-            with VITALS.measured("rung"):
+            with HEALTH.measured("rung"):
                 asyncio.run(run(folder, listener, options, started, ready=ready, umask=umask))
     except BaseExceptionGroup as group:
         # A task group collects what its services raised; people want the first reason.

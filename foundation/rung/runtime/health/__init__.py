@@ -1,1 +1,1 @@
-"""Health of a process: its loops, its checks, its disks, and the probes that ask."""
+"""Health of a process: its loops, its checks, its disks, and its probe."""

@@ -1,8 +1,8 @@
-"""Whether a process is alive, and whether it is ready: what its probes answer.
+"""Liveness and readiness of a process: what its probes answer.
 
-*Healthy* means that starting it anew would change nothing for the better. A ledger that is away
-does not make a process unhealthy, for it waits and goes on by itself. *Ready* means that others
-may rely on it: its loops have folded what was there, and what it needs answers.
+A process is *alive* unless a restart might help. One that waits for an unavailable ledger is
+alive, because it continues by itself. It is *ready* when its loops have folded what the ledger
+held when they began, and what it needs answers.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from structlog.contextvars import bound_contextvars
 
 from rung.events import LedgerError, topic
 from rung.ledger import Ledger
-from rung.runtime.health.loops import CURRENT, Pulse, Strand
+from rung.runtime.health.loops import CURRENT_LOOP, FollowedPartition, LoopHealth
 from rung.runtime.metrics import catalog
 
 Check = Callable[[], Awaitable[str | None]]
@@ -25,59 +25,65 @@ PATIENCE_S: Final = 120.0
 ANSWERS_WITHIN_S: Final = 2.0
 _FRESH_S: Final = 1.0
 
+STATE: Final = "state/"
+"""Prefix of the names of processors' snapshots."""
 
-class Vitals:
-    """The signs of life of a process."""
+
+class ProcessHealth:
+    """The health of a process: of its loops, its ledger, and what else it checks."""
 
     def __init__(
         self, *, patience_s: float = PATIENCE_S, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Begin without any.
+        """Begin without loops and checks.
 
         Args:
-            patience_s: how long a loop may take for a step before it is taken for stuck.
-            clock: in seconds, from any beginning.
+            patience_s: after how long a step of a loop counts as stuck.
+            clock: in seconds.
         """
         self.stopping = False
-        """Whether the process was asked to end."""
+        """Whether the process shuts down."""
         self._patience_s = patience_s
         self.clock: Final = clock
-        self._own = Pulse("process", clock, follows=False)
-        self._pulses: list[Pulse] = []
+        self._outside = LoopHealth("process", clock, follows=False)
+        """Of what runs in no loop."""
+        self._loops: list[LoopHealth] = []
         self._ran = False
         self._checks: list[tuple[str, Check]] = []
         self._ledger: Ledger | None = None
-        self._ledger_away: str | None = None
-        self._looked_s = float("-inf")
-        self._looking: asyncio.Task[None] | None = None
+        self._ledger_failure: str | None = None
+        self._refreshed_s = float("-inf")
+        self._refreshing: asyncio.Task[None] | None = None
 
     @property
-    def current(self) -> Pulse:
-        """The pulse of the loop that runs here, or else of the process."""
-        return CURRENT.get() or self._own
+    def current(self) -> LoopHealth:
+        """The loop that runs here, or else the process outside of loops."""
+        return CURRENT_LOOP.get() or self._outside
 
-    def rely_on(self, ledger: Ledger) -> None:
-        """Look at this ledger from now on."""
+    def watch(self, ledger: Ledger) -> None:
+        """Ask this ledger for the ends of partitions from now on."""
         self._ledger = ledger
-        self._looked_s = float("-inf")
+        self._refreshed_s = float("-inf")
 
     @contextlib.contextmanager
-    def pulse(self, name: str, *, follows: bool = True, awaited: bool = True) -> Iterator[Pulse]:
-        """Keep the signs of life of a loop while it runs here; its log lines say its name."""
-        pulse = Pulse(name, self.clock, follows=follows, awaited=awaited)
-        self._pulses.append(pulse)
+    def loop(
+        self, name: str, *, follows: bool = True, awaited: bool = True
+    ) -> Iterator[LoopHealth]:
+        """Monitor a loop while it runs in this context; its log lines carry its name."""
+        loop = LoopHealth(name, self.clock, follows=follows, awaited=awaited)
+        self._loops.append(loop)
         self._ran = True
-        token = CURRENT.set(pulse)
+        token = CURRENT_LOOP.set(loop)
         try:
             with bound_contextvars(loop=name):
-                yield pulse
+                yield loop
         finally:
-            CURRENT.reset(token)
-            self._pulses.remove(pulse)
+            CURRENT_LOOP.reset(token)
+            self._loops.remove(loop)
 
     @contextlib.contextmanager
     def check(self, name: str, check: Check) -> Iterator[None]:
-        """Be ready only if something is."""
+        """Make readiness depend on a check."""
         self._checks.append((name, check))
         try:
             yield
@@ -86,31 +92,31 @@ class Vitals:
 
     @contextlib.contextmanager
     def measured(self, service: str) -> Iterator[None]:
-        """Let Prometheus read them."""
+        """Export what is known as metrics."""
         build: dict[tuple[str, ...], float] = {(catalog.build(), service): 1.0}
         with contextlib.ExitStack() as stack:
             for gauge, source in (
                 (catalog.BUILD_INFO, lambda: build),
-                (catalog.PARTITIONS_HELD, self._partitions),
+                (catalog.PARTITIONS_HELD, self._partitions_held),
                 (catalog.LAG_RECORDS, self._lags),
                 (catalog.SNAPSHOT_AGE_SECONDS, self._snapshot_ages),
             ):
                 stack.enter_context(gauge.read_from(source))
             yield
 
-    async def health(self) -> list[str]:
-        """Return what a new start might mend, nothing if all is well."""
-        await self.look()
-        return [line for pulse in self._all for line in pulse.troubles(self._patience_s)]
+    async def liveness(self) -> list[str]:
+        """Return the problems that a restart might solve."""
+        await self.refresh()
+        return [line for loop in self._all for line in loop.problems(self._patience_s)]
 
     async def readiness(self) -> list[str]:
-        """Return why others had better not rely on this process, nothing if they may."""
+        """Return why the process is not ready; nothing if it is."""
         if self.stopping:
             return ["the process ends"]
         if self._ledger is None:
             return ["the ledger is not open yet"]
-        await self.look()
-        found = [f"the ledger: {self._ledger_away}"] if self._ledger_away else []
+        await self.refresh()
+        found = [f"the ledger: {self._ledger_failure}"] if self._ledger_failure else []
         if not self._ran:
             found.append("no loop runs yet")
         found += await self.problems()
@@ -118,62 +124,59 @@ class Vitals:
 
     async def behind(self) -> list[str]:
         """Return which loops have not folded yet what the ledger held when they began."""
-        await self.look()
-        return [line for pulse in self._all for line in pulse.unready()]
+        await self.refresh()
+        return [line for loop in self._all for line in loop.unready()]
 
     async def problems(self) -> list[str]:
-        """Return what the checks of this process find wrong, nothing if all is well."""
-        reasons = [(name, await _ask(check)) for name, check in list(self._checks)]
+        """Return the failed checks of this process."""
+        reasons = [(name, await _run(check)) for name, check in list(self._checks)]
         return [f"{name}: {reason}" for name, reason in reasons if reason is not None]
 
-    async def look(self) -> None:
-        """Find out where the partitions end, unless that was done a moment ago."""
-        if self._ledger is None or self.clock() - self._looked_s < _FRESH_S:
+    async def refresh(self) -> None:
+        """Read where the followed partitions end, at most once a second."""
+        if self._ledger is None or self.clock() - self._refreshed_s < _FRESH_S:
             return
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look(self._ledger))
-        await asyncio.shield(self._looking)
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._refresh(self._ledger))
+        await asyncio.shield(self._refreshing)
 
-    async def _look(self, ledger: Ledger) -> None:
-        followed: dict[tuple[str, int], list[Strand]] = {}
-        for strand in self._strands:
-            followed.setdefault((strand.topic, strand.partition), []).append(strand)
+    async def _refresh(self, ledger: Ledger) -> None:
+        followed: dict[tuple[str, int], list[FollowedPartition]] = {}
+        for loop in self._all:
+            for it in loop.partitions:
+                followed.setdefault((it.topic, it.partition), []).append(it)
         places = list(followed) or [(topic.EXPERIMENTS, 0)]
         try:
             async with asyncio.timeout(ANSWERS_WITHIN_S):
                 ends = await asyncio.gather(*(ledger.end(*place) for place in places))
         except TimeoutError:
-            self._ledger_away = f"no answer within {ANSWERS_WITHIN_S:.0f} s"
+            self._ledger_failure = f"no answer within {ANSWERS_WITHIN_S:.0f} s"
             catalog.LEDGER_ERRORS.labels("NoAnswer").inc()
         except LedgerError as error:
-            self._ledger_away = str(error)
+            self._ledger_failure = str(error)
             catalog.LEDGER_ERRORS.labels(type(error).__name__).inc()
         else:
-            self._ledger_away = None
+            self._ledger_failure = None
             for place, end in zip(places, ends, strict=True):
-                for strand in followed.get(place, ()):
-                    strand.ended_at(end)
-        self._looked_s = self.clock()
+                for it in followed.get(place, ()):
+                    it.ended_at(end)
+        self._refreshed_s = self.clock()
 
     @property
-    def _all(self) -> list[Pulse]:
-        return [self._own, *self._pulses]
+    def _all(self) -> list[LoopHealth]:
+        return [self._outside, *self._loops]
 
-    @property
-    def _strands(self) -> list[Strand]:
-        return [strand for pulse in self._all for strand in pulse.strands]
-
-    def _partitions(self) -> dict[tuple[str, ...], float]:
-        places = {(it.topic, it.partition) for pulse in self._pulses for it in pulse.strands}
+    def _partitions_held(self) -> dict[tuple[str, ...], float]:
+        places = {(it.topic, it.partition) for loop in self._loops for it in loop.partitions}
         topics = [topic for topic, _ in places]
         return {(topic,): float(topics.count(topic)) for topic in topics}
 
     def _lags(self) -> dict[tuple[str, ...], float]:
         found: dict[tuple[str, ...], float] = {}
-        for pulse in self._all:
-            for strand in pulse.strands:
-                if (lag := strand.lag) is not None:
-                    place = (pulse.loop, strand.topic, str(strand.partition))
+        for loop in self._all:
+            for it in loop.partitions:
+                if (lag := it.lag) is not None:
+                    place = (loop.base_name, it.topic, str(it.partition))
                     found[place] = max(float(lag), found.get(place, 0.0))
         return found
 
@@ -181,25 +184,21 @@ class Vitals:
         now_s = self.clock()
         return {
             (name.removeprefix(STATE), str(partition)): now_s - saved_s
-            for pulse in self._all
-            for (name, partition), saved_s in pulse.saved.items()
+            for loop in self._all
+            for (name, partition), saved_s in loop.saved.items()
             if "/" not in name.removeprefix(STATE) or not name.startswith(STATE)  # no bucket
         }
 
 
-STATE: Final = "state/"
-"""Begins the names of processors' snapshots."""
-
-
-async def _ask(check: Check) -> str | None:
+async def _run(check: Check) -> str | None:
     try:
         async with asyncio.timeout(ANSWERS_WITHIN_S):
             return await check()
     except TimeoutError:
         return f"no answer within {ANSWERS_WITHIN_S:.0f} s"
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is not ready
+    except Exception as error:  # noqa: BLE001 - a check that fails in any way is not ready
         return f"{type(error).__name__}: {error}"
 
 
-VITALS: Final = Vitals()
-"""Those of this process."""
+HEALTH: Final = ProcessHealth()
+"""The health of this process."""

@@ -1,9 +1,9 @@
-"""Health of file systems: whether the folders that a process writes to take what it writes.
+"""Health of file systems: whether a process can write to its folders.
 
-A folder is in trouble when it is gone, when its mount is (the folder lies on another device than
-before), when its file system has hardly any space or inodes left, when a small file cannot be
-written to it, or when it does not answer. All of these pass by themselves once somebody makes
-room or mounts it again, so a process waits; none of them is the fault of a script that ran then.
+A folder fails when it or its mount is gone (the folder is on another device than before), when its
+file system has hardly any space or inodes left, when a small file cannot be written to it, or when
+it does not answer. A process waits until the file system has space again or is mounted again; a
+failure is not the fault of a script that ran then.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from typing import Final
 
 ANSWERS_WITHIN_S: Final = 20.0
 RESERVE_BYTES_MAX: Final = 256 * 1024**2
-"""Less free space than this is no room, on a large file system."""
+"""With less free space than this, a large file system is full."""
 RESERVE_SHARE: Final = 0.01
-"""Less free space than this share of a file system is no room, on a small one."""
+"""With less free space than this share of it, a small file system is full."""
 _INODES_MIN: Final = 64
 _PROBE: Final = b"\0" * 4096
 
@@ -38,7 +38,7 @@ FAULTS: Final = frozenset(
         errno.EREMOTEIO,
     }
 )
-"""Errors of a file system that are its own fault, and not the caller's."""
+"""Errors that are the file system's fault, not the caller's."""
 
 _WORDS: Final = re.compile(
     "|".join(
@@ -58,7 +58,7 @@ _WORDS: Final = re.compile(
 
 
 def words_of(error: BaseException) -> str:
-    """Return what an error says, with what the one says that it follows from if a disk failed."""
+    """Return an error's message, and that of the disk failure that it follows from, if any."""
     text, current = str(error), error.__cause__ or error.__context__
     while current is not None and not tells_of_fault(text):
         if tells_of_fault(str(current)):
@@ -68,7 +68,7 @@ def words_of(error: BaseException) -> str:
 
 
 def tells_of_fault(text: str) -> bool:
-    """Return whether words, such as a traceback's last line, say that a file system failed."""
+    """Return whether a text, such as a traceback's last line, is about a failed file system."""
     return _WORDS.search(text) is not None
 
 
@@ -76,19 +76,15 @@ class Disk:
     """The file systems below some folders."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
-        """Look at folders, which need not exist yet.
-
-        Args:
-            folders: that must take what is written to them.
-        """
+        """Take the folders that must be writable; they need not exist yet."""
         self._folders = [folder.absolute() for folder in folders]
         self._devices: dict[Path, int] = {}
-        """Where each folder was when it was seen first."""
+        """The device of each folder when it was first checked."""
         self._threads = ThreadPoolExecutor(1, "disk")
         self._looking: asyncio.Future[str | None] | None = None
 
     async def look(self) -> str | None:
-        """Return what is wrong with the first folder in trouble; None if all is well."""
+        """Return what is wrong with the first folder that fails; None if none does."""
         if self._looking is None or self._looking.done():
             loop = asyncio.get_running_loop()
             self._looking = loop.run_in_executor(self._threads, self.look_now)
@@ -100,7 +96,7 @@ class Disk:
             return f"a file system does not answer within {ANSWERS_WITHIN_S:g} s: {names}"
 
     def look_now(self) -> str | None:
-        """As `look`, but blocking."""
+        """Do as `look`, but blocking."""
         for folder in self._folders:
             try:
                 if trouble := self._trouble_of(folder):
@@ -110,7 +106,7 @@ class Disk:
         return None
 
     def close(self) -> None:
-        """Let go of the thread; one that hangs in the kernel is not waited for."""
+        """End the thread, without waiting for one that hangs in the kernel."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _trouble_of(self, folder: Path) -> str | None:
@@ -131,7 +127,7 @@ class Disk:
 
 
 def reserve_of(size: int) -> int:
-    """Return how many bytes must be free on a file system of so many for it to have room."""
+    """Return how many bytes of a file system of a size must be free."""
     return min(RESERVE_BYTES_MAX, int(size * RESERVE_SHARE))
 
 

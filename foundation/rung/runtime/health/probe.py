@@ -1,25 +1,26 @@
-"""Answers whoever asks a process how it does: `/healthz`, `/readyz` and `/metrics`.
+"""The probe of a process: `/healthz`, `/readyz` and `/metrics` over HTTP.
 
-    /healthz   200 while a new start would mend nothing; else 503. For liveness probes
-    /readyz    200 when others may rely on it; else 503. For readiness probes and load balancers
+    /healthz   liveness: 200, or 503 where a restart might help
+    /readyz    readiness, also for load balancers: 200 or 503
     /metrics   everything of `rung.runtime.metrics.catalog`, for Prometheus
 
-Both 503 say why. The answers are given in a thread with an event loop of its own, so that a
-process whose event loop stands still is told from one that is slow: then the answer says, and the
-log has once, what the loop was doing.
+Each 503 has the reasons. The server runs in a thread with an event loop of its own, so that it
+answers also while the process's event loop is blocked; then the answer has, and the log has once,
+where the loop is.
 
-There is no token and no TLS: the address belongs to those who watch, `127.0.0.1:9464` on one
-machine, the pod's network where network policies keep others out.
+There is no token and no TLS: the address is `127.0.0.1:9464` on one machine, or in a pod's network
+that network policies protect.
 """
 
 import asyncio
 import contextlib
 import contextvars
+import functools
 import socket
 import sys
 import threading
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Final
 
 import msgspec
@@ -27,24 +28,24 @@ import structlog
 from aiohttp import web
 
 from rung.events import RungError
-from rung.runtime.health.checks import VITALS, Vitals
+from rung.runtime.health.checks import HEALTH, ProcessHealth
 from rung.runtime.http.connection import Connections
 from rung.runtime.http.limits import Limits
 from rung.runtime.metrics.catalog import METER
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 STALLED_AFTER_S: Final = 4.0
-"""So long may the event loop keep a question waiting; less than probes wait for an answer."""
+"""After this time without an answer the event loop counts as blocked; probes wait longer."""
 LIMITS: Final = Limits(
     connections=64, connections_per_address=32, head_s=5.0, head_bytes=16 * 1024, progress_s=20.0
 )
-"""Its clients are a kubelet and Prometheus."""
+"""The clients are a kubelet and Prometheus."""
 
 _log = structlog.get_logger()
 
 
 class ProbeRefused(RungError):
-    """The probe's address cannot be listened on."""
+    """The process cannot listen on the probe's address."""
 
 
 @contextlib.asynccontextmanager
@@ -52,55 +53,45 @@ async def probe(
     address: str | None,
     *,
     service: str,
-    vitals: Vitals = VITALS,
+    health: ProcessHealth = HEALTH,
     stalled_after_s: float = STALLED_AFTER_S,
 ) -> AsyncIterator[None]:
     """Answer probes of this process while the context lasts.
 
     Args:
-        address: `ADDRESS:PORT` to listen on; nobody is answered if not given.
+        address: `ADDRESS:PORT` to listen on; None: metrics are kept, and no probe is answered.
         service: the process's name.
-        vitals: its signs of life.
-        stalled_after_s: how long the event loop may keep a probe waiting.
+        health: of the process.
+        stalled_after_s: after which time the event loop counts as blocked.
 
     Raises:
-        ProbeRefused: nobody can listen there.
+        ProbeRefused: the address is invalid or in use.
     """
-    with vitals.measured(service):
+    with health.measured(service):
         if address is None:
             yield
             return
         listener = _listen(address)
-        answering = _Answering(listener, vitals, stalled_after_s)
+        answering = _Answering(listener, health, stalled_after_s)
         try:
             yield
         finally:
             await asyncio.to_thread(answering.end)
 
 
-async def health(vitals: Vitals = VITALS) -> web.Response:
-    """Return whether a new start would mend anything."""
-    return _verdict(await vitals.health())
-
-
-async def readiness(vitals: Vitals = VITALS) -> web.Response:
-    """Return whether others may rely on the process."""
-    return _verdict(await vitals.readiness())
-
-
-async def metrics(vitals: Vitals = VITALS) -> web.Response:
-    """Return all numbers as Prometheus reads them."""
-    await vitals.look()
+async def metrics(health: ProcessHealth = HEALTH) -> web.Response:
+    """Return all metrics in Prometheus' text format."""
+    await health.refresh()
     return web.Response(body=METER.expose(), headers={"Content-Type": CONTENT_TYPE})
 
 
 def _verdict(reasons: list[str]) -> web.Response:
-    said: dict[str, Any] = (
+    answer: dict[str, Any] = (
         {"status": "failing", "reasons": reasons} if reasons else {"status": "ok"}
     )
     return web.Response(
         status=503 if reasons else 200,
-        body=msgspec.json.encode(said),
+        body=msgspec.json.encode(answer),
         content_type="application/json",
         headers={"Cache-Control": "no-store"},
     )
@@ -118,23 +109,25 @@ def _listen(address: str) -> socket.socket:
 
 
 class _Answering:
-    """The thread that answers."""
+    """The thread that answers probes."""
 
-    def __init__(self, listener: socket.socket, vitals: Vitals, stalled_after_s: float) -> None:
+    def __init__(
+        self, listener: socket.socket, health: ProcessHealth, stalled_after_s: float
+    ) -> None:
         self._listener = listener
-        self._vitals = vitals
+        self._health = health
         self._stalled_after_s = stalled_after_s
-        self._asked = asyncio.get_running_loop()
-        self._asked_thread = threading.get_ident()
-        self._told = False
+        self._process_loop = asyncio.get_running_loop()
+        self._process_thread = threading.get_ident()
+        self._logged = False
         self._loop = asyncio.new_event_loop()
         self._end = asyncio.Event()
-        run = contextvars.copy_context().run  # so that its log lines say whose they are
+        run = contextvars.copy_context().run  # for the fields of its log lines
         self._thread = threading.Thread(target=run, args=[self._run], name="probe", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """Answer no more."""
+        """End the thread."""
         with contextlib.suppress(RuntimeError):  # it has ended by itself
             self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join()
@@ -145,8 +138,12 @@ class _Answering:
 
     async def _serve(self) -> None:
         app = web.Application()
-        for path, answer in (("/healthz", health), ("/readyz", readiness), ("/metrics", metrics)):
-            app.router.add_get(path, self._handler(answer))
+        for path, answer in (
+            ("/healthz", self._liveness),
+            ("/readyz", self._readiness),
+            ("/metrics", lambda: metrics(self._health)),
+        ):
+            app.router.add_get(path, functools.partial(self._answer, answer))
         connections = Connections(LIMITS, port="probe")
         app.middlewares.append(connections.watch)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
@@ -158,34 +155,37 @@ class _Answering:
         finally:
             await runner.cleanup()
 
-    def _handler(
-        self, answer: Callable[[Vitals], Coroutine[Any, Any, web.Response]]
-    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-        async def handle(request: web.Request) -> web.Response:  # noqa: ARG001 - aiohttp's signature
-            return await self._ask(answer(self._vitals))
+    async def _liveness(self) -> web.Response:
+        return _verdict(await self._health.liveness())
 
-        return handle
+    async def _readiness(self) -> web.Response:
+        return _verdict(await self._health.readiness())
 
-    async def _ask(self, question: Coroutine[Any, Any, web.Response]) -> web.Response:
-        """Have the process's own event loop answer, for only there its state holds still."""
+    async def _answer(
+        self,
+        answer: Callable[[], Coroutine[Any, Any, web.Response]],
+        request: web.Request,  # noqa: ARG002 - aiohttp's signature
+    ) -> web.Response:
+        """Run in the process's own event loop, the only one from which its state may be read."""
+        answering = answer()
         try:
-            asked = asyncio.run_coroutine_threadsafe(question, self._asked)
+            running = asyncio.run_coroutine_threadsafe(answering, self._process_loop)
         except RuntimeError:
-            question.close()
+            answering.close()
             return _verdict(["the process ends"])
         try:
             async with asyncio.timeout(self._stalled_after_s):
-                response = await asyncio.wrap_future(asked)
+                response = await asyncio.wrap_future(running)
         except TimeoutError:
             return _verdict([self._stall()])
-        self._told = False
+        self._logged = False
         return response
 
     def _stall(self) -> str:
-        frame = sys._current_frames().get(self._asked_thread)  # noqa: SLF001 - documented, in spite of its name
+        frame = sys._current_frames().get(self._process_thread)  # noqa: SLF001 - documented, in spite of its name
         stack = traceback.extract_stack(frame) if frame is not None else []
-        if not self._told:
-            self._told = True
+        if not self._logged:
+            self._logged = True
             _log.error("the event loop stands still", stack="".join(traceback.format_list(stack)))
         place = f", at {stack[-1].filename}:{stack[-1].lineno}" if stack else ""
         return f"the event loop has not turned for {self._stalled_after_s:g} s{place}"

@@ -1,8 +1,7 @@
-"""Every number that Rung tells Prometheus: names, labels, and what they say.
+"""Every metric of Rung: names, labels, and descriptions.
 
-The dashboard and the alerts under `deploy/` are held against this list by the tests, and what
-counts and times imports its instrument from here. A name is as permanent as an event's: somebody's
-alert rests on it.
+Tests compare the dashboard and the alerts under `deploy/` with this list. A name is as permanent
+as an event's, because users' alerts depend on it.
 """
 
 from importlib.metadata import PackageNotFoundError, version

@@ -1,9 +1,9 @@
-"""Instruments of a process: counters and histograms of `prometheus_client`, gauges that are read.
+"""Instruments of a process: `prometheus_client`'s counters and histograms, and gauges of our own.
 
-Gauges are never set. Whoever knows a number says how to read it (`read_from`) for as long as it
-knows it; so a partition that went to another replica leaves no stale number behind. Of several
-sources for the same labels the highest number counts. The library's own gauges take one function
-each, and keep a child until somebody removes it.
+A gauge is never set: it reads its sources (`read_from`) while they last, so that a partition that
+was assigned to another replica leaves no stale number behind. Of several sources for the same
+labels the highest number counts. The library's own gauges have one function each, and keep a child
+until it is removed.
 """
 
 import contextlib
@@ -22,13 +22,13 @@ SECONDS: Final = (
 """Bounds of buckets for what involves a disk or a network."""
 
 Source = Callable[[], Mapping[tuple[str, ...], float]]
-"""Tells a gauge's numbers by the values of its labels."""
+"""Returns a gauge's numbers by the values of its labels."""
 
 _log = structlog.get_logger()
 
 
 class Gauge(Collector):
-    """Says how things are, when asked."""
+    """A gauge that reads its sources when it is collected."""
 
     def __init__(self, name: str, text: str, labels: tuple[str, ...]) -> None:
         self.name: Final = name
@@ -38,7 +38,7 @@ class Gauge(Collector):
 
     @contextlib.contextmanager
     def read_from(self, source: Source) -> Iterator[None]:
-        """Have a source asked, while the context lasts."""
+        """Read a source while the context lasts."""
         self._sources.append(source)
         try:
             yield
@@ -50,11 +50,11 @@ class Gauge(Collector):
         found: dict[tuple[str, ...], float] = {}
         for source in list(self._sources):
             try:
-                told = source()
-            except Exception:  # noqa: BLE001 - one number's trouble must not hide all others
+                numbers = source()
+            except Exception:  # noqa: BLE001 - one number's failure must not hide all others
                 _log.exception("a gauge cannot be read", gauge=self.name)
                 continue
-            for values, number in told.items():
+            for values, number in numbers.items():
                 assert len(values) == len(self.labels), (self.name, values)
                 found[values] = max(number, found.get(values, number))
         return found
@@ -69,7 +69,7 @@ class Gauge(Collector):
 
 
 class Instrument(NamedTuple):
-    """What was declared."""
+    """A declared instrument."""
 
     kind: str
     name: str

@@ -1,7 +1,6 @@
-"""A ledger that takes note of what passes through it: times, errors, who is where.
+"""A ledger around another one that measures its use, for metrics and health.
 
-Put around the ledger where a process is composed, it measures every loop alike, without any of
-them knowing.
+Composition roots put it around the ledger, so that all loops are measured alike.
 """
 
 import time
@@ -13,28 +12,22 @@ from prometheus_client import Histogram
 
 from rung.events import LedgerError
 from rung.ledger import Draft, Ledger, Record, append_and_commit, read_of
-from rung.runtime.health.checks import VITALS, Vitals
+from rung.runtime.health.checks import HEALTH, ProcessHealth
 from rung.runtime.metrics import catalog
 
 
 class ObservedLedger:
     """Implements `rung.ledger.port.Ledger` by another ledger."""
 
-    def __init__(self, ledger: Ledger, vitals: Vitals = VITALS) -> None:
-        """Take note of what passes through a ledger.
-
-        Args:
-            ledger: the real one.
-            vitals: whose signs of life those are.
-        """
+    def __init__(self, ledger: Ledger, health: ProcessHealth = HEALTH) -> None:
         self._ledger = ledger
-        self._vitals = vitals
+        self._health = health
         self._appends: dict[str, Histogram] = {}
-        vitals.rely_on(ledger)
+        health.watch(ledger)
 
     @property
     def id(self) -> str:
-        """The ledger's own name."""
+        """The ledger's id."""
         return self._ledger.id
 
     def partitions(self, topic: str) -> int:
@@ -42,13 +35,13 @@ class ObservedLedger:
         return self._ledger.partitions(topic)
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        """Append, and note how long it took."""
+        """Append, and measure the duration."""
         return await self._append(drafts, lambda: self._ledger.append(drafts))
 
     async def append_and_commit(
         self, drafts: Sequence[Draft], consumer: str, topic: str, partition: int, position: int
     ) -> list[int]:
-        """Append and commit, in one step where the ledger can, and note how long it took."""
+        """Append and commit, in one step where the ledger can, and measure the duration."""
         place = (topic, partition)
         return await self._append(
             drafts, lambda: append_and_commit(self._ledger, drafts, consumer, place, position)
@@ -77,7 +70,7 @@ class ObservedLedger:
     async def read_of(
         self, topic: str, partition: int, begin: int, end: int, root: str
     ) -> tuple[list[Record], int]:
-        """Return some records with keys of a root."""
+        """Return some records whose keys have a root."""
         with self._calling(f"read of {topic}/{partition}"):
             return await read_of(self._ledger, (topic, partition), begin, end, root)
 
@@ -99,66 +92,63 @@ class ObservedLedger:
     async def follow(
         self, topic: str, partition: int, position: int
     ) -> AsyncIterator[Sequence[Record]]:
-        """Yield batches of records, and note how far the loop is that takes them."""
-        pulse, clock = self._vitals.current, self._vitals.clock
-        strand = pulse.follow(topic, partition, position)
+        """Yield batches of records, and note the position of the loop."""
+        loop, clock = self._health.current, self._health.clock
+        followed = loop.follow(topic, partition, position)
         batches = self._ledger.follow(topic, partition, position)
         try:
             async for records in batches:
-                strand.given(clock())
+                followed.given(clock())
                 yield records
-                strand.done(records[-1].position + 1, clock())
+                followed.done(records[-1].position + 1, clock())
         except LedgerError as error:
             catalog.LEDGER_ERRORS.labels(type(error).__name__).inc()
             raise
         finally:
-            pulse.leave(strand)
+            loop.leave(followed)
             if isinstance(batches, AsyncGenerator):
                 await batches.aclose()
 
     async def position(self, consumer: str, topic: str, partition: int) -> int:
-        """Return the position a consumer committed last."""
+        """Return the position that a consumer committed last."""
         with self._calling(f"position in {topic}/{partition}"):
             return await self._ledger.position(consumer, topic, partition)
 
     async def commit(self, consumer: str, topic: str, partition: int, position: int) -> None:
-        """Remember where a consumer goes on after a restart."""
+        """Commit the position of a consumer."""
         with self._calling(f"commit of {topic}/{partition}"):
             await self._ledger.commit(consumer, topic, partition, position)
 
     async def snapshot(self, name: str, partition: int) -> bytes | None:
-        """Return the newest snapshot saved under the name.
-
-        Snapshots may lie in an object store, and that one may be away for long.
-        """
-        self._vitals.current.saved.setdefault((name, partition), self._vitals.clock())
-        with self._calling(f"snapshot of {name}/{partition}", patient=True):
+        """Return the newest snapshot of a name, which may be in an object store that is away."""
+        self._health.current.saved.setdefault((name, partition), self._health.clock())
+        with self._calling(f"snapshot of {name}/{partition}", unbounded=True):
             return await self._ledger.snapshot(name, partition)
 
     async def save_snapshot(self, name: str, partition: int, value: bytes) -> None:
-        """Replace the snapshot of that name, and note when."""
-        with self._calling(f"saving the snapshot of {name}/{partition}", patient=True):
+        """Replace the snapshot of a name."""
+        with self._calling(f"saving the snapshot of {name}/{partition}", unbounded=True):
             await self._ledger.save_snapshot(name, partition, value)
-        self._vitals.current.saved[name, partition] = self._vitals.clock()
+        self._health.current.saved[name, partition] = self._health.clock()
 
     async def close(self) -> None:
-        """Let go of the ledger."""
+        """Close the ledger."""
         await self._ledger.close()
 
-    def _calling(self, what: str, *, patient: bool = False) -> "_Call":
-        return _Call(self._vitals, what, patient=patient)
+    def _calling(self, what: str, *, unbounded: bool = False) -> "_Call":
+        return _Call(self._health, what, unbounded=unbounded)
 
 
 class _Call:
-    """One call of the ledger, from beginning to end; cheaper than a generator."""
+    """One call of the ledger; a class, because a generator costs more."""
 
-    def __init__(self, vitals: Vitals, what: str, *, patient: bool) -> None:
-        self._pulse = vitals.current
+    def __init__(self, health: ProcessHealth, what: str, *, unbounded: bool) -> None:
+        self._loop = health.current
         self._what = what
-        self._patient = patient
+        self._unbounded = unbounded
 
     def __enter__(self) -> Self:
-        self._number = self._pulse.call(self._what, patient=self._patient)
+        self._number = self._loop.call(self._what, unbounded=self._unbounded)
         return self
 
     def __exit__(
@@ -167,6 +157,6 @@ class _Call:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._pulse.returned(self._number)
+        self._loop.returned(self._number)
         if isinstance(error, LedgerError):
             catalog.LEDGER_ERRORS.labels(type(error).__name__).inc()

@@ -1,4 +1,4 @@
-"""An object store that takes note of how long its operations take."""
+"""An object store around another one that measures the duration of its operations."""
 
 import time
 from collections.abc import Iterator

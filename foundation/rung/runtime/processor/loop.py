@@ -28,7 +28,7 @@ from rung.events import Event, Fenced, LedgerError, LedgerUnavailable, encode
 from rung.ledger import Draft, Ledger, Record
 from rung.runtime.assignment.assignment import Share, Whole
 from rung.runtime.deadletter import DeadLetters, Letter, dead_letter, say_rejected
-from rung.runtime.health.loops import CURRENT
+from rung.runtime.health.loops import CURRENT_LOOP
 from rung.runtime.metrics import catalog
 from rung.runtime.metrics.observer import Observer
 from rung.runtime.processor.fold import Folded, Image, KeyFold, PartitionFold, Rejected
@@ -257,7 +257,7 @@ class _Hosted:
 
     async def _retry(self) -> None:
         """Try quarantined keys: all at the start, then those that an operator asks for."""
-        CURRENT.set(None)  # the loop's signs of life are those of the loop alone
+        CURRENT_LOOP.set(None)  # no part of the loop's health
         keys = list(self._fold.parked)
 
         async def answer() -> None:

@@ -18,7 +18,7 @@ from rung.events import LedgerError, topic
 from rung.ledger import Ledger, Record
 from rung.ledger.sqlite.errors import explain
 from rung.runtime.deadletter import dead_letter, say_rejected
-from rung.runtime.health.checks import VITALS
+from rung.runtime.health.checks import HEALTH
 from rung.runtime.processor.fold import Rejected
 from rung.runtime.projection.merge import Merge, digest_of, positions_of
 from rung.runtime.projection.projection import Projection
@@ -97,7 +97,7 @@ class Projections:
             self._checks.callback((await asyncio.to_thread(_hold, self._folder)).close)
         for store in self.stores.values():
             await store.open()
-        self._checks.enter_context(VITALS.check("projections", self._look))
+        self._checks.enter_context(HEALTH.check("projections", self._look))
         for loop in self._loops:
             task = asyncio.create_task(supervise(loop.run, name=loop.name))
             task.add_done_callback(self._ended)

@@ -44,7 +44,7 @@ from rung.ledger.seals import (
 from rung.ledger.seals.chain import catch_up
 from rung.runtime.assignment.assignment import Share, Whole
 from rung.runtime.fact_writer import now
-from rung.runtime.health.loops import uncounted
+from rung.runtime.health.loops import unmonitored
 from rung.runtime.metrics import catalog
 from rung.runtime.retry import supervise
 from rung.runtime.sealing.anchor import Anchor
@@ -240,7 +240,7 @@ class Sealer:
             self._watches[place] = watch = _Watch()
             self._grown.set()
             try:
-                with uncounted():
+                with unmonitored():
                     await self._watch(place, watch)
             finally:
                 self._held.discard(place)

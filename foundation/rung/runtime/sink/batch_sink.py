@@ -1,12 +1,12 @@
-"""Sinks in batches: what they write to keeps the positions up to which it has the ledger.
+"""Sinks whose stores keep the positions up to which they have the ledger.
 
-* A `BatchSink` is given records as they come. One batch is written while the next is gathered and
+* A `BatchSink` writes records in batches. One batch is written while the next is gathered and
   decoded; a store that is away holds reading back, so that memory is bounded.
-* A `PeriodicSink` looks now and then for what is new, and takes it by itself.
+* A `PeriodicSink` processes new records at intervals.
 
-Neither commits a position to the ledger: the store is asked where to go on. So a store can be
-deleted, or restored from a backup, at any time, and two replicas that both believe in owning a
-partition do no harm as long as writing twice does none.
+Neither commits a position to the ledger: it goes on from the store's position. So a store can be
+deleted, or restored from a backup, at any time, and two replicas on the same partition are
+harmless as long as writing twice is.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from rung.ledger import Draft, Ledger, Record
 from rung.runtime.assignment.assignment import Share
 from rung.runtime.consumer import Consumer
 from rung.runtime.deadletter import dead_letter, say_rejected
-from rung.runtime.health.checks import VITALS
+from rung.runtime.health.checks import HEALTH
 from rung.runtime.health.loops import waiting_for
 from rung.runtime.processor.fold import Rejected
 from rung.runtime.retry import retry, supervise
@@ -31,18 +31,18 @@ Reject = Callable[[Sequence[Rejected]], Awaitable[None]]
 
 
 class BatchStore(Protocol):
-    """What a batch sink writes to.
+    """The target of a batch sink.
 
     Its methods raise a `RungError` that is retriable where the same call may succeed later.
     """
 
     @property
     def absorbed_bytes(self) -> int:
-        """How much was absorbed and is in no batch yet."""
+        """The size of records that were absorbed and are in no batch yet."""
 
     @property
     def pending_bytes(self) -> int:
-        """How much was absorbed and is not written yet."""
+        """The size of records that were absorbed and are not written yet."""
 
     def serving(self, reject: Reject) -> AbstractAsyncContextManager[None]:
         """Open it, with nothing absorbed; records that it cannot hold are passed to `reject`.
@@ -51,22 +51,22 @@ class BatchStore(Protocol):
         """
 
     async def positions(self) -> Mapping[tuple[str, int], int]:
-        """Return up to which position it has each topic and partition; 0 where none is named."""
+        """Return its position in each partition; 0 in those that are missing."""
 
     def absorb(self, records: Sequence[Record]) -> None:
-        """Take records in, of one partition in their order."""
+        """Absorb records of one partition, in their order."""
 
     async def cut(self) -> None:
-        """Make a batch of what was absorbed."""
+        """Make a batch of the absorbed records."""
 
     async def write(self) -> bool:
         """Write the oldest batch and its positions; return whether there was one."""
 
     async def write_again(self, record: Record) -> str | None:
-        """Write a record that was rejected before; return why it cannot be, None if it was."""
+        """Write a record that was rejected before; return why it cannot be written, else None."""
 
     def ahead(self, topic: str, partition: int, start: int, end: int) -> Exception:
-        """Return the error to raise where it has more of a partition than the ledger."""
+        """Return the error to raise where its position is behind the ledger's end."""
 
 
 class BatchSink(NamedTuple):
@@ -78,45 +78,39 @@ class BatchSink(NamedTuple):
     batch_bytes: int = 8 << 20
     """A batch of this size is written at once."""
     batch_s: float = 1.0
-    """So long a record waits at most until it is written."""
+    """A record waits at most this long until it is written."""
     gone: Callable[[Ledger, str, int, range], Awaitable[None]] | None = None
-    """Told of positions that the store never had and the ledger has no more."""
+    """Called with positions that the store never had and the ledger has no more."""
 
     @property
     def behind(self) -> str:
-        """The line of the log while the store does not take what comes."""
+        """The line of the log while writing fails."""
         return f"{self.name} behind"
 
 
 Look = Callable[[], Awaitable[None]]
-"""Takes what is new; safe to repeat."""
+"""Processes new records; safe to repeat."""
 Looks = Callable[[str, int], AbstractContextManager[Look]]
-"""Gives the work on a partition of a topic, while the context lasts."""
+"""Opens a partition of a topic."""
 
 
 class PeriodicSink(NamedTuple):
-    """Partitions that are looked at now and then, each from where the effect itself says."""
+    """Partitions that are processed at intervals, each from the position that its target has."""
 
     name: str
     topics: tuple[str, ...]
-    """Whose partitions are looked at."""
     open: Callable[[Ledger], AbstractContextManager[Looks]]
     every_s: float
     backoff: Backoff
 
     @property
     def behind(self) -> str:
-        """The line of the log while a look fails."""
+        """The line of the log while processing fails."""
         return f"{self.name} behind"
 
 
 async def batch_sink(ledger: Ledger, it: BatchSink, share: Share) -> None:
-    """Run a batch sink until cancelled.
-
-    Args:
-        ledger: read; dead letters are appended to it.
-        it: what is written where.
-        share: says which partitions are this replica's.
+    """Run a batch sink on assigned partitions until cancelled.
 
     Raises:
         RungError: of the ledger or the store, one that does not pass by itself.
@@ -144,14 +138,9 @@ async def batch_sink(ledger: Ledger, it: BatchSink, share: Share) -> None:
 
 
 async def periodic_sink(ledger: Ledger, it: PeriodicSink, share: Share) -> None:
-    """Run a periodic sink until cancelled.
+    """Run a periodic sink on assigned partitions until cancelled.
 
-    Whatever a look raises on purpose is no reason to end: it looks again, less and less often.
-
-    Args:
-        ledger: read.
-        it: what is looked at, and how often.
-        share: says which partitions are this replica's.
+    A `RungError` of a partition is retried with back-off.
 
     Raises:
         LedgerError: one that does not pass by itself.
@@ -165,7 +154,7 @@ async def periodic_sink(ledger: Ledger, it: PeriodicSink, share: Share) -> None:
     async def hold(topic: str, looks: Looks) -> None:
         async def work(partition: int) -> None:
             name = f"{it.name}-{topic}/{partition}"
-            with VITALS.pulse(name, follows=False), looks(topic, partition) as look:
+            with HEALTH.loop(name, follows=False), looks(topic, partition) as look:
                 while True:
                     await retry(
                         look,
@@ -187,10 +176,7 @@ async def periodic_sink(ledger: Ledger, it: PeriodicSink, share: Share) -> None:
 
 
 class _Intake:
-    """Between the partitions and the store: holds them back while the store is behind.
-
-    More than two batches' worth is never taken in.
-    """
+    """Passes records to the store, with back-pressure from two batches on."""
 
     def __init__(self, it: BatchSink) -> None:
         self.store: Final = it.store
@@ -202,7 +188,7 @@ class _Intake:
         self._room.set()
 
     async def take(self, records: Sequence[Record]) -> None:
-        """Have the store absorb records as soon as there is room."""
+        """Pass records to the store, as soon as there is room."""
         if not self._room.is_set():
             with waiting_for(f"the store of {self._it.name}"):
                 await self._room.wait()
@@ -213,7 +199,7 @@ class _Intake:
         self._make_room()
 
     async def cut(self) -> None:
-        """Have the store make batches of what it absorbed, by size and time, for ever."""
+        """Make batches by size and time, for ever."""
         while True:
             await self._came.wait()
             self._came.clear()
@@ -226,7 +212,7 @@ class _Intake:
             self._ready.set()
 
     async def write(self) -> None:
-        """Have the store write its batches, for ever."""
+        """Write batches, for ever."""
         while True:
             await self._ready.wait()
             self._ready.clear()
@@ -251,7 +237,7 @@ class _Taking(Consumer):
         self._it = it
         self._intake = intake
         self._position: int | None = None
-        """Behind what was taken in since this process has the partition."""
+        """Behind the last record that was taken; None: none was."""
 
     async def _start(self) -> int:
         if self._position is None:

@@ -1,22 +1,20 @@
-"""Sinks: what a topic's events ask for is done outside of the ledger, and recorded.
+"""Sinks: an effect outside of the ledger for each event of a topic, which is recorded.
 
-An act is repeated after a crash, so it gets an idempotency key: one for an event, however often
-the event is met or was written. What is outside may fail, by raising a `RungError`:
+An effect is repeated after a crash, so it gets an idempotency key: the same for an event, however
+often it is read or was written. An effect that fails raises a `RungError`:
 
-* one that is *retriable* (it is away, or busy) is tried again with back-off, and the partition
+* a *retriable* one (the target is away, or busy) is retried with back-off, and the partition
   waits, for as long as the sink's patience lasts;
-* one that is not (it refuses) is tried a few times.
+* any other (the target refused) is retried a few times.
 
-After that the event becomes a dead letter, and the sink goes on with the next. What was refused is
-also tried again at each start and every hour; when it succeeds, the dead letter is settled. What
-cannot be decoded, and what makes the code raise anything else, becomes a dead letter at once, and
-waits for an operator.
+After that the event becomes a dead letter, and the sink goes on with the next. A refused effect is
+also retried at each start and every hour; when it succeeds, the dead letter is settled. An event
+that cannot be decoded, or on which the code raises anything else, becomes a dead letter at once,
+and waits for an operator.
 
-A processor keeps the newest cause of a key with the key's state, and a relay leaves it to its
-destination. A sink that does what a decision asks (deletes files) must not do what no reader
-takes: a decision that a replica wrote late, perhaps with older code, about a fact that was decided
-otherwise meanwhile. Repeating what was done is harmless; this is not. So a sink remembers the
-newest cause of each key.
+A sink must not carry out a decision that all readers ignore: one that a replica wrote late,
+perhaps with older code, about a fact that has other decisions already. So it remembers the newest
+cause of each key, as processors do.
 """
 
 import asyncio
@@ -36,7 +34,7 @@ from rung.runtime import tracing
 from rung.runtime.assignment.assignment import Share, Whole
 from rung.runtime.consumer import Consumer
 from rung.runtime.deadletter import Letter
-from rung.runtime.health.loops import CURRENT, waiting_for
+from rung.runtime.health.loops import CURRENT_LOOP, waiting_for
 from rung.runtime.processor.processor import types_of
 from rung.runtime.relay import number_of, numbered
 from rung.runtime.retry import retry, supervise
@@ -44,7 +42,7 @@ from rung.runtime.retry import retry, supervise
 _READ_MAX: Final = 2_000
 _SAVE_EVERY: Final = 1_000
 _AGAIN_S: Final = 3_600.0
-"""Between two tries of what was refused."""
+"""Between two tries of refused effects."""
 _BACKOFF: Final = Backoff(1.0, 60.0)
 
 _log = structlog.get_logger()
@@ -62,25 +60,20 @@ class Sink(NamedTuple):
     handles: UnionType | type[Payload]
     """The types that it acts on; all others are skipped."""
     act: Callable[[Event, str], Awaitable[Sequence[Payload]]]
-    """Does what an event asks, under an idempotency key, and returns the facts to record."""
+    """Causes the effect of an event, under an idempotency key; returns the facts to record."""
     appends: tuple[str, ...] = ()
     """The topics of these facts."""
     backoff: Backoff = _BACKOFF
     tries: int = 3
-    """Of an act that is refused, until it becomes a dead letter."""
+    """Of a refused effect, until its event becomes a dead letter."""
     patience_s: float = math.inf
-    """For how long what is away is waited for, until the act becomes a dead letter."""
+    """For how long a retriable failure is retried, until the event becomes a dead letter."""
 
 
 async def sink(ledger: Ledger, it: Sink, share: Share | None = None) -> None:
-    """Run a sink until cancelled. Events are acted on in order within a partition.
+    """Run a sink on assigned partitions until cancelled, in order within each.
 
-    A backlog keeps nobody from relying on this process: it is ready meanwhile.
-
-    Args:
-        ledger: read from and appended to.
-        it: what is done.
-        share: says which partitions are this replica's; all are if not given.
+    Readiness does not depend on it.
 
     Raises:
         LedgerError: one that does not pass by itself.
@@ -94,7 +87,7 @@ async def sink(ledger: Ledger, it: Sink, share: Share | None = None) -> None:
 
 
 def key_of(ledger_id: str, record: Record, event: Event) -> str:
-    """Return the idempotency key of what is done for an event: the same wherever it is met."""
+    """Return the idempotency key of an event's effect: the same wherever the event is read."""
     origin, sequence = number_of(ledger_id, record, event)
     if event.causeposition is None and event.origin and event.sequence is not None:
         origin, sequence = event.origin, event.sequence
@@ -113,7 +106,7 @@ class _Acting(Consumer):
         return await self._seen.open(await super()._start())
 
     def _decode(self, record: Record) -> Event | None:
-        """Return the event; a decision of another type must name what caused it, too."""
+        """Return the event; a decision of any type must name its cause."""
         return decode_from(record.topic, record.value)
 
     async def _take(self, record: Record, event: Event) -> list[Event]:
@@ -128,7 +121,7 @@ class _Acting(Consumer):
             raise
 
     async def _take_again(self, record: Record, event: Event) -> list[Event]:
-        # An origin of its own: what was recorded of later events went before.
+        # An origin of its own: facts of later events have been recorded before.
         origin, sequence = number_of(self._ledger.id, record, event)
         return await self._act(record, event, (f"{origin}/{sequence}", 0))
 
@@ -150,7 +143,6 @@ class _Acting(Consumer):
                 return self._it.patience_s
             return math.inf if tries < self._it.tries else 0.0
 
-        # What is logged of an act says what it is for.
         with tracing.about(event), waiting_for(f"what {self._name} acts on"):
             facts = await retry(
                 attempt,
@@ -163,7 +155,7 @@ class _Acting(Consumer):
         return numbered(self._it, event, number, facts)
 
     async def _conclude(self, drafts: Sequence[Draft], position: int) -> None:
-        # What was postponed is saved before the position behind it is committed.
+        # Postponed positions are saved before the position behind them is committed.
         if drafts:
             await self._ledger.append(drafts)
         await self._seen.save()
@@ -180,8 +172,8 @@ class _Acting(Consumer):
             await self._seen.save()
 
     async def _beside(self) -> None:
-        """Try what was refused, at the start and now and then."""
-        CURRENT.set(None)  # the loop's signs of life are those of the loop alone
+        """Retry refused effects, at the start and every hour."""
+        CURRENT_LOOP.set(None)  # no part of the loop's health
         while True:
             for position in self._seen.postponed:
                 try:
@@ -199,14 +191,14 @@ class _Acting(Consumer):
 
 class _Image(Struct):
     position: int = 0
-    """Behind the last event that was seen."""
+    """Behind the last event that was noted."""
     causes: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     postponed: list[int] = field(default_factory=list[int])
-    """Positions of events that were refused, and are tried again."""
+    """Positions of refused events, which are retried."""
 
 
 class _Seen:
-    """What was seen of one partition of a topic."""
+    """The newest causes, and the postponed events, of one partition."""
 
     def __init__(self, ledger: Ledger, name: str, topic: str, partition: int) -> None:
         self._ledger = ledger
@@ -219,22 +211,22 @@ class _Seen:
 
     @property
     def postponed(self) -> tuple[int, ...]:
-        """Where events lie that were refused, and are tried again."""
+        """Positions of refused events, which are retried."""
         return tuple(self._image.postponed)
 
     def postpone(self, position: int) -> None:
-        """Take note that the event at a position was refused."""
+        """Note that the event at a position was refused."""
         if position not in self._image.postponed:
             self._image.postponed.append(position)
             self._urgent = True
 
     def settle(self, position: int) -> None:
-        """Take note that what was refused is done, or given up."""
+        """Note that a refused event succeeded, or was dropped."""
         self._image.postponed.remove(position)
         self._urgent = True
 
     async def open(self, position: int) -> int:
-        """Learn of what lies before a position; return where to go on, there or later.
+        """Read what precedes a position; return where to go on, there or later.
 
         Raises:
             LedgerError: the ledger does not answer.
@@ -245,7 +237,7 @@ class _Seen:
             count = min(position - self._image.position, _READ_MAX)
             place = (self._topic, self._partition, self._image.position)
             records = await self._ledger.read(*place, count)
-            if not records:  # the ledger ends before: whoever follows it from there says so
+            if not records:  # the ledger ends before: following it from there raises
                 return position
             for record in records:
                 try:
@@ -255,7 +247,7 @@ class _Seen:
         return self._image.position
 
     def is_new(self, position: int, event: Event) -> bool:
-        """Take note of the event at a position; return whether readers take it."""
+        """Note the event at a position; return whether it is one that readers do not ignore."""
         self._image.position = position + 1
         if event.causeposition is None or event.causeindex is None:  # a fact
             return True
@@ -266,9 +258,9 @@ class _Seen:
         return True
 
     async def save(self) -> None:
-        """Save what was seen, now and then; what was seen must have been acted on.
+        """Save now and then, and at once where postponed events changed.
 
-        What was postponed, or is no longer, is saved at once.
+        The effects of all noted events must have been caused.
         """
         if self._image.position - self._saved < _SAVE_EVERY and not self._urgent:
             return

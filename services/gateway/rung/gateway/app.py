@@ -25,7 +25,7 @@ from rung.gateway.static import serve_page
 from rung.ledger import Ledger
 from rung.runtime import FactWriter
 from rung.runtime.health import probe
-from rung.runtime.health.checks import VITALS
+from rung.runtime.health.checks import HEALTH
 from rung.storage import ObjectStore
 
 SOURCE: Final = "/rung/gateway"
@@ -98,12 +98,12 @@ def make_app(  # noqa: PLR0913 - the parts that it is composed of
 
 async def show_health(request: web.Request) -> web.Response:  # noqa: ARG001 - aiohttp's signature
     """Say whether a new start would mend anything; why is told on the probe's port alone."""
-    return _health(await VITALS.health())
+    return _health(await HEALTH.liveness())
 
 
 async def show_readiness(request: web.Request) -> web.Response:  # noqa: ARG001 - aiohttp's signature
     """Say whether answers can be relied on: the projections are up to date, the ledger answers."""
-    return _health(await VITALS.readiness())
+    return _health(await HEALTH.readiness())
 
 
 async def show_metrics(request: web.Request) -> web.Response:  # noqa: ARG001 - aiohttp's signature

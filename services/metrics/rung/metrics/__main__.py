@@ -9,7 +9,7 @@ from rung.metrics.recovery import keep_series
 from rung.metrics.service import NAME, TOPICS
 from rung.metrics.settings import Settings
 from rung.runtime.bootstrap import Opened, Place, checked, launch, placed
-from rung.runtime.health.checks import VITALS
+from rung.runtime.health.checks import HEALTH
 
 
 @click.command(context_settings={"auto_envvar_prefix": "RUNG_METRICS", "show_default": True})
@@ -46,7 +46,7 @@ def main(*, place: Place, series: str, migrate: bool, **settings: Any) -> None:
     async def keep(opened: Opened) -> None:
         store = checked(open_series, place=series, ledger_id=opened.ledger.id, migrates=migrate)
         try:
-            with VITALS.check("series", store.unready):
+            with HEALTH.check("series", store.unready):
                 await keep_series(opened.ledger, store, chosen, share=opened.share)
         finally:
             await store.close()

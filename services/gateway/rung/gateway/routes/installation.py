@@ -10,7 +10,7 @@ from rung.gateway.context import context_of, reply
 from rung.gateway.requests.query import NoQuery, PageQuery, page, read_query
 from rung.gateway.route import Route
 from rung.gateway.serializers import pools as pool_serializers
-from rung.runtime.health.checks import VITALS
+from rung.runtime.health.checks import HEALTH
 
 
 async def list_agents(request: web.Request) -> web.Response:
@@ -46,7 +46,7 @@ async def show_status(request: web.Request) -> web.Response:
             dead_letters=await context.models.open_letters(),
             problems=[
                 *context.problems(),
-                *await VITALS.problems(),
+                *await HEALTH.problems(),
                 *(each for pool in pools for each in pool_serializers.problems(pool)),
             ],
         )
