@@ -1,11 +1,11 @@
-"""Starts a service as a process of its own, and ends it in good order.
+"""Runs a service as a process, from its command line to its graceful shutdown.
 
-What the composition roots of all services share: the options that say where the ledger and the
-objects are, opening both, joining the replicas of the service, answering probes, logging, running
-until SIGTERM or SIGINT, and saying in one line what went wrong.
+The composition roots of all services share: the options for the ledger and the object store,
+opening both, joining the replicas of the service, answering probes, logging, running until SIGTERM
+or SIGINT, and reporting an error in one line.
 
-At SIGTERM the loops finish the appends that they are at and save snapshots, the replica leaves its
-group, so that its partitions move at once, and the ledger is closed.
+At SIGTERM the loops finish their appends and save snapshots, the replica leaves its group, so that
+its partitions are assigned to others at once, and the ledger is closed.
 """
 
 import asyncio
@@ -45,18 +45,18 @@ _log = structlog.get_logger()
 
 
 class Place(NamedTuple):
-    """Where a process finds what it works on."""
+    """The options of every service."""
 
     ledger: str
     """A folder, or `kafka://host:9092/prefix`."""
     objects: str | None
     """URL of the object store."""
     probe: str | None = None
-    """`ADDRESS:PORT` where its probes are answered."""
+    """`ADDRESS:PORT` of the probe."""
 
 
 class Opened(NamedTuple):
-    """What a service works with."""
+    """The ledger and the stores of a service, opened."""
 
     ledger: Ledger
     share: Share
@@ -65,16 +65,15 @@ class Opened(NamedTuple):
 
     @property
     def objects(self) -> ObjectStore:
-        """The object store, of a service that cannot do without."""
+        """The object store, of a service that requires one."""
         assert self.store is not None, "--objects is required there"
         return self.store
 
 
 def placed(*, objects: bool = False) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Give a command the options --ledger, --objects and --probe, as its argument `place`.
+    """Add the options --ledger, --objects and --probe to a command, as its argument `place`.
 
-    Args:
-        objects: whether it cannot do without an object store.
+    `objects`: whether --objects is required.
     """
     where = "URL of the object store: s3://bucket/prefix, file:///srv/objects."
     if not objects:
@@ -127,13 +126,13 @@ def launch(
     """Run a service until SIGTERM or SIGINT.
 
     Args:
-        place: where its ledger and its objects are.
+        place: its options.
         work: the service.
-        service: its name; replicas of one name share partitions.
-        topics: those whose partitions they share; none if each replica works on all.
+        service: its name, which its replicas share.
+        topics: those whose partitions are assigned to replicas; none if each works on all.
 
     Raises:
-        ClickException: it cannot start, or cannot go on; in one line.
+        ClickException: an error, in one line.
     """
 
     async def run() -> None:
@@ -153,16 +152,7 @@ def launch_components(
     *,
     service: str,
 ) -> None:
-    """Run a service's table of components until SIGTERM or SIGINT.
-
-    Args:
-        place: where its ledger and its objects are.
-        build: returns the table, for an object store, None where there is none.
-        service: its name; replicas of one name share the partitions that the components follow.
-
-    Raises:
-        ClickException: it cannot start, or cannot go on; in one line.
-    """
+    """Run the components that `build` returns until SIGTERM or SIGINT, as `launch` does."""
 
     async def run() -> None:
         async with probe(place.probe, service=service), _store(place) as store:
@@ -175,12 +165,7 @@ def launch_components(
 
 
 def command_of(service: Service, text: str) -> click.Command:
-    """Return the command that runs a service which has no options of its own.
-
-    Args:
-        service: what it runs.
-        text: what help says of it.
-    """
+    """Return the command of a service without options of its own; `text` is its help."""
 
     @click.command(name=service.name, help=text)
     @placed()
@@ -205,31 +190,25 @@ def _run(work: Coroutine[Any, Any, None], service: str) -> None:
 async def until_stopped(work: Coroutine[Any, Any, None]) -> None:
     """Run something until it ends, or a first SIGTERM or SIGINT ends it."""
     running = asyncio.ensure_future(work)
-    told = False
 
     def stop() -> None:
-        nonlocal told
-        if not told:
+        if not HEALTH.stopping:
             _log.info("stopping")
             HEALTH.stopping = True
             running.cancel()
-        told = True
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     await asyncio.wait([running])
-    if not (told and running.cancelled()):
+    if not (HEALTH.stopping and running.cancelled()):
         running.result()
 
 
-async def open_patiently(url: str, snapshots: ObjectStore | None = None) -> Ledger:
-    """Open a ledger; wait for brokers that do not answer yet, and for who makes its topics.
+async def _open_when_ready(url: str, snapshots: ObjectStore | None) -> Ledger:
+    """Open a ledger; wait for brokers that do not answer yet, and for its topics.
 
-    Machines start in any order: a service may well be there before `rung cluster init` is.
-
-    Raises:
-        LedgerError: it cannot be used, and will not be by waiting.
+    Machines start in any order: a service may start before `rung cluster init`.
     """
 
     def patience_s(error: BaseException) -> float:
@@ -247,12 +226,14 @@ async def open_patiently(url: str, snapshots: ObjectStore | None = None) -> Ledg
 
 
 async def observed(url: str, snapshots: ObjectStore | None = None) -> Ledger:
-    """Open a ledger as `open_patiently` does, whose use can be watched; log lines say its id.
+    """Open a ledger and measure its use; log lines carry its id.
+
+    Waits for brokers that do not answer yet, and for topics that do not exist yet.
 
     Raises:
         LedgerError: it cannot be used, or an import into it is not complete.
     """
-    ledger = ObservedLedger(await open_patiently(url, snapshots))
+    ledger = ObservedLedger(await _open_when_ready(url, snapshots))
     logs.bind(ledger=ledger.id)
     try:
         await check_imported(ledger)
@@ -302,7 +283,7 @@ async def _opened(
             async with share.joined():
                 yield Opened(ledger, share, store)
     finally:
-        if store is not None:  # first: what waits for it is let go
+        if store is not None:  # first, so that nothing waits for it
             await asyncio.to_thread(store.close)
         await ledger.close()
 

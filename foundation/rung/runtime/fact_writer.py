@@ -1,4 +1,4 @@
-"""Writes facts, numbered by their origin, and stamps them with the time."""
+"""Appends facts with a time, an origin and its sequence."""
 
 import time
 from datetime import UTC, datetime
@@ -9,16 +9,16 @@ from rung.runtime import tracing
 
 
 def now() -> str:
-    """Return the present time as the envelope wants it: RFC 3339, UTC, milliseconds."""
+    """Return the time for an envelope: RFC 3339, UTC, milliseconds."""
     moment = datetime.fromtimestamp(time.time(), UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
 
 
 class FactWriter:
-    """Appends facts in the name of one writer.
+    """Appends the facts of one writer.
 
-    Its own numbers start from 1, so the origin must be new at each start of the writer; a fact
-    that may be written twice brings its own origin and sequence.
+    The sequence starts from 1, so the origin must be new at each start of the writer; a fact that
+    may be written twice needs its own origin and sequence.
     """
 
     def __init__(self, ledger: Ledger, *, source: str, origin: str) -> None:
@@ -39,8 +39,8 @@ class FactWriter:
         """Append one fact; durable when it returns.
 
         Raises:
-            LedgerUnavailable: it was not written, or nobody knows; writing it again under the
-                same origin and sequence is safe.
+            LedgerUnavailable: it may not have been written; writing it again under the same
+                origin and sequence is safe.
         """
         event = self.stamp(data, actor=actor, origin=origin, sequence=sequence, cause=cause)
         await self._ledger.append([Draft(event.topic, event.key, encode(event))])

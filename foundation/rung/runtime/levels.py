@@ -1,4 +1,4 @@
-"""The logic level of an installation: read, and raised once."""
+"""The logic level of an installation: reading and raising it."""
 
 import secrets
 from importlib.metadata import version
@@ -16,10 +16,9 @@ _TYPES: Final = frozenset({InstallationUpgraded.TYPE})
 
 
 class InstallationLevel:
-    """The level on record; what was read once is not read again."""
+    """The level on record; each call reads on from the one before."""
 
     def __init__(self, ledger: Ledger) -> None:
-        """Take where it lies; nothing is read yet."""
         self._ledger = ledger
         self._partition = partition_of(ledger.id, ledger.partitions(topic.IMPORTS))
         self._position: int | None = None
@@ -52,9 +51,9 @@ class InstallationLevel:
 
 
 async def raise_level(ledger: Ledger, level: int = LEVEL) -> int:
-    """Put a level on record, unless it is there already; return the level from before.
+    """Put a level on record, unless it is there already; return the level before.
 
-    Whoever calls it knows that all replicas of the deciders run a release that knows the level.
+    All replicas of the deciders must run a release that supports the level.
 
     Raises:
         LedgerError: the ledger does not answer, or its level is above that one already.

@@ -1,9 +1,9 @@
-"""How every process of Rung logs: JSON lines, in one form, set up in one place.
+"""Logging of all processes, as JSON lines.
 
-A line says `event`, `level`, `timestamp`, which `service` and which `ledger`; inside a loop its
-`loop`; and, where it is about one, `topic`, `partition`, `position`, `event_id`, `experiment`,
-`trial`, `allocation`, `agent` and `trace`. Libraries that log by Python's own means come out in
-the same form, from warnings on.
+A line has `event`, `level`, `timestamp`, `service` and `ledger`; inside a loop its `loop`; and,
+where they apply, `topic`, `partition`, `position`, `event_id`, `experiment`, `trial`,
+`allocation`, `agent` and `trace`. What libraries log by Python's `logging`, from warnings on, has
+the same form.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from rung.events import RungError
 LEVEL: Final = "RUNG_LOG_LEVEL"
 
 _everywhere: Final[dict[str, str]] = {}
-"""What every line of this process says. Threads of libraries have no context variables of ours."""
+"""Fields of every line of this process; threads of libraries do not have our context variables."""
 
 _LEVELS: Final = {
     "debug": logging.DEBUG,
@@ -32,7 +32,7 @@ _LEVELS: Final = {
 
 
 class _Enduring(io.TextIOBase):
-    """A stream whose failures stop nobody: on a full disk lines are lost, the process goes on."""
+    """A stream that ignores errors: on a full disk lines are lost, and the process goes on."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -48,18 +48,16 @@ class _Enduring(io.TextIOBase):
 
 
 class LevelUnknown(RungError):
-    """RUNG_LOG_LEVEL names no level."""
+    """RUNG_LOG_LEVEL is no level."""
 
 
 def log_to(stream: TextIO | None = None, **bound: str) -> None:
-    """Send what this process logs to a stream, one JSON object a line.
+    """Log to a stream, by default stderr, one JSON object a line.
 
-    Args:
-        stream: where to; stderr if not given.
-        bound: what every line says, such as `service="searcher"`.
+    `bound` are fields of every line, such as `service="searcher"`.
 
     Raises:
-        LevelUnknown: RUNG_LOG_LEVEL names none.
+        LevelUnknown: RUNG_LOG_LEVEL is none.
     """
     stream = cast("TextIO", _Enduring(stream or sys.stderr))
     level = _level()
@@ -83,7 +81,7 @@ def log_to(stream: TextIO | None = None, **bound: str) -> None:
 
 
 def log_plainly() -> None:
-    """Send warnings to stderr, in lines for people: for commands, whose stdout is their answer."""
+    """Log warnings to stderr, in lines for people, for commands."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
@@ -91,7 +89,7 @@ def log_plainly() -> None:
 
 
 def bind(**bound: str) -> None:
-    """Have every line that this process logs from now on say something more."""
+    """Add fields to every line that this process logs from now on."""
     _everywhere.update(bound)
 
 
@@ -104,7 +102,7 @@ def _level() -> int:
 
 
 def _bridge(stream: TextIO, shared: list[Any], render: Any, level: int) -> None:
-    """Bring what libraries log by `logging` into the same form."""
+    """Format what libraries log by `logging` in the same way."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(

@@ -1,7 +1,4 @@
-"""A service as a table of components, and what runs them.
-
-The composition roots read these tables: a new component of a service is one line in its table.
-"""
+"""Services as tables of components: a new component of a service is one line in its table."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -32,7 +29,7 @@ class Decider(NamedTuple):
 
 
 class Singleton(NamedTuple):
-    """Work that one replica of a service does: the one that holds partition 0 of a topic."""
+    """Work of one replica of a service: the one with partition 0 of a topic."""
 
     name: str
     topic: str
@@ -44,7 +41,7 @@ class Singleton(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """Work that shares partitions of topics in its own way."""
+    """Work on assigned partitions of topics that is none of the other kinds."""
 
     topics: Sequence[str]
     run: Callable[[Ledger, Share], Awaitable[None]]
@@ -58,11 +55,11 @@ class Service(NamedTuple):
 
     name: str
     components: Callable[[ObjectStore | None], Sequence[Component]]
-    """Given where objects lie; None where there is no store, or only the table is read."""
+    """Called with the object store; None where there is none, or only the table is read."""
 
 
 def topics_of(components: Iterable[Component]) -> tuple[str, ...]:
-    """Return the topics whose partitions replicas share, each once."""
+    """Return the topics whose partitions are assigned to replicas, each once."""
     found: list[str] = []
     for it in components:
         match it:
@@ -86,12 +83,7 @@ def level_of(components: Iterable[Component]) -> int:
 async def serve(
     ledger: Ledger, components: Iterable[Component], share: Share | None = None
 ) -> None:
-    """Run components until cancelled.
-
-    Args:
-        ledger: what they read and write; the caller closes it.
-        components: what runs.
-        share: says which partitions are this replica's; all are if not given.
+    """Run components on assigned partitions, by default all, until cancelled.
 
     Raises:
         LedgerError: one that does not pass by itself.

@@ -1,4 +1,4 @@
-"""Finishes what was begun, even when it is cancelled in the middle."""
+"""Lets a step finish although its task is cancelled."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -10,10 +10,7 @@ FINISHES_WITHIN_S: Final = 3.0
 
 
 async def finish(work: Coroutine[Any, Any, T], *, within_s: float = FINISHES_WITHIN_S) -> T:
-    """Await something that is not to be cut short.
-
-    Cancelled, it still waits for the end of it, though not for ever, and is cancelled then.
-    """
+    """Await something; when cancelled, let it run on for a limited time before it is cancelled."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

@@ -1,9 +1,9 @@
-"""Which request something follows from: W3C Trace Context.
+"""Tracing of requests by W3C Trace Context.
 
-The gateway begins a trace for each request, or goes on with the caller's. What the request writes
-carries it as the attribute `traceparent` of CloudEvents' distributed tracing extension, and the
-decisions that follow carry it on, so that one search in the logs of all services shows what came
-of one request. A trace decides nothing.
+The gateway begins a trace for each request, or continues the caller's. The events that a request
+writes, and the decisions that follow, have it as the attribute `traceparent` of CloudEvents'
+distributed tracing extension, so that one search in the logs of all services shows what a request
+caused. No decision depends on it.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ class Trace(NamedTuple):
 
     @classmethod
     def parse(cls, header: str) -> Self | None:
-        """Read a `traceparent`; None if it is none, as the standard wants it."""
+        """Read a `traceparent`; None if it is invalid by the standard."""
         match = _FORM.fullmatch(header.strip())
         if match is None:
             return None
@@ -58,18 +58,18 @@ class Trace(NamedTuple):
 
 
 def _drawn(size: int) -> str:
-    """Draw an id that is not all zeros, which would be none."""
+    """Draw an id that is not all zeros, which would be invalid."""
     return f"{secrets.randbelow(2 ** (8 * size) - 1) + 1:0{2 * size}x}"
 
 
 def current() -> str | None:
-    """Return the `traceparent` that what is done here follows from, if it is known."""
+    """Return the `traceparent` of this context, if it is known."""
     return _current.get()
 
 
 @contextlib.contextmanager
 def following(traceparent: str | None) -> Iterator[None]:
-    """Do what follows from a request: what is written carries its trace, and so do log lines."""
+    """Give what is written and logged in this context the trace of a request."""
     trace = Trace.parse(traceparent) if traceparent else None
     if trace is None:
         yield
@@ -84,7 +84,7 @@ def following(traceparent: str | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def about(event: Event | None) -> Iterator[None]:
-    """Do what follows from an event, if it is known; log lines also say what that is about."""
+    """Give this context the trace of an event, if known, and log lines the ids in it."""
     if event is None:
         yield
         return

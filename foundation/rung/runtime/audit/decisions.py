@@ -1,7 +1,6 @@
-"""Decides every fact again and compares with what was decided then: hosting without appending.
+"""Audits decisions: decides every fact again and compares with the decisions on record.
 
-A decision on record whose fact is not there was decided by nobody, or its fact is lost: either way
-the record is not what deciding gives.
+A decision on record whose fact is missing differs, too.
 """
 
 from collections.abc import Iterator
@@ -27,35 +26,34 @@ class Difference(Struct, frozen=True, kw_only=True):
     index: int
     """Of the decision among those of its fact."""
     recorded: dict[str, Any] | None
-    """What is on record, `{type, data}`; None: nothing is."""
+    """On record, `{type, data}`; None: nothing is."""
     decided: dict[str, Any] | None
-    """What is decided today; None: nothing is."""
+    """Decided today; None: nothing is."""
 
 
 class Verdict(Struct, kw_only=True):
-    """What an audit found."""
+    """The result of an audit of one processor."""
 
     process: str
     facts: int = 0
     decisions: int = 0
     """How many decisions were decided again."""
     pending: int = 0
-    """Decisions not yet on record: their facts came when no process was there to decide."""
+    """Decisions that are not on record yet."""
     differences: list[Difference] = field(default_factory=list[Difference])
     unreadable: list[str] = field(default_factory=list[str])
-    """What could not be folded, one line each; also decisions whose facts are not there."""
+    """Records that could not be folded, and decisions without their facts, one line each."""
 
     @property
     def same(self) -> bool:
-        """Whether everything on record is what is decided today."""
+        """Whether the decisions on record are those of today."""
         return not self.differences and not self.unreadable
 
 
 async def audit(ledger: Ledger, process: Processor[Any], *, key: str | None = None) -> Verdict:
-    """Decide again every fact that the process ever folded, or those of one key.
+    """Decide every fact again, or those of one key.
 
-    Snapshots are not used: an audit trusts facts alone. Nothing is written, and memory does not
-    grow with the number of decisions.
+    Snapshots are not used, nothing is written, and memory is bounded.
     """
     verdict = Verdict(process=process.name)
     for partition in range(ledger.partitions(process.facts)):
@@ -85,7 +83,7 @@ async def _audit_partition(
         decided = folded.decided or []
         on_record = len(decided) - len(folded.new)
         verdict.differences += _compare(record.key, record.position, recorded, decided[:on_record])
-    # A running service may have decided on facts that came meanwhile; they are there, too.
+    # A running service may have decided on facts that were appended meanwhile.
     await take_decisions(ledger, process, fold, partition, None)
     came = range(facts_end, await ledger.end(process.facts, partition))
     for name, cause, count in _without_facts(fold, came):
@@ -96,7 +94,7 @@ async def _audit_partition(
 
 
 def _without_facts(fold: PartitionFold[Any], came: range) -> Iterator[tuple[str, int, int]]:
-    """Yield keys with decisions whose facts were not met: the first such fact, how many."""
+    """Yield keys with decisions whose facts are missing: the first such fact, and how many."""
     missing: dict[str, list[int]] = {}
     for key, cause in fold.waiting():
         if cause not in came:

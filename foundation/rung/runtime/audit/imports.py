@@ -1,13 +1,13 @@
 """Audits imports: whether imported decisions are those on record, and were carried out once.
 
-Deciding again cannot tell which installation decided: of the same facts the same decisions follow.
-If the facts of a history were imported and its decisions were not, the new installation decides
-them all again, and what carries them out has trials trained a second time. Two things show it:
+Deciding again cannot show which installation decided. If the facts of a history were imported and
+its decisions were not, the new installation decides them all again, and trials are trained a
+second time. Two checks find it:
 
-* the record of an import has count and digest of the decisions that it brought, key by key;
-* what is forwarded of a decision names that decision and the ledger in which it was forwarded. Of
-  one decision that is one ledger, the former or the new one. This needs no record of an import, so
-  it also finds what earlier versions left behind.
+* the record of an import has count and digest of the imported decisions, key by key;
+* a relayed decision names that decision and the ledger in which it was relayed: for one decision
+  one ledger, the former or the new one. This needs no record of an import, so it also finds
+  imports by earlier releases.
 """
 
 from collections.abc import AsyncIterator
@@ -20,8 +20,8 @@ from rung.ledger import Ledger, Record
 from rung.ledger.export.import_record import DECIDED, Import, KeyDigests, imports_of, unfinished
 
 _READ: Final = 2_000
-_FORWARDED: Final = frozenset({topic.SEARCHES, topic.PLACEMENTS})
-"""Decisions that are carried out by forwarding them; a retired checkpoint may be deleted twice."""
+_RELAYED: Final = frozenset({topic.SEARCHES, topic.PLACEMENTS})
+"""Decisions that are carried out by relaying them; a retired checkpoint may be deleted twice."""
 _FACTS: Final = (topic.EXPERIMENTS, topic.POOLS)
 _ORIGIN_PARTS: Final = 4
 
@@ -32,12 +32,7 @@ class _Expected(NamedTuple):
 
 
 async def audit_imports(ledger: Ledger, experiment_id: str | None = None) -> list[str]:
-    """Return what contradicts the imports on record, one line each.
-
-    Args:
-        ledger: whose imports, and what followed them, are checked.
-        experiment_id: only what concerns this experiment.
-    """
+    """Return what contradicts the imports on record, by default of all experiments, in lines."""
     found = await imports_of(ledger)
     lines = [unfinished(item) for item in found if item.completed is None]
     lines += await _altered(ledger, [item for item in found if item.completed], experiment_id)
@@ -46,7 +41,7 @@ async def audit_imports(ledger: Ledger, experiment_id: str | None = None) -> lis
 
 
 async def _altered(ledger: Ledger, items: list[Import], experiment_id: str | None) -> list[str]:
-    """Return of which keys the imported decisions are not the first ones on record."""
+    """Return the keys whose imported decisions are not the first ones on record."""
     expected: dict[tuple[str, str], list[_Expected]] = {}
     for item in items:
         for key in item.keys:
@@ -94,15 +89,15 @@ def _lacks(expected: _Expected, count: int) -> str:
 
 
 async def _carried_out_twice(ledger: Ledger, experiment_id: str | None) -> list[str]:
-    """Return of which experiments decisions were forwarded in two ledgers."""
+    """Return the experiments whose decisions were relayed in two ledgers."""
     counts: dict[tuple[str, str, str], int] = {}
     for name in _FACTS:
         first: dict[str, str] = {}
         async for record in _records(ledger, name):
-            forwarded = _forwarded(record, ledger.id, first)
-            if forwarded is None:
+            relayed = _relayed(record, ledger.id, first)
+            if relayed is None:
                 continue
-            key, cause, by = forwarded
+            key, cause, by = relayed
             before = first.setdefault(cause, by) if by != ledger.id else first.get(cause, by)
             if before != by and experiment_id in {None, key}:
                 counts[key, before, by] = counts.get((key, before, by), 0) + 1
@@ -114,10 +109,11 @@ async def _carried_out_twice(ledger: Ledger, experiment_id: str | None) -> list[
     ]
 
 
-def _forwarded(record: Record, own: str, first: dict[str, str]) -> tuple[str, str, str] | None:
-    """Return experiment, decision and ledger of a fact that was forwarded of a decision.
+def _relayed(record: Record, own: str, first: dict[str, str]) -> tuple[str, str, str] | None:
+    """Return experiment, decision and ledger of a relayed decision.
 
-    None of any other; and of what this ledger forwarded, unless former ones forwarded as well.
+    None for others; and for those relayed in this ledger, as long as there are none of former
+    ones.
     """
     if not first and own.encode() in record.value:
         return None  # as nearly all of a ledger into which nothing was imported
@@ -126,7 +122,7 @@ def _forwarded(record: Record, own: str, first: dict[str, str]) -> tuple[str, st
     except UndecodableEvent:
         return None
     parts = (event.origin or "").split("/", _ORIGIN_PARTS)
-    if event.cause is None or len(parts) < _ORIGIN_PARTS or parts[1] not in _FORWARDED:
+    if event.cause is None or len(parts) < _ORIGIN_PARTS or parts[1] not in _RELAYED:
         return None
     return experiment_of(event.data) or record.key, event.cause, parts[0]
 

@@ -1,31 +1,31 @@
-"""One partition of a processor: how facts and decisions merge into the state of each key.
+"""The fold of one partition of a processor: merges facts and decisions into the state of each key.
 
 Theory of operation. A partition holds many keys, and each key is folded on its own: a fact, then
 the decisions that it caused, then the key's next fact. The decisions come from one of two places:
 
 * **on record**: the decisions topic already holds decisions of this key with this or a later
   cause. They are authoritative, even if today's code would decide otherwise.
-* **decided anew**: the fact lies behind the key's last recorded cause. The last recorded cause
+* **decided anew**: the fact is behind the key's last recorded cause. The last recorded cause
   itself is decided again, because a crash may have cut its decisions short: those that are
   missing, by index, are appended.
 
-Decisions on record are read twice, so that their number costs no memory. `scan` learns the last
-cause of each key, and keeps decisions that lie behind those of later facts (a key that was
-quarantined is decided later than its neighbours). `take` brings the others, just before the facts
-that caused them are folded: `lacks` says up to where.
+Decisions on record are read twice, to bound memory. `scan` finds the last cause of each key, and
+keeps decisions that are recorded behind those of later facts (a key that was quarantined is
+decided later than others). `take` reads the others, just before the facts that caused them are
+folded; `lacks` tells when.
 
 De-duplication is done here, once for all processors: a fact whose origin's sequence was already
 seen is dropped, and so is a decision whose cause is not later than the last one seen.
 
-What the processor itself decides is no fact to it, also where a relay of another service brings
-it back onto the topic of facts.
+Decisions of the processor are no facts to it, also where a relay of another service appends them
+to the topic of facts.
 
 A key whose fact cannot be decoded, or makes the processor raise, is quarantined: nothing of it is
 folded or decided past that fact, until it is tried again. Other keys go on. A key whose logic
-level this release does not know is left alone in the same way, from the fact on that raises it.
+level this release does not support is left alone in the same way, from the fact on that raises it.
 
 A key that has ended keeps its last cause, by which decisions that a replica writes late are
-dropped; its state and marks go. Nothing here knows the ledger; `loop.py` and `audit.py` do.
+dropped; its state and marks are removed. The ledger is read by `loop.py` and `audit/decisions.py`.
 """
 
 from collections import deque
@@ -46,7 +46,7 @@ Cause = tuple[int, int]
 
 _NO_CAUSE: Final = (-1, -1)
 _TRACES_MAX: Final = 1_000
-"""Of so many experiments is remembered what each follows from; the oldest is forgotten."""
+"""Experiments whose traces a key keeps; the oldest is removed first."""
 
 
 def is_new_fact(fact: Event, marks: MutableMapping[str, int]) -> bool:
@@ -72,7 +72,7 @@ class KeyFold(Struct, Generic[S], omit_defaults=True):
     """Experiment → the `traceparent` of the first fact about it that had one."""
 
     def is_new(self, fact: Event) -> bool:
-        """Return whether a fact is no repetition; remember it, and the request behind it."""
+        """Return whether a fact is no repetition; note it and its trace."""
         if not is_new_fact(fact, self.marks):
             return False
         if fact.traceparent is not None:
@@ -88,10 +88,10 @@ class KeyFold(Struct, Generic[S], omit_defaults=True):
             del self.traces[next(iter(self.traces))]
 
     def trace_of(self, data: Payload, cause: Event) -> str | None:
-        """Return the request that a decision follows from.
+        """Return the trace of a decision.
 
-        It is that of its cause, unless the cause is about another experiment: a released slot
-        goes to a trial that waits for it, and what that one waits for is another request.
+        It is that of its cause, unless the cause is about another experiment: a slot that one
+        experiment releases goes to another one, whose trace is another.
         """
         if not self.traces and cause.traceparent is None:
             return None
@@ -118,7 +118,7 @@ class Parked(Struct, Generic[S]):
     reason: str = ""
     """Why it was quarantined."""
     level: int = 0
-    """The logic level that the release did not know; 0: it was not for that."""
+    """The logic level that the release did not support; 0: there was another reason."""
 
 
 class Image(Struct, Generic[S]):
@@ -132,7 +132,7 @@ class Image(Struct, Generic[S]):
     ahead: dict[str, int] = field(default_factory=dict[str, int])
     """Key → the position of its next fact to fold, of keys that were saved later than others."""
     parked: dict[str, Parked[S]] = field(default_factory=dict[str, Parked[S]])
-    """Keys that were quarantined."""
+    """Quarantined keys."""
 
 
 class Rejected(NamedTuple):
@@ -141,16 +141,16 @@ class Rejected(NamedTuple):
     record: Record
     reason: str
     level: int = 0
-    """The logic level that this release does not know, where nothing else is wrong."""
+    """The logic level that this release does not support, where that is the reason."""
 
 
 class Folded(NamedTuple):
-    """What came of one fact: the decisions to append, and what its processor once decided."""
+    """The result of folding one fact: decisions to append, and those on record."""
 
     new: list[Event]
     recorded: list[Event]
     decided: list[Payload] | None
-    """What the processor decides today; None where it was not asked."""
+    """What the processor decides today; None where that was not computed."""
     rejected: Rejected | None
 
 
@@ -172,10 +172,10 @@ class PartitionFold(Generic[S]):
         """Begin at the beginning, or where a snapshot ends.
 
         Args:
-            processor: what folds.
-            image: what a snapshot holds.
-            dropped: positions of facts that an operator dropped: they are passed over.
-            only: the key that is folded; all are if not given.
+            processor: folds and decides.
+            image: the snapshot.
+            dropped: positions of facts that an operator dropped; they are skipped.
+            only: the one key to fold; by default all.
         """
         image = image or Image()
         self._only = only
@@ -192,7 +192,7 @@ class PartitionFold(Generic[S]):
         self._quarantined = {key: parked.reason for key, parked in image.parked.items()}
         self._began = image.decisions
         self.parked = image.parked
-        """Quarantined keys, where to go on with them."""
+        """Quarantined keys, and where to go on with them."""
         self._last: dict[str, Cause] = {}
         """Key → the last cause on record, of keys whose decisions are not all folded."""
         self._front = -1
@@ -204,13 +204,13 @@ class PartitionFold(Generic[S]):
         self._reach = -1
         """The latest cause of all that were taken."""
         self.contradicted = False
-        """Whether a decision on record is missing in the snapshot, which is therefore wrong."""
+        """Whether the snapshot is wrong: it lacks a decision on record."""
         self.facts = image.facts
         self.decisions = image.decisions
         self.unread = image.decisions
         """Position of the next decision to take."""
         self._scanned = image.decisions
-        """Position behind the last decision scanned; what lies behind it this fold decided."""
+        """Position behind the last decision scanned; this fold appended those behind it."""
         self.changed: dict[str, None] = {}
         """Keys that were folded since the last snapshot."""
         for key, known in list(image.keys.items()):
@@ -219,7 +219,7 @@ class PartitionFold(Generic[S]):
 
     @property
     def quarantined(self) -> dict[str, str]:
-        """Keys that are no longer folded, with the reason."""
+        """Keys that are not folded any more, with the reason."""
         return self._quarantined
 
     @property
@@ -235,7 +235,7 @@ class PartitionFold(Generic[S]):
                     yield from ((key, _cause(event)[0]) for event in events)
 
     def state(self, key: str) -> S | None:
-        """Return a key's state, None if nothing is known of it or it has ended."""
+        """Return a key's state; None if it is not known or has ended."""
         known = self._keys.get(key)
         return known.state if known else None
 
@@ -244,11 +244,11 @@ class PartitionFold(Generic[S]):
         return (known.state for known in self._keys.values() if known.state is not None)
 
     def known(self, key: str) -> KeyFold[S] | None:
-        """Return what is known of a key, None if that is nothing or it is quarantined."""
+        """Return the fold of a key; None if it is not known or is quarantined."""
         return self._keys.get(key)
 
     def park(self, key: str, parked: Parked[S]) -> None:
-        """Remember from where a quarantined key is to go on."""
+        """Note from where a quarantined key is to go on."""
         self.parked[key] = parked
         self.changed[key] = None
 
@@ -264,7 +264,7 @@ class PartitionFold(Generic[S]):
         return self.scan(records) + self.take(records)
 
     def scan(self, records: Sequence[Record]) -> list[Rejected]:
-        """Learn which causes are on record; return what cannot be read, which is quarantined."""
+        """Find the causes on record; return records that cannot be read; their keys are parked."""
         rejected = []
         for record in records:
             assert record.position == self._scanned == self.decisions, (record, self.decisions)
@@ -299,7 +299,7 @@ class PartitionFold(Generic[S]):
         return self._scanned - self.unread
 
     def take(self, records: Sequence[Record]) -> list[Rejected]:
-        """Take decisions that were scanned; return what cannot be read, which is quarantined."""
+        """Take scanned decisions; return records that cannot be read; their keys are parked."""
         rejected = []
         for record in records:
             assert record.position == self.unread, (record, self.unread)
@@ -324,7 +324,7 @@ class PartitionFold(Generic[S]):
         return rejected
 
     def appended(self, count: int) -> None:
-        """Take note that so many decisions of this fold were appended."""
+        """Note that decisions of this fold were appended."""
         self.decisions += count
 
     def _skips(self, key: str) -> bool:
@@ -338,7 +338,7 @@ class PartitionFold(Generic[S]):
         return max(self._ahead.get(key, 0), self.facts)
 
     def _reject(self, record: Record, reason: str) -> Rejected:
-        """Quarantine the key of a record; what is known of it may be half folded, and goes."""
+        """Quarantine the key of a record and drop its state, which may be half folded."""
         self._quarantine(record.key, reason)
         self.changed.pop(record.key, None)
         return Rejected(record, reason)
@@ -349,13 +349,13 @@ class PartitionFold(Generic[S]):
             known.pop(key, None)
 
     def _leave_alone(self, key: str, position: int, level: int) -> str:
-        """Quarantine a key from a fact on whose level is not known here; return why."""
+        """Quarantine a key from the fact with an unsupported level on; return why."""
         known = self._processor.level
         reason = (
             f"its logic level {level} is newer than those that this release of "
             f"{self._processor.name} knows (up to {known}): start a newer release"
         )
-        # Of decisions that are on record and not folded it is not known where they begin.
+        # Where decisions are on record and not folded, their beginning is not known.
         decisions = self._began if key in self._last else self.decisions
         parked = Parked(position, decisions, self._keys.get(key), reason, level)
         self._quarantine(key, reason)
@@ -363,10 +363,10 @@ class PartitionFold(Generic[S]):
         return reason
 
     def fold(self, record: Record, *, compare: bool = False) -> Folded:
-        """Fold one fact and what follows from it.
+        """Fold one fact and its decisions.
 
-        With `compare` the processor is asked also where its decisions are on record, and these
-        must name this very fact.
+        With `compare` it is decided also where its decisions are on record, and these must name
+        this fact as their cause.
         """
         assert record.position >= self.facts, (record, self.facts)
         self.facts = record.position + 1
@@ -390,7 +390,7 @@ class PartitionFold(Generic[S]):
         return Folded([], [], None, self._reject(record, reason))
 
     def _pass(self, record: Record) -> Folded:
-        """Pass over a fact of which nothing is decided today; what is on record of it counts."""
+        """Skip a fact that is not decided today, but fold its decisions on record."""
         known = self._keys.get(record.key)
         if record.key not in self._last or known is None:
             return _NONE_DECIDED
@@ -426,7 +426,7 @@ class PartitionFold(Generic[S]):
     def _decide(
         self, record: Record, known: KeyFold[S], fact: Event, recorded: list[Event]
     ) -> Folded:
-        """Ask the processor, and complete what is on record of its answer."""
+        """Decide, and complete what is on record."""
         assert known.state is not None
         decided = self._processor.decide(known.state, fact.data)
         if not decided and not recorded:
@@ -475,7 +475,7 @@ class PartitionFold(Generic[S]):
 
 
 def _check_causes(recorded: list[Event], fact: Event, position: int) -> None:
-    """Hold that decisions on record were made of this fact, and not of one that lay there once."""
+    """Assert that decisions on record were caused by this fact."""
     for event in recorded:
         assert event.cause == fact.id, (
             f"decision {event.id} is caused by the fact {event.cause}, "

@@ -7,10 +7,10 @@ from rung.events import Payload
 
 
 class Leveled(Protocol):
-    """A state of a key: it holds the level at which what follows is decided.
+    """A state of a key, with the logic level at which the key is decided.
 
     `evolve` takes it from the fact that raises it (`rung.events.envelope.level_of`); `evolve` and
-    `decide` branch on it where a release changed what is decided.
+    `decide` branch on it where a release changed decisions.
     """
 
     level: int
@@ -22,19 +22,19 @@ S = TypeVar("S", bound=Leveled)
 class Processor(Protocol[S]):
     """A deterministic state machine per key: two functions, without I/O, clock or randomness.
 
-    The runtime folds a fact (`evolve`), asks what follows from it (`decide`), appends that, and
-    folds it (`evolve`, once per decision), before it turns to the next fact of the same key.
-    Events of types outside `handles` are skipped.
+    The runtime folds a fact (`evolve`), decides (`decide`), appends the decisions, and folds them
+    (`evolve`, once per decision), before it turns to the next fact of the same key. Events of
+    types outside `handles` are skipped.
 
     Attributes:
         name: `searcher`, `scheduler`, `checkpoint-gc`; names the source of the decisions.
         facts: the topic that it folds.
         decisions: the topic that it alone writes.
         handles: the union of the types of facts and decisions that it folds.
-        level: the newest logic level that it knows, with all before it. A key of a newer one is
-            left alone until a replica of a newer release comes.
+        level: the newest logic level; it supports all up to it. A key of a newer one is left alone
+            until a replica of a newer release starts.
         version: of the state's layout; a snapshot of another version is not read.
-        state_type: the state's class, a msgspec Struct, so that it can be written as a snapshot.
+        state_type: the state's class, a msgspec Struct, for snapshots.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Processor(Protocol[S]):
     state_type: type[S]
 
     def initial(self, key: str) -> S:
-        """Return the state of a key of which nothing is known."""
+        """Return the state of a new key."""
         ...
 
     def evolve(self, state: S, event: Any) -> None:
@@ -54,11 +54,11 @@ class Processor(Protocol[S]):
         ...
 
     def decide(self, state: S, fact: Any) -> list[Payload]:
-        """Return what follows from a fact that was just folded; reads the state only."""
+        """Return the decisions on a fact that was just folded; only reads the state."""
         ...
 
     def ended(self, state: S) -> bool:
-        """Return whether no later fact changes or decides anything: the state is dropped then."""
+        """Return whether no later fact changes or decides anything; the state is dropped then."""
         ...
 
 

@@ -1,16 +1,15 @@
 """Snapshots of a processor's partition: the states of its keys, in buckets that are saved apart.
 
-Theory of operation. A key's bucket follows from its name. A save writes the buckets in which some
-key changed since the last one, each as the fold is when it is written, and then the *mark*: the
+Theory of operation. A key's name determines its bucket. A save writes the buckets in which some
+key changed since the last one, each with the fold of that moment, and then the *mark*: the
 positions that the fold had when the save began, and which copy of each bucket belongs to it. So
 the cost of a save follows from what changed, each write is small, and the fold goes on between
 them.
 
-A save may be cut short, and two replicas that both believe in owning a partition may write over
-one another's buckets. Loading trusts neither to be in step: each bucket holds the positions that
-it was written at. Where it is the copy that the mark names, its keys are folded up to the mark;
-where it is another one, up to its own position. Folding begins at the lowest of these, and each
-key skips the facts that it has seen.
+A save may be cut short, and two replicas on one partition may overwrite each other's buckets. So
+each bucket holds the positions that it was written at. Where it is the copy that the mark names,
+its keys are folded up to the mark; where it is another one, up to its own position. Folding begins
+at the lowest of these, and each key skips the facts that it has seen.
 """
 
 import asyncio
@@ -60,7 +59,6 @@ class Snapshots(Generic[S]):
     """The snapshots of one partition of a processor."""
 
     def __init__(self, ledger: Ledger, processor: Processor[S], partition: int) -> None:
-        """Take where they lie; nothing is read yet."""
         self._ledger = ledger
         self._processor = processor
         self._partition = partition
@@ -71,7 +69,7 @@ class Snapshots(Generic[S]):
         self._place: Final = {"process": processor.name, "partition": partition}
 
     async def load(self) -> Image[S]:
-        """Return the newest snapshot; an empty one where it cannot be had, with a warning."""
+        """Return the newest snapshot; an empty one, with a warning, where it cannot be read."""
         self._copies = {}
         self._members = {number: {} for number in range(BUCKETS)}
         try:
@@ -127,10 +125,10 @@ class Snapshots(Generic[S]):
 
         Args:
             fold: of the partition.
-            settled: a context in which the fold knows what is on record, and no more.
+            settled: a context in which the fold is what is on record, and no more.
 
         Raises:
-            LedgerError: it cannot be saved; the snapshot before it is as good as it was.
+            LedgerError: it cannot be saved; the snapshot before it stays valid.
         """
         async with settled():
             facts, decisions = fold.facts, fold.decisions
@@ -152,7 +150,7 @@ class Snapshots(Generic[S]):
             raise
 
     def copy(self, known: KeyFold[S]) -> KeyFold[S]:
-        """Return a copy of what is known of a key."""
+        """Return a copy of the fold of a key."""
         kind: Any = KeyFold[self._processor.state_type]  # type: ignore[name-defined]
         found: KeyFold[S] = msgspec.json.decode(msgspec.json.encode(known), type=kind)
         return found
