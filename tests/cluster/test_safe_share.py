@@ -9,8 +9,8 @@ from ledger.brokers import KAFKA, reasons
 from ledger.test_kafka_security import Safe, settings
 from ledger.test_kafka_security import safe as safe_fixture
 from rung.ledger.kafka import create, parse_address
-from rung.runtime.assignment.faust_application import FaustShare
-from rung.runtime.assignment.settings import ShareSettings
+from rung.runtime.assignment.faust_application import FaustAssignment
+from rung.runtime.assignment.settings import GroupSettings
 
 pytestmark = [
     pytest.mark.cluster,
@@ -34,12 +34,12 @@ async def test_a_member_of_the_group(safe: Safe, listener: str, protocol: str) -
     )
     url = safe.url(listener)
     await create(url, kafka, partitions=2)
-    share = FaustShare(
+    assignment = FaustAssignment(
         parse_address(url),
         kafka,
         service=f"test-{listener}",
         topics=["experiments", "searches"],
-        settings=ShareSettings(),
+        settings=GroupSettings(),
     )
     begun, ended = set[int](), set[int]()
     both = asyncio.Event()
@@ -53,11 +53,11 @@ async def test_a_member_of_the_group(safe: Safe, listener: str, protocol: str) -
         finally:
             ended.add(partition)
 
-    async with share.joined():
-        holding = asyncio.create_task(share.hold("searches", work))
+    async with assignment.joined():
+        holding = asyncio.create_task(assignment.run("searches", work))
         await asyncio.wait_for(both.wait(), 60)
-        assert share.held == {"experiments": {0, 1}, "searches": {0, 1}}
-        assert share.ready
+        assert assignment.partitions == {"experiments": {0, 1}, "searches": {0, 1}}
+        assert assignment.ready
     assert ended == {0, 1}
     holding.cancel()
     await asyncio.gather(holding, return_exceptions=True)

@@ -15,7 +15,7 @@ from rung.ledger import Ledger
 from rung.ledger.kafka import parse_address
 from rung.ledger.kafka.cluster import Cluster, connect
 from rung.ledger.kafka.identity import names
-from rung.runtime.assignment.faust_application import FaustShare, open_share
+from rung.runtime.assignment.faust_application import FaustAssignment, open_assignment
 from runtime.releases import Load, Replica, assert_clean, assert_of_one_level, letters, within
 
 pytestmark = [
@@ -31,8 +31,8 @@ class Member:
     """A replica of searcher and scheduler that gets its partitions from their groups."""
 
     def __init__(self, url: str, ledger: Ledger, level: int) -> None:
-        self._shares: dict[str, FaustShare] = {
-            name: open_share(url, service=name, topics=[of], level=level)
+        self._assignments: dict[str, FaustAssignment] = {
+            name: open_assignment(url, service=name, topics=[of], level=level)
             for name, of in _SHARED.items()
         }
         self._ledger = ledger
@@ -42,9 +42,9 @@ class Member:
 
     async def _stay(self) -> None:
         async with contextlib.AsyncExitStack() as stack:
-            for share in self._shares.values():
-                await stack.enter_async_context(share.joined())
-            replica = Replica(self._ledger, self._level, self._shares)
+            for assignment in self._assignments.values():
+                await stack.enter_async_context(assignment.joined())
+            replica = Replica(self._ledger, self._level, self._assignments)
             await self._left.wait()
             await replica.end()
 
@@ -57,7 +57,7 @@ class Member:
 @contextlib.asynccontextmanager
 async def _collector(url: str, level: int) -> AsyncIterator[None]:
     """Be a replica of checkpoint-gc, which has nothing to do here."""
-    async with open_share(
+    async with open_assignment(
         url, service="checkpoint-gc", topics=[topic.EXPERIMENTS], level=level
     ).joined():
         yield

@@ -19,7 +19,7 @@ from rung.events import LedgerError
 from rung.ledger import Ledger
 from rung.ledger.export.format import DECISIONS, FACTS_OF
 from rung.ledger.export.import_record import imports_of
-from rung.runtime.assignment.faust_application import open_share
+from rung.runtime.assignment.faust_application import open_assignment
 from rung.runtime.bootstrap import observed
 
 pytestmark = pytest.mark.ledger
@@ -84,15 +84,17 @@ async def test_services_that_run_are_found(shared_kafka: Broker, tmp_path: Path)
     ground = Ground(shared_kafka.url, tmp_path / "objects")
     ledger = await ground.open()
     assert await sharing(ground.url) == {}
-    share = open_share(ground.url, service="searcher", topics=["experiments", "placements"])
+    assignment = open_assignment(
+        ground.url, service="searcher", topics=["experiments", "placements"]
+    )
     held = asyncio.Event()
 
     async def work(_: int) -> None:
         held.set()
         await asyncio.Event().wait()
 
-    async with share.joined():
-        holding = asyncio.create_task(share.hold("experiments", work))
+    async with assignment.joined():
+        holding = asyncio.create_task(assignment.run("experiments", work))
         await asyncio.wait_for(held.wait(), 60)
         assert list(await sharing(ground.url)) == ["searcher"]
         file = tmp_path / "export.jsonl"

@@ -10,7 +10,7 @@ from metrics.report import EXPERIMENT, draft, line, logs, metrics, record, row
 from rung.ledger import Draft, Ledger
 from rung.ledger.memory import MemoryLedger
 from rung.metrics import SeriesDamaged, SeriesStore, Settings, open_series, serve
-from rung.runtime.assignment.assignment import Portion
+from rung.runtime.assignment.assignment import ChangingAssignment
 
 TRIALS = 12
 EVENTS = 120
@@ -61,12 +61,12 @@ async def test_replicas_whose_partitions_overlap_and_change_store_everything_onc
     """Partitions move between two replicas while reports come in, held by both for a time."""
     ledger = MemoryLedger(partitions=4, ledger_id="ledger-1")
     stores = [open_series(server_place, ledger_id="ledger-1") for _ in range(2)]
-    shares = [Portion(), Portion()]
-    await shares[0].change(_both([0, 1, 2]))
-    await shares[1].change(_both([2, 3]))
+    assignments = [ChangingAssignment(), ChangingAssignment()]
+    await assignments[0].change(_both([0, 1, 2]))
+    await assignments[1].change(_both([2, 3]))
     serving = [
-        asyncio.create_task(serve(ledger, store, QUICK, share=share))
-        for store, share in zip(stores, shares, strict=True)
+        asyncio.create_task(serve(ledger, store, QUICK, assignment=assignment))
+        for store, assignment in zip(stores, assignments, strict=True)
     ]
     drafts = _drafts()
     moves = [([0], [1, 2, 3]), ([0, 1, 2, 3], []), ([1, 3], [0, 1, 2, 3]), ([0, 1], [2, 3])]
@@ -74,8 +74,8 @@ async def test_replicas_whose_partitions_overlap_and_change_store_everything_onc
         for item in drafts[start : start + len(drafts) // len(moves)]:
             await ledger.append([item])
             await asyncio.sleep(0.001)
-        for share, partitions in zip(shares, move, strict=True):
-            await share.change(_both(partitions))
+        for assignment, partitions in zip(assignments, move, strict=True):
+            await assignment.change(_both(partitions))
     reader = open_series(server_place, ledger_id="ledger-1", read_only=True)
     await _until_stored(ledger, reader)
     for task in serving:
@@ -107,16 +107,16 @@ async def test_only_the_partitions_that_are_held_are_kept(server_place: str) -> 
     ledger = MemoryLedger(partitions=2, ledger_id="ledger-1")
     await ledger.append(_drafts())
     store = open_series(server_place, ledger_id="ledger-1")
-    share = Portion()
-    serving = asyncio.create_task(serve(ledger, store, QUICK, share=share))
-    await share.change(_both([1]))
+    assignment = ChangingAssignment()
+    serving = asyncio.create_task(serve(ledger, store, QUICK, assignment=assignment))
+    await assignment.change(_both([1]))
     async with asyncio.timeout(30):
         while len(await store.positions()) < 2:  # noqa: ASYNC110 - a thread gets there
             await asyncio.sleep(0.01)
     assert {partition for _, partition in await store.positions()} == {1}
     store.absorb([record(logs([]), 5_000, partition=0)])
     await store.flush()
-    await share.change(_both([0, 1]))
+    await assignment.change(_both([0, 1]))
     with pytest.raises(SeriesDamaged, match="partition 0 of logs up to 5001, the ledger ends at"):
         await serving
     await store.close()

@@ -19,7 +19,7 @@ from rung.events.experiment import ExperimentEnded
 from rung.events.installation import PoolUpgraded
 from rung.events.trial import RunRequested, TrialClosed, TrialRequested
 from rung.ledger import Ledger
-from rung.runtime import FactWriter, Portion, Processor, Share, audit, host
+from rung.runtime import Assignment, ChangingAssignment, FactWriter, Processor, audit, host
 from rung.runtime.levels import InstallationLevel
 from rung.scheduler.processor import Scheduler
 from rung.scheduler.state import State as PoolState
@@ -93,26 +93,26 @@ class Replica:
     """One replica of the deciders of a release."""
 
     def __init__(
-        self, ledger: Ledger, level: int, shares: Mapping[str, Share] | None = None
+        self, ledger: Ledger, level: int, assignments: Mapping[str, Assignment] | None = None
     ) -> None:
         """Start it.
 
         Args:
             ledger: what it reads and writes.
             level: the newest that it knows.
-            shares: by processor, what gives it its partitions; `hold` does if not given.
+            assignments: of each processor; `hold` changes them if not given.
         """
-        self._share = Portion()
-        given = shares or dict.fromkeys(("searcher", "scheduler"), self._share)
+        self._assignment = ChangingAssignment()
+        given = assignments or dict.fromkeys(("searcher", "scheduler"), self._assignment)
         self._tasks = [
-            asyncio.create_task(host(ledger, it, share=given[it.name], snapshot_every=25))
+            asyncio.create_task(host(ledger, it, assignment=given[it.name], snapshot_every=25))
             for it in RELEASES[level]
         ]
 
     async def hold(self, *partitions: int) -> None:
         """Work on these partitions, and on no others."""
         held = frozenset(partitions)
-        await self._share.change({topic.EXPERIMENTS: held, topic.POOLS: held})
+        await self._assignment.change({topic.EXPERIMENTS: held, topic.POOLS: held})
 
     async def end(self) -> None:
         """Go down in good order."""

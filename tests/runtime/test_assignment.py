@@ -7,7 +7,7 @@ import pytest
 
 from rung.events import LedgerDamaged
 from rung.ledger import MemoryLedger
-from rung.runtime import Portion, Whole
+from rung.runtime import AllPartitions, ChangingAssignment
 
 
 class Work:
@@ -42,7 +42,7 @@ async def _end(task: asyncio.Task[None]) -> None:
 async def test_whole_is_every_partition() -> None:
     """One replica works on all partitions, and ends the work when it is cancelled."""
     work = Work()
-    task = asyncio.create_task(Whole(MemoryLedger(partitions=3)).hold("searches", work))
+    task = asyncio.create_task(AllPartitions(MemoryLedger(partitions=3)).run("searches", work))
     await _settle()
     assert work.notes == ["+0", "+1", "+2"]
     await _end(task)
@@ -51,8 +51,8 @@ async def test_whole_is_every_partition() -> None:
 
 async def test_work_begins_and_ends_with_the_portion() -> None:
     """What is taken is ended before the change is done; what stays is not disturbed."""
-    portion, work = Portion(), Work()
-    task = asyncio.create_task(portion.hold("searches", work))
+    assignment, work = ChangingAssignment(), Work()
+    task = asyncio.create_task(assignment.run("searches", work))
     await _settle()
     assert work.notes == []
     changes: list[Mapping[str, set[int]]] = [
@@ -62,7 +62,7 @@ async def test_work_begins_and_ends_with_the_portion() -> None:
     ]
     seen = []
     for held in changes:
-        await portion.change(held)
+        await assignment.change(held)
         await _settle()
         seen.append(list(work.notes))
         work.notes.clear()
@@ -72,24 +72,24 @@ async def test_work_begins_and_ends_with_the_portion() -> None:
 
 async def test_what_is_held_already_is_worked_on_at_once() -> None:
     """Work that comes later than its partitions begins with them."""
-    portion, work = Portion(), Work()
-    await portion.change({"searches": {3}})
-    task = asyncio.create_task(portion.hold("searches", work))
+    assignment, work = ChangingAssignment(), Work()
+    await assignment.change({"searches": {3}})
+    task = asyncio.create_task(assignment.run("searches", work))
     await _settle()
     assert work.notes == ["+3"]
-    assert portion.held == {"searches": frozenset({3})}
+    assert assignment.partitions == {"searches": frozenset({3})}
     await _end(task)
 
 
 async def test_work_that_does_not_let_go_is_not_waited_for_long() -> None:
     """The change goes on; the partition is worked on here again only after it ended."""
-    portion, work = Portion(), Work()
-    task = asyncio.create_task(portion.hold("searches", work))
-    await portion.change({"searches": {0}})
+    assignment, work = ChangingAssignment(), Work()
+    task = asyncio.create_task(assignment.run("searches", work))
+    await assignment.change({"searches": {0}})
     await _settle()
     work.slow.clear()
-    await portion.change({}, within_s=0.01)
-    await portion.change({"searches": {0}}, within_s=0.01)
+    await assignment.change({}, within_s=0.01)
+    await assignment.change({"searches": {0}}, within_s=0.01)
     await _settle()
     assert work.notes == ["+0"]
     work.slow.set()
@@ -100,7 +100,7 @@ async def test_work_that_does_not_let_go_is_not_waited_for_long() -> None:
 
 async def test_an_error_of_the_work_ends_the_holding() -> None:
     """An error that does not pass is the holder's, and ends the work on the others."""
-    portion, ended = Portion(), []
+    assignment, ended = ChangingAssignment(), []
 
     async def work(partition: int) -> None:
         if partition == 1:
@@ -110,21 +110,21 @@ async def test_an_error_of_the_work_ends_the_holding() -> None:
         finally:
             ended.append(partition)
 
-    await portion.change({"searches": {0, 1}})
+    await assignment.change({"searches": {0, 1}})
     with pytest.raises(LedgerDamaged, match="beyond repair"):
-        await portion.hold("searches", work)
+        await assignment.run("searches", work)
     assert ended == [0]
 
 
 async def test_slow_work_is_waited_for_through_several_changes() -> None:
     """A partition given and taken again while its first work still ends is worked on once."""
-    portion, work = Portion(), Work()
-    task = asyncio.create_task(portion.hold("searches", work))
-    await portion.change({"searches": {0}})
+    assignment, work = ChangingAssignment(), Work()
+    task = asyncio.create_task(assignment.run("searches", work))
+    await assignment.change({"searches": {0}})
     await _settle()
     work.slow.clear()
     for held in ({}, {"searches": {0}}, {}, {"searches": {0}}):
-        await portion.change(held, within_s=0.01)
+        await assignment.change(held, within_s=0.01)
         await _settle()
     assert work.notes == ["+0"]
     work.slow.set()
@@ -135,14 +135,14 @@ async def test_slow_work_is_waited_for_through_several_changes() -> None:
 
 async def test_nothing_begins_while_the_holder_ends() -> None:
     """A change that comes while the last work ends starts no more of it."""
-    portion, work = Portion(), Work()
-    task = asyncio.create_task(portion.hold("searches", work))
-    await portion.change({"searches": {0}})
+    assignment, work = ChangingAssignment(), Work()
+    task = asyncio.create_task(assignment.run("searches", work))
+    await assignment.change({"searches": {0}})
     await _settle()
     work.slow.clear()
     task.cancel()
     await _settle()
-    await portion.change({"searches": {0, 1}}, within_s=0.01)
+    await assignment.change({"searches": {0, 1}}, within_s=0.01)
     work.slow.set()
     await asyncio.gather(task, return_exceptions=True)
     await _settle()

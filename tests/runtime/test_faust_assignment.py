@@ -7,15 +7,15 @@ import pytest
 
 from rung.events import LedgerError
 from rung.ledger.kafka import KafkaSettings
-from rung.runtime.assignment.faust_application import _credentials, open_share
+from rung.runtime.assignment.faust_application import _credentials, open_assignment
 
 URL = "kafka://one:9092,[::1]:9093/lab"
 
 
 async def test_the_application_shares_and_nothing_else(tmp_path: Path) -> None:
     """It joins a group named for the ledger and the service, and makes nothing of its own."""
-    share = open_share(URL, service="searcher", topics=["experiments"])
-    app = share._new_app(tmp_path)
+    assignment = open_assignment(URL, service="searcher", topics=["experiments"])
+    app = assignment._new_app(tmp_path)
     conf = app.conf
     assert conf.id == "lab.replicas.searcher"
     assert [str(url) for url in conf.broker_consumer] == ["kafka://one:9092", "kafka://[::1]:9093"]
@@ -28,23 +28,24 @@ async def test_the_application_shares_and_nothing_else(tmp_path: Path) -> None:
     assert conf.datadir == tmp_path
     assert conf.broker_credentials is None
     assert [name for topic in app.topics for name in topic.topics] == ["lab.experiments"]
-    assert share.held == {}
-    assert not share.ready
+    assert assignment.partitions == {}
+    assert not assignment.ready
 
 
 async def test_two_replicas_are_told_apart(tmp_path: Path) -> None:
     """Their assignor knows members by their URLs, on one host too."""
-    share = open_share(URL, service="searcher", topics=["experiments"])
+    assignment = open_assignment(URL, service="searcher", topics=["experiments"])
     assert (
-        share._new_app(tmp_path).conf.canonical_url != share._new_app(tmp_path).conf.canonical_url
+        assignment._new_app(tmp_path).conf.canonical_url
+        != assignment._new_app(tmp_path).conf.canonical_url
     )
 
 
 async def test_what_is_not_shared_out_cannot_be_held() -> None:
     """A topic that no replica subscribed to would never be given to any."""
-    share = open_share(URL, service="searcher", topics=["experiments"])
+    assignment = open_assignment(URL, service="searcher", topics=["experiments"])
     with pytest.raises(AssertionError, match="pools is not shared out"):
-        await share.hold("pools", lambda _: share.hold("pools", None))  # type: ignore[arg-type]
+        await assignment.run("pools", lambda _: assignment.run("pools", None))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -74,4 +75,4 @@ def test_encryption_alone_is_passed_on() -> None:
 def test_an_url_that_is_none_is_refused() -> None:
     """As the ledger refuses it."""
     with pytest.raises(LedgerError, match="do not belong into the URL"):
-        open_share("kafka://u@h", service="searcher", topics=[])
+        open_assignment("kafka://u@h", service="searcher", topics=[])

@@ -1,6 +1,6 @@
 """The runtime: everything that reads the ledger runs on it; see `service.py` and its kinds."""
 
-from rung.runtime.assignment.assignment import Portion, Share, Whole
+from rung.runtime.assignment.assignment import AllPartitions, Assignment, ChangingAssignment
 from rung.runtime.audit.decisions import Difference, Verdict, audit
 from rung.runtime.deadletter import dead_letter, say_rejected
 from rung.runtime.fact_writer import FactWriter, now
@@ -9,15 +9,15 @@ from rung.runtime.processor.loop import host
 from rung.runtime.processor.processor import Processor
 
 __all__ = [
+    "AllPartitions",
+    "Assignment",
+    "ChangingAssignment",
     "Difference",
     "FactWriter",
     "PartitionFold",
-    "Portion",
     "Processor",
     "Rejected",
-    "Share",
     "Verdict",
-    "Whole",
     "audit",
     "dead_letter",
     "host",

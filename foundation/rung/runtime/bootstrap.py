@@ -26,7 +26,7 @@ from rung.ledger import Ledger
 from rung.ledger.export.import_record import check_imported
 from rung.ledger.factory import open_ledger
 from rung.runtime import logs
-from rung.runtime.assignment.assignment import Share, Whole
+from rung.runtime.assignment.assignment import AllPartitions, Assignment
 from rung.runtime.health.checks import HEALTH
 from rung.runtime.health.probe import probe
 from rung.runtime.http.limits import raise_open_files
@@ -59,7 +59,7 @@ class Opened(NamedTuple):
     """The ledger and the stores of a service, opened."""
 
     ledger: Ledger
-    share: Share
+    assignment: Assignment
     """The partitions of this replica."""
     store: ObjectStore | None
 
@@ -159,7 +159,7 @@ def launch_components(
             components = build(store)
             level = level_of(components)
             async with _opened(place, service, topics_of(components), store, level) as opened:
-                await serve(opened.ledger, components, opened.share)
+                await serve(opened.ledger, components, opened.assignment)
 
     _run(run(), service)
 
@@ -270,18 +270,18 @@ async def _opened(
     ledger = await observed(place.ledger, store)
     try:
         if not shared:
-            yield Opened(ledger, Whole(ledger), store)
+            yield Opened(ledger, AllPartitions(ledger), store)
             return
-        from rung.runtime.assignment.faust_application import open_share  # noqa: PLC0415 - an extra, not always there
+        from rung.runtime.assignment.faust_application import open_assignment  # noqa: PLC0415 - an extra, not always there
 
-        share = open_share(place.ledger, service=service, topics=topics, level=level)
+        assignment = open_assignment(place.ledger, service=service, topics=topics, level=level)
 
         async def unready() -> str | None:
-            return None if share.ready else "no share of the partitions yet"
+            return None if assignment.ready else "no partitions are assigned yet"
 
         with HEALTH.check("replicas", unready):
-            async with share.joined():
-                yield Opened(ledger, share, store)
+            async with assignment.joined():
+                yield Opened(ledger, assignment, store)
     finally:
         if store is not None:  # first, so that nothing waits for it
             await asyncio.to_thread(store.close)

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from rung.events import Event, Payload, fact
 from rung.ledger import Ledger, Record
-from rung.runtime.assignment.assignment import Share, Whole
+from rung.runtime.assignment.assignment import AllPartitions, Assignment
 from rung.runtime.consumer import Consumer
 from rung.runtime.fact_writer import now
 from rung.runtime.processor.processor import types_of
@@ -53,13 +53,13 @@ class Relay(NamedTuple):
     the event itself: only its topic and key change, which its type says (`RELAYED`)."""
 
 
-async def relay(ledger: Ledger, it: Relay, share: Share | None = None) -> None:
+async def relay(ledger: Ledger, it: Relay, assignment: Assignment | None = None) -> None:
     """Run a relay until cancelled. Events are taken in order within a partition.
 
     Args:
         ledger: read from and appended to.
         it: what is relayed.
-        share: says which partitions are this replica's; all are if not given.
+        assignment: says which partitions are this replica's; all are if not given.
 
     Raises:
         LedgerError: one that does not pass by itself.
@@ -68,7 +68,7 @@ async def relay(ledger: Ledger, it: Relay, share: Share | None = None) -> None:
     async def work(partition: int) -> None:
         await supervise(_Relaying(ledger, it, partition).run, name=f"{it.name}/{partition}")
 
-    await (share or Whole(ledger)).hold(it.topic, work)
+    await (assignment or AllPartitions(ledger)).run(it.topic, work)
 
 
 def relayed(it: Relay, ledger_id: str, record: Record, event: Event) -> list[Event]:

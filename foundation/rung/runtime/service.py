@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from rung.events.installation import LEVEL
 from rung.ledger import Ledger
-from rung.runtime.assignment.assignment import Share, Whole
+from rung.runtime.assignment.assignment import AllPartitions, Assignment
 from rung.runtime.metrics.observer import Observer
 from rung.runtime.processor.loop import host
 from rung.runtime.processor.processor import Processor
@@ -44,7 +44,7 @@ class Shared(NamedTuple):
     """Work on assigned partitions of topics that is none of the other kinds."""
 
     topics: Sequence[str]
-    run: Callable[[Ledger, Share], Awaitable[None]]
+    run: Callable[[Ledger, Assignment], Awaitable[None]]
 
 
 Component = Decider | Relay | Sink | BatchSink | PeriodicSink | Projection | Singleton | Shared
@@ -81,48 +81,48 @@ def level_of(components: Iterable[Component]) -> int:
 
 
 async def serve(
-    ledger: Ledger, components: Iterable[Component], share: Share | None = None
+    ledger: Ledger, components: Iterable[Component], assignment: Assignment | None = None
 ) -> None:
-    """Run components on assigned partitions, by default all, until cancelled.
+    """Run components on the assigned partitions, by default all, until cancelled.
 
     Raises:
         LedgerError: one that does not pass by itself.
     """
-    share = share or Whole(ledger)
+    assignment = assignment or AllPartitions(ledger)
     async with asyncio.TaskGroup() as group:
         for it in components:
-            group.create_task(_run(ledger, it, share))
+            group.create_task(_run(ledger, it, assignment))
 
 
-async def _run(ledger: Ledger, it: Component, share: Share) -> None:
+async def _run(ledger: Ledger, it: Component, assignment: Assignment) -> None:
     match it:
         case Decider(processor, snapshot_every, observer):
             await host(
                 ledger,
                 processor,
                 snapshot_every=snapshot_every,
-                share=share,
+                assignment=assignment,
                 observer=observer,
             )
         case Relay():
-            await relay(ledger, it, share)
+            await relay(ledger, it, assignment)
         case Sink():
-            await sink(ledger, it, share)
+            await sink(ledger, it, assignment)
         case BatchSink():
-            await batch_sink(ledger, it, share)
+            await batch_sink(ledger, it, assignment)
         case PeriodicSink():
-            await periodic_sink(ledger, it, share)
+            await periodic_sink(ledger, it, assignment)
         case Projection():
             await project(ledger, it)
         case Singleton():
-            await _run_alone(ledger, it, share)
+            await _run_alone(ledger, it, assignment)
         case Shared():
-            await it.run(ledger, share)
+            await it.run(ledger, assignment)
 
 
-async def _run_alone(ledger: Ledger, it: Singleton, share: Share) -> None:
+async def _run_alone(ledger: Ledger, it: Singleton, assignment: Assignment) -> None:
     async def work(partition: int) -> None:
         if partition == 0:
             await supervise(lambda: it.run(ledger), name=it.name, follows=False)
 
-    await share.hold(it.topic, work)
+    await assignment.run(it.topic, work)

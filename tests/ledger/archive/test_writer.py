@@ -19,7 +19,7 @@ from rung.ledger import Draft, MemoryLedger
 from rung.ledger.archive import Archived, ArchiveLedger, ArchiveSettings, ledgers_in, verify
 from rung.ledger.archive.index import TOPICS, list_shelf
 from rung.ledger.export.export import import_
-from rung.runtime.assignment.assignment import Portion
+from rung.runtime.assignment.assignment import ChangingAssignment
 from rung.runtime.service import serve
 from rung.storage import FolderStore, ObjectError
 
@@ -187,17 +187,17 @@ async def test_partitions_are_shared(tmp_path: Path) -> None:
     ledger = MemoryLedger(partitions=2)
     await populate(ledger, ["aaaaaaaa", "bbbbbbbb", "cccccccc"])
     store = FolderStore(tmp_path)
-    replicas = [Portion(), Portion()]
+    replicas = [ChangingAssignment(), ChangingAssignment()]
     tell = [Running(), Running()]
     tasks = [
         asyncio.create_task(
-            serve(ledger, (archiving(store, SMALL, watch=running.watch),), portion)
+            serve(ledger, (archiving(store, SMALL, watch=running.watch),), assignment)
         )
-        for portion, running in zip(replicas, tell, strict=True)
+        for assignment, running in zip(replicas, tell, strict=True)
     ]
-    for partition, (portion, running) in enumerate(zip(replicas, tell, strict=True)):
+    for partition, (assignment, running) in enumerate(zip(replicas, tell, strict=True)):
         held = [topic.EXPERIMENTS, topic.POOLS, topic.METRICS, topic.LOGS, topic.DEADLETTER]
-        await portion.change({name: [partition] for name in held})
+        await assignment.change({name: [partition] for name in held})
         for name in (topic.EXPERIMENTS, topic.SEARCHES, topic.RETIREMENTS):
             await running.until(name, partition, await ledger.end(name, partition))
     for task in tasks:

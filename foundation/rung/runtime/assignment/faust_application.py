@@ -1,21 +1,22 @@
-"""Shares the partitions of a service out among its replicas, by a Faust application.
+"""Assigns the partitions of a service to its replicas by a Faust application.
 
 Theory of operation. Each replica is a worker of one Faust application, and so a member of a Kafka
-group: the broker hears its heartbeats, and when a member comes, goes or falls silent, Faust's
-assignor deals all partitions anew; equal partitions of all topics of a service to one replica,
-and as few as possible to another one than before.
+group with heartbeats. When a member joins, leaves or falls silent, Faust's assignor rebalances:
+equal partitions of all topics of a service to one replica, and as few as possible to another one
+than before.
 
 No event passes through Faust. Its streams pass a few thousand a second and its tables may not be
-a truth, so components follow their partitions through the ledger. Faust resumes what it assigned
-when its tables are recovered; their service is not started here, so it takes nothing. The client
-below it fetches one batch of a partition at most, the least that can be asked for. There is no
+the record, so components follow their partitions through the ledger. Faust resumes assigned
+partitions when its tables are recovered; their service is not started here, so it consumes
+nothing. The client below it fetches one batch of a partition, the possible minimum. There is no
 producer, no leader election by topic, no web server, and a folder only while it runs.
 
-Only what Faust documents is used: settings, signals, and classes of the application's that may be
-replaced (decision 0028).
+Only documented interfaces of Faust are used: settings, signals, and classes of the application
+that may be replaced (decision 0028).
 
-Heartbeats come from a thread of the consumer's. A process that is stopped or dead loses its
-partitions after `session_timeout_s`; one whose event loop hangs keeps them, and its probe says so.
+Heartbeats are sent by a thread of the consumer's. A process that is stopped or dead loses its
+partitions after `session_timeout_s`; one whose event loop is blocked keeps them, and its probe
+reports that.
 """
 
 import asyncio
@@ -37,24 +38,24 @@ from faust.types import TP
 from rung.events import LedgerUnavailable
 from rung.events.installation import LEVEL
 from rung.ledger.kafka import Address, KafkaSettings, parse_address
-from rung.runtime.assignment.assignment import ENDS_WITHIN_S, Portion, Work
-from rung.runtime.assignment.settings import ShareSettings, client_id_of
+from rung.runtime.assignment.assignment import ENDS_WITHIN_S, ChangingAssignment, Work
+from rung.runtime.assignment.settings import GroupSettings, client_id_of
 from rung.runtime.retry import supervise
 
 _STOPS_WITHIN_S: Final = 5.0
 _PATIENCE_S: Final = 30.0
 _NEVER_S: Final = 2_000_000.0
-"""Faust's consumer leaves the group if nothing is taken for so long, and nothing ever is."""
+"""Faust's consumer leaves the group if nothing is consumed for this time, and nothing ever is."""
 _FETCH_BYTES: Final = 1
-"""Of a partition at once. A broker gives a batch that is larger all the same, to one partition."""
+"""Of a partition at once. A broker returns a larger batch all the same, of one partition."""
 
 _log = structlog.get_logger()
 
 
-class FaustShare:
-    """The partitions that Faust gives this replica; a `Share`."""
+class FaustAssignment:
+    """The partitions that Faust assigns to this replica."""
 
-    def __init__(  # noqa: PLR0913 - what a member is, and what it says of itself
+    def __init__(  # noqa: PLR0913 - the settings of a member
         self,
         address: Address,
         kafka: KafkaSettings,
@@ -62,18 +63,19 @@ class FaustShare:
         service: str,
         topics: Sequence[str],
         level: int = LEVEL,
-        settings: ShareSettings,
+        settings: GroupSettings,
     ) -> None:
         """Prepare it; `joined` joins the group.
 
         Args:
             address: of the ledger.
             kafka: how to reach the cluster.
-            service: its replicas share.
-            topics: that are shared out, by their names in the ledger; all replicas name the same.
-            level: the newest logic level that this replica knows, which the broker tells whoever
-                asks for the members.
-            settings: how quickly a silent replica loses its partitions.
+            service: whose replicas form the group.
+            topics: whose partitions are assigned, by their names in the ledger; the same in all
+                replicas.
+            level: the newest logic level that this replica supports; the broker lists it with the
+                members.
+            settings: the timeouts of the group.
         """
         self._address = address
         self._kafka = kafka
@@ -81,23 +83,23 @@ class FaustShare:
         self._level = level
         self._names = {address.topic(name): name for name in topics}
         self._settings = settings
-        self._portion = Portion()
+        self._assignment = ChangingAssignment()
         self._assigned = asyncio.Event()
 
     @property
-    def held(self) -> Mapping[str, frozenset[int]]:
-        """The partitions that are this replica's now, by topic."""
-        return self._portion.held
+    def partitions(self) -> Mapping[str, frozenset[int]]:
+        """The partitions that are assigned now, by topic."""
+        return self._assignment.partitions
 
     @property
     def ready(self) -> bool:
-        """Whether this replica is a member of the group and was told its partitions."""
+        """Whether this replica is a member of the group and got its partitions."""
         return self._assigned.is_set()
 
-    async def hold(self, topic: str, work: Work) -> None:
-        """Run `work(partition)` for each partition of a topic while it is this replica's."""
+    async def run(self, topic: str, work: Work) -> None:
+        """Run `work(partition)` for each partition of a topic while it is assigned."""
         assert topic in self._names.values(), f"{topic} is not shared out"
-        await self._portion.hold(topic, work)
+        await self._assignment.run(topic, work)
 
     @contextlib.asynccontextmanager
     async def joined(self) -> AsyncIterator[None]:
@@ -115,7 +117,7 @@ class FaustShare:
         """Be a member until the application fails.
 
         Raises:
-            LedgerUnavailable: it did; another one may do better.
+            LedgerUnavailable: it failed; another one may not.
         """
         with contextlib.ExitStack() as stack:
             try:
@@ -139,11 +141,11 @@ class FaustShare:
                 async with asyncio.timeout(_PATIENCE_S):
                     await app.ended.wait()
             if not app.ended.is_set() and not self.ready:
-                _log.warning("still without a share of the partitions", service=self._service)
+                _log.warning("no partitions are assigned yet", service=self._service)
 
     async def _leave(self, app: "_App") -> None:
         self._assigned.clear()
-        await self._portion.change({})
+        await self._assignment.change({})
         try:
             async with asyncio.timeout(_STOPS_WITHIN_S):
                 await app.stop()
@@ -186,14 +188,14 @@ class FaustShare:
             service=self._service,
             **{name: sorted(held[name]) for name in self._names.values()},
         )
-        await self._portion.change(held, within_s=self._ends_within_s)
+        await self._assignment.change(held, within_s=self._ends_within_s)
         self._assigned.set()
 
     async def _take(self, revoked: Collection[TP]) -> None:
         self._assigned.clear()
         if revoked:
             _log.info("partitions revoked", service=self._service, count=len(revoked))
-        await self._portion.change({}, within_s=self._ends_within_s)
+        await self._assignment.change({}, within_s=self._ends_within_s)
 
     @property
     def _ends_within_s(self) -> float:
@@ -204,7 +206,7 @@ class _Tables(TableManager):
     """No tables."""
 
     async def wait_until_tables_registered(self) -> None:
-        """Return: the subscription need not wait for any."""
+        """Return at once: the subscription need not wait for any."""
 
 
 class _Boot(BootStrategy):
@@ -213,7 +215,7 @@ class _Boot(BootStrategy):
     enable_sensors = False
 
     def tables(self) -> Iterable[Any]:
-        """There are none, so nothing is recovered, and nothing resumes the partitions."""
+        """Return none, so that nothing is recovered, and nothing resumes the partitions."""
         return []
 
 
@@ -231,7 +233,7 @@ class _App(faust.App):
         self.reason = "it ended"
 
     def share_out(self, topics: Sequence[str], *, given: Callback, taken: Callback) -> None:
-        """Subscribe to topics; say what is assigned and what is revoked."""
+        """Subscribe to topics; call back with what is assigned and revoked."""
 
         async def on_assigned(_: Any, /, *assigned: Any, signal: Any, **_more: Any) -> None:  # noqa: ARG001 - mode's signature
             await given(assigned[0])
@@ -245,19 +247,19 @@ class _App(faust.App):
             self.topics.add(self.topic(topic))
 
     def failed(self, reason: BaseException) -> None:
-        """Take note of the first failure."""
+        """Note the first failure."""
         if not self.ended.is_set():
             self.reason = f"{type(reason).__name__}: {reason}"
             self.ended.set()
 
     async def crash(self, reason: BaseException) -> None:
-        """Be told of a failure, as Faust does it."""
+        """Note a failure that Faust reports."""
         self.failed(reason)
         await super().crash(reason)
 
 
 def _credentials(kafka: KafkaSettings) -> Any:
-    """Return the settings of the environment as Faust wants them."""
+    """Return the credentials for Faust."""
     context = kafka.ssl_context()
     if kafka.sasl_mechanism is not None:
         return faust.SASLCredentials(
@@ -269,23 +271,19 @@ def _credentials(kafka: KafkaSettings) -> Any:
     return None if context is None else faust.SSLCredentials(context)
 
 
-def open_share(url: str, *, service: str, topics: Sequence[str], level: int = LEVEL) -> FaustShare:
-    """Return the share of one more replica of a service, as the environment says.
-
-    Args:
-        url: of the ledger, `kafka://host:9092/prefix`.
-        service: its replicas share.
-        topics: that are shared out.
-        level: the newest logic level that this replica knows.
+def open_assignment(
+    url: str, *, service: str, topics: Sequence[str], level: int = LEVEL
+) -> FaustAssignment:
+    """Return the assignment of one more replica of a service, with settings of the environment.
 
     Raises:
-        LedgerError: the URL or the environment does not fit.
+        LedgerError: the URL or the environment is invalid.
     """
-    return FaustShare(
+    return FaustAssignment(
         parse_address(url),
         KafkaSettings.from_environment(),
         service=service,
         topics=topics,
         level=level,
-        settings=ShareSettings.from_environment(),
+        settings=GroupSettings.from_environment(),
     )

@@ -1,4 +1,4 @@
-"""What replicas of a service tell and ask of their group on Kafka."""
+"""Settings of the group of a service's replicas on Kafka."""
 
 import os
 import re
@@ -17,31 +17,28 @@ _CLIENT: Final = re.compile(r"rung-level-(\d+)")
 
 
 def client_id_of(level: int) -> str:
-    """Return the name by which a replica says in its group which logic level it knows."""
+    """Return a member's client id, which holds the logic level that the replica supports."""
     return f"rung-level-{level}"
 
 
 def level_of_client(client_id: str) -> int:
-    """Return the newest logic level that a replica of that name knows.
-
-    Releases before levels had other names, and decide at level 1.
-    """
+    """Return the newest logic level of a replica; 1 of a release before levels."""
     found = _CLIENT.fullmatch(client_id)
     return 1 if found is None else int(found[1])
 
 
-class ShareSettings(Struct, frozen=True, kw_only=True):
-    """The timeouts of the group that the replicas of a service are.
+class GroupSettings(Struct, frozen=True, kw_only=True):
+    """The timeouts of the group.
 
     Raises:
         LedgerError: one is out of range; the message names it and what would be right.
     """
 
     session_timeout_s: float = 8.0
-    """A replica that was not heard for so long has lost its partitions. Brokers want 6 or more,
+    """A replica without heartbeats for this time loses its partitions. Brokers require 6 or more,
     unless their `group.min.session.timeout.ms` is lower."""
     rebalance_timeout_s: float = 6.0
-    """So long has a replica to let go of its partitions when they are dealt anew."""
+    """How long a replica may take to release its partitions in a rebalance."""
 
     def __post_init__(self) -> None:
         for name, value in (
@@ -53,7 +50,7 @@ class ShareSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def heartbeat_s(self) -> float:
-        """How often a replica lets itself be heard."""
+        """The interval of heartbeats."""
         return min(self.session_timeout_s / 5, 2.0)
 
     @classmethod

@@ -26,7 +26,7 @@ import structlog
 
 from rung.events import Event, Fenced, LedgerError, LedgerUnavailable, encode
 from rung.ledger import Draft, Ledger, Record
-from rung.runtime.assignment.assignment import Share, Whole
+from rung.runtime.assignment.assignment import AllPartitions, Assignment
 from rung.runtime.deadletter import DeadLetters, Letter, dead_letter, say_rejected
 from rung.runtime.health.loops import CURRENT_LOOP
 from rung.runtime.metrics import catalog
@@ -50,7 +50,7 @@ async def host(
     processor: Processor[S],
     *,
     snapshot_every: int = 10_000,
-    share: Share | None = None,
+    assignment: Assignment | None = None,
     observer: Observer[S] | None = None,
 ) -> None:
     """Run a processor on the partitions of its facts until cancelled.
@@ -59,7 +59,7 @@ async def host(
         ledger: where its facts lie and its decisions go.
         processor: what decides.
         snapshot_every: facts between two snapshots of a partition.
-        share: says which partitions are this replica's; all are if not given.
+        assignment: says which partitions are this replica's; all are if not given.
         observer: looks on.
 
     Raises:
@@ -72,7 +72,7 @@ async def host(
         await supervise(hosted.run, name=f"{processor.name}/{partition}")
 
     with observer.measured() if observer is not None else contextlib.nullcontext():
-        await (share or Whole(ledger)).hold(processor.facts, work)
+        await (assignment or AllPartitions(ledger)).run(processor.facts, work)
 
 
 class _Hosted:

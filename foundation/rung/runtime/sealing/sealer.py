@@ -42,7 +42,7 @@ from rung.ledger.seals import (
     seals_partition,
 )
 from rung.ledger.seals.chain import catch_up
-from rung.runtime.assignment.assignment import Share, Whole
+from rung.runtime.assignment.assignment import AllPartitions, Assignment
 from rung.runtime.fact_writer import now
 from rung.runtime.health.loops import unmonitored
 from rung.runtime.metrics import catalog
@@ -162,19 +162,19 @@ class Sealer:
         self._complained: dict[str, float] = {}
         self._stepping = asyncio.Lock()
 
-    async def run(self, share: Share | None = None) -> None:
+    async def run(self, assignment: Assignment | None = None) -> None:
         """Seal until cancelled.
 
         Args:
-            share: of which partitions; all of them if not given.
+            assignment: of which partitions; all of them if not given.
 
         Raises:
             LedgerError: the ledger cannot be used, and will not be by waiting.
         """
-        share = share or Whole(self._ledger)
+        assignment = assignment or AllPartitions(self._ledger)
         async with asyncio.TaskGroup() as group:
             for name in (*SEALED, topic.SEALS):
-                group.create_task(self._hold(share, name))
+                group.create_task(self._hold(assignment, name))
             group.create_task(supervise(self._keep, name="sealer", follows=False))
             group.create_task(self._keep_anchored())
 
@@ -191,7 +191,7 @@ class Sealer:
         return all(map(self._is_settled, self._held)) and not self._unsaved()
 
     def hold_all(self) -> None:
-        """Seal all partitions from now on, whatever the share says."""
+        """Seal all partitions from now on, whatever the assignment is."""
         self._held = {
             (name, partition)
             for name in (*SEALED, topic.SEALS)
@@ -233,7 +233,7 @@ class Sealer:
         self._sealed.set()
         return sum(seal.records for seal in made)
 
-    async def _hold(self, share: Share, name: str) -> None:
+    async def _hold(self, assignment: Assignment, name: str) -> None:
         async def work(partition: int) -> None:
             place = (name, partition)
             self._held.add(place)
@@ -246,7 +246,7 @@ class Sealer:
                 self._held.discard(place)
                 del self._watches[place]
 
-        await share.hold(name, work)
+        await assignment.run(name, work)
 
     async def _watch(self, place: Place, watch: _Watch) -> None:
         """Unsettle a partition whenever something is appended behind where it was settled."""

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, Protocol
 from rung.backoff import Backoff
 from rung.events import LedgerError, RungError, UndecodableEvent
 from rung.ledger import Draft, Ledger, Record
-from rung.runtime.assignment.assignment import Share
+from rung.runtime.assignment.assignment import Assignment
 from rung.runtime.consumer import Consumer
 from rung.runtime.deadletter import dead_letter, say_rejected
 from rung.runtime.health.checks import HEALTH
@@ -109,7 +109,7 @@ class PeriodicSink(NamedTuple):
         return f"{self.name} behind"
 
 
-async def batch_sink(ledger: Ledger, it: BatchSink, share: Share) -> None:
+async def batch_sink(ledger: Ledger, it: BatchSink, assignment: Assignment) -> None:
     """Run a batch sink on assigned partitions until cancelled.
 
     Raises:
@@ -126,7 +126,7 @@ async def batch_sink(ledger: Ledger, it: BatchSink, share: Share) -> None:
             taking = _Taking(ledger, it, intake, topic, partition)
             await supervise(taking.run, name=f"{it.name}/{topic}/{partition}")
 
-        await share.hold(topic, work)
+        await assignment.run(topic, work)
 
     async with contextlib.AsyncExitStack() as stack:
         await retry(lambda: stack.enter_async_context(it.store.serving(reject)), it.behind)
@@ -137,7 +137,7 @@ async def batch_sink(ledger: Ledger, it: BatchSink, share: Share) -> None:
                 group.create_task(follow(topic))
 
 
-async def periodic_sink(ledger: Ledger, it: PeriodicSink, share: Share) -> None:
+async def periodic_sink(ledger: Ledger, it: PeriodicSink, assignment: Assignment) -> None:
     """Run a periodic sink on assigned partitions until cancelled.
 
     A `RungError` of a partition is retried with back-off.
@@ -167,7 +167,7 @@ async def periodic_sink(ledger: Ledger, it: PeriodicSink, share: Share) -> None:
                     )
                     await asyncio.sleep(it.every_s)
 
-        await share.hold(topic, work)
+        await assignment.run(topic, work)
 
     with it.open(ledger) as looks:
         async with asyncio.TaskGroup() as group:

@@ -31,7 +31,7 @@ from rung.backoff import Backoff
 from rung.events import Event, LedgerError, Payload, RungError, UndecodableEvent, decode_from
 from rung.ledger import Draft, Ledger, Record
 from rung.runtime import tracing
-from rung.runtime.assignment.assignment import Share, Whole
+from rung.runtime.assignment.assignment import AllPartitions, Assignment
 from rung.runtime.consumer import Consumer
 from rung.runtime.deadletter import Letter
 from rung.runtime.health.loops import CURRENT_LOOP, waiting_for
@@ -70,7 +70,7 @@ class Sink(NamedTuple):
     """For how long a retriable failure is retried, until the event becomes a dead letter."""
 
 
-async def sink(ledger: Ledger, it: Sink, share: Share | None = None) -> None:
+async def sink(ledger: Ledger, it: Sink, assignment: Assignment | None = None) -> None:
     """Run a sink on assigned partitions until cancelled, in order within each.
 
     Readiness does not depend on it.
@@ -83,7 +83,7 @@ async def sink(ledger: Ledger, it: Sink, share: Share | None = None) -> None:
         acting = _Acting(ledger, it, partition)
         await supervise(acting.run, name=f"{it.name}/{partition}", awaited=False)
 
-    await (share or Whole(ledger)).hold(it.topic, work)
+    await (assignment or AllPartitions(ledger)).run(it.topic, work)
 
 
 def key_of(ledger_id: str, record: Record, event: Event) -> str:

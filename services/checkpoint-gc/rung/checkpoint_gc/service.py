@@ -19,7 +19,7 @@ from rung.events.trial import TrialClosed
 from rung.ledger import Ledger
 from rung.ledger.archive import ArchiveSettings
 from rung.ledger.seals import SEALED, SealKey
-from rung.runtime import Share
+from rung.runtime import Assignment
 from rung.runtime.relay import Relay
 from rung.runtime.sealing.anchor import Anchor
 from rung.runtime.sealing.sealer import Sealer, SealSettings
@@ -101,9 +101,9 @@ def sealer(settings: Sealing, key: SealKey) -> Component:
         every_s=settings.every_s, heads_every_s=_HEADS_EVERY_S, busy_share=_BUSY_SHARE
     )
 
-    async def run(ledger: Ledger, share: Share) -> None:
+    async def run(ledger: Ledger, assignment: Assignment) -> None:
         anchor = Anchor(settings.anchor) if settings.anchor else None
-        await Sealer(ledger, key, settings=every, anchor=anchor).run(share)
+        await Sealer(ledger, key, settings=every, anchor=anchor).run(assignment)
 
     return Shared((*SEALED, topic.SEALS), run)
 

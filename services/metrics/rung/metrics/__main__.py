@@ -47,7 +47,7 @@ def main(*, place: Place, series: str, migrate: bool, **settings: Any) -> None:
         store = checked(open_series, place=series, ledger_id=opened.ledger.id, migrates=migrate)
         try:
             with HEALTH.check("series", store.unready):
-                await keep_series(opened.ledger, store, chosen, share=opened.share)
+                await keep_series(opened.ledger, store, chosen, assignment=opened.assignment)
         finally:
             await store.close()
 

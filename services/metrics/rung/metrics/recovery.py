@@ -24,7 +24,7 @@ from rung.metrics.clickhouse.errors import SeriesDamaged, SeriesError, SeriesLoc
 from rung.metrics.service import serve
 from rung.metrics.settings import Settings
 from rung.metrics.store import SeriesStore
-from rung.runtime.assignment.assignment import Share
+from rung.runtime.assignment.assignment import Assignment
 from rung.runtime.retry import retry
 
 _SET_ASIDE_MAX: Final = 3
@@ -36,7 +36,7 @@ _log = structlog.get_logger()
 
 
 async def keep_series(
-    ledger: Ledger, store: SeriesStore, settings: Settings, *, share: Share
+    ledger: Ledger, store: SeriesStore, settings: Settings, *, assignment: Assignment
 ) -> None:
     """Keep a store up to date with the ledger until cancelled; a folder is rebuilt where it must.
 
@@ -45,9 +45,9 @@ async def keep_series(
         LedgerError: the ledger cannot be used, and will not be by waiting.
     """
     if store.rebuilds:
-        await Recovery(ledger, store, settings, share=share).run()
+        await Recovery(ledger, store, settings, assignment=assignment).run()
     else:
-        await serve(ledger, store, settings, share=share)
+        await serve(ledger, store, settings, assignment=assignment)
 
 
 class Recovery:
@@ -59,7 +59,7 @@ class Recovery:
         store: SeriesStore,
         settings: Settings | None = None,
         *,
-        share: Share | None = None,
+        assignment: Assignment | None = None,
         key: SealKey | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -69,14 +69,14 @@ class Recovery:
             ledger: which the series derive from.
             store: in a folder of this machine, that makes its tables; the caller closes it.
             settings: of the service; their defaults if not given.
-            share: as `serve` takes it.
+            assignment: as `serve` takes it.
             key: as `serve` takes it.
             clock: in seconds, from any beginning.
         """
         self._ledger = ledger
         self._store = store
         self._settings = settings
-        self._share = share
+        self._assignment = assignment
         self._key = key
         self._clock = clock
         self._renamed: deque[float] = deque()
@@ -113,7 +113,13 @@ class Recovery:
     async def _serve(self) -> SeriesError:
         """Serve until the series fail, for the service or for a reader; return why."""
         serving = asyncio.create_task(
-            serve(self._ledger, self._store, self._settings, share=self._share, key=self._key)
+            serve(
+                self._ledger,
+                self._store,
+                self._settings,
+                assignment=self._assignment,
+                key=self._key,
+            )
         )
         damaged = asyncio.create_task(self._store.damaged())
         opened = asyncio.create_task(self._opened())

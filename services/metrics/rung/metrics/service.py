@@ -20,7 +20,7 @@ from rung.metrics.log_quota import keep_within
 from rung.metrics.settings import Settings
 from rung.metrics.store import SeriesStore
 from rung.metrics.trimming import removed_on_record, trimming
-from rung.runtime.assignment.assignment import Share
+from rung.runtime.assignment.assignment import Assignment
 from rung.runtime.retry import retry
 from rung.runtime.service import Component, Singleton
 from rung.runtime.service import serve as serve_components
@@ -67,7 +67,7 @@ async def serve(
     store: SeriesStore,
     settings: Settings | None = None,
     *,
-    share: Share | None = None,
+    assignment: Assignment | None = None,
     key: SealKey | None = None,
 ) -> None:
     """Keep the store up to date with the ledger until cancelled.
@@ -76,7 +76,7 @@ async def serve(
         ledger: followed; dead letters are appended to it.
         store: as `components` takes it.
         settings: as `components` takes them.
-        share: the partitions of `metrics` and `logs` to keep; all of them if not given.
+        assignment: the partitions of `metrics` and `logs` to keep; all of them if not given.
         key: as `components` takes it.
 
     Raises:
@@ -84,7 +84,7 @@ async def serve(
         LedgerError: the ledger cannot be used, and will not be by waiting.
     """
     try:
-        await serve_components(ledger, components(store, settings, key=key), share)
+        await serve_components(ledger, components(store, settings, key=key), assignment)
     except ExceptionGroup as failures:
         raise _first(failures) from failures
 
