@@ -9,7 +9,7 @@ from structlog.contextvars import get_contextvars, merge_contextvars
 from rung.events import Event, encode, fact
 from rung.events.trial import TrialStarted
 from rung.ledger import Record
-from rung.runtime.deadletter import say_rejected
+from rung.runtime.deadletter import log_rejected
 from rung.runtime.processor.fold import Rejected
 from runtime.tally import pause
 
@@ -20,7 +20,7 @@ def _said(event: Event | None) -> dict[str, Any]:
     """Return what the log says of an event's record, or of one that is no event."""
     value = b"{" if event is None else encode(event)
     with structlog.testing.capture_logs(processors=[merge_contextvars]) as lines:
-        say_rejected("searcher", [Rejected(Record("experiments", 3, 7, "a", value), "why")])
+        log_rejected("searcher", [Rejected(Record("experiments", 3, 7, "a", value), "why")])
     (line,) = lines
     return dict(line)
 

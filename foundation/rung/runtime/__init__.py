@@ -2,7 +2,7 @@
 
 from rung.runtime.assignment.assignment import AllPartitions, Assignment, ChangingAssignment
 from rung.runtime.audit.decisions import Difference, Verdict, audit
-from rung.runtime.deadletter import dead_letter, say_rejected
+from rung.runtime.deadletter import dead_letter, log_rejected
 from rung.runtime.fact_writer import FactWriter, now
 from rung.runtime.processor.fold import PartitionFold, Rejected
 from rung.runtime.processor.loop import host
@@ -21,6 +21,6 @@ __all__ = [
     "audit",
     "dead_letter",
     "host",
+    "log_rejected",
     "now",
-    "say_rejected",
 ]

@@ -205,7 +205,7 @@ async def until_stopped(work: Coroutine[Any, Any, None]) -> None:
         running.result()
 
 
-async def _open_when_ready(url: str, snapshots: ObjectStore | None) -> Ledger:
+async def open_when_ready(url: str, snapshots: ObjectStore | None = None) -> Ledger:
     """Open a ledger; wait for brokers that do not answer yet, and for its topics.
 
     Machines start in any order: a service may start before `rung cluster init`.
@@ -233,7 +233,7 @@ async def observed(url: str, snapshots: ObjectStore | None = None) -> Ledger:
     Raises:
         LedgerError: it cannot be used, or an import into it is not complete.
     """
-    ledger = ObservedLedger(await _open_when_ready(url, snapshots))
+    ledger = ObservedLedger(await open_when_ready(url, snapshots))
     logs.bind(ledger=ledger.id)
     try:
         await check_imported(ledger)

@@ -1,11 +1,10 @@
-"""The loop of relays and sinks: follow a topic from a committed position, event by event.
+"""The loop of relays and sinks: processes the events of a partition from a committed position on.
 
-An event that cannot be taken becomes a dead letter, and the loop goes on with the next. When an
-operator asks for it, a dead letter is taken again, or given up.
+An event that cannot be processed becomes a dead letter, and the loop goes on with the next. An
+operator may have a dead letter retried or dropped.
 
-What a batch is made into and the position behind it go to the ledger in one step. Behind a batch
-of which nothing is made the position is committed now and then alone: taking it again costs
-nothing.
+The facts made of a batch and the position behind it are written to the ledger in one step. Behind
+a batch without facts the position is committed at intervals, because repeating it costs nothing.
 """
 
 import asyncio
@@ -15,7 +14,7 @@ from typing import Final
 from rung.events import Event, LedgerError, UndecodableEvent, encode
 from rung.events.codec import decode_handled
 from rung.ledger import Draft, Ledger, Record, append_and_commit
-from rung.runtime.deadletter import DeadLetters, Letter, dead_letter, say_rejected
+from rung.runtime.deadletter import DeadLetters, Request, dead_letter, log_rejected
 from rung.runtime.health.loops import CURRENT_LOOP
 from rung.runtime.processor.fold import Rejected
 from rung.runtime.retry import Outage, keep_running, of_ledger
@@ -25,39 +24,34 @@ _COMMIT_EVERY_S: Final = 0.5
 
 
 class Consumer:
-    """One partition of a topic; subclasses say what becomes of an event."""
+    """One partition of a topic; subclasses process the events."""
 
     def __init__(
         self, ledger: Ledger, name: str, topic: str, partition: int, types: Container[str]
     ) -> None:
-        """Take what is followed.
+        """Prepare to follow a partition.
 
-        Args:
-            ledger: read from and appended to.
-            name: under which the position is committed.
-            topic: what is followed.
-            partition: of it.
-            types: of the events that are taken; all others are skipped.
+        The position is committed under `name`; events of other than `types` are skipped.
         """
         self._ledger = ledger
         self._name = name
         self._topic = topic
         self._partition = partition
         self._types = types
-        self._letters = DeadLetters(ledger, name, topic, partition)
+        self._dead_letters = DeadLetters(ledger, name, topic, partition)
         self._reached = 0
-        """Behind what was taken."""
+        """Behind the last processed record."""
         self._passed = asyncio.Event()
         """Set while that is not committed."""
         self._committing = asyncio.Lock()
 
     async def run(self) -> None:
-        """Take what comes until cancelled.
+        """Process records until cancelled.
 
         Raises:
             LedgerError: the ledger failed; run again to go on from the committed position.
         """
-        await self._letters.open()
+        await self._dead_letters.open()
         start = await self._start()
         self._passed.clear()
         works = (self._answer(), self._beside(), self._commit_passed())
@@ -75,27 +69,27 @@ class Consumer:
         return self._topic, self._partition
 
     async def _start(self) -> int:
-        """Prepare; return where to go on."""
+        """Prepare; return the position to begin at."""
         return await self._ledger.position(self._name, *self._place)
 
     async def _deliver(self, records: Sequence[Record]) -> None:
-        """Take a batch, whole or not at all."""
+        """Process a batch, completely or not at all."""
         await finish(self._take_all(records))
 
     async def _beside(self) -> None:
-        """Do what is to be done beside following."""
+        """Run beside following."""
 
     async def _take(self, record: Record, event: Event) -> list[Event]:
-        """Take an event; return the facts to append.
+        """Process an event; return the facts to append.
 
         Raises:
-            LedgerError: the ledger failed: the batch is taken again.
-            Exception: whatever else makes it a dead letter.
+            LedgerError: the ledger failed: the batch is repeated.
+            Exception: the event becomes a dead letter.
         """
         raise NotImplementedError
 
     async def _take_again(self, record: Record, event: Event) -> list[Event]:
-        """Take an event that was a dead letter; return the facts to append."""
+        """Process an event that was a dead letter; return the facts to append."""
         raise NotImplementedError
 
     async def _take_all(self, records: Sequence[Record]) -> None:
@@ -105,7 +99,7 @@ class Consumer:
         await self._conclude(drafts, records[-1].position + 1)
 
     async def _conclude(self, drafts: Sequence[Draft], position: int) -> None:
-        """Append what was made of a batch, and commit the position behind it, now or soon."""
+        """Append the facts made of a batch, and commit the position behind it, now or soon."""
         if not drafts:
             self._reached = position
             self._passed.set()
@@ -116,7 +110,7 @@ class Consumer:
             self._passed.clear()
 
     async def _commit_passed(self) -> None:
-        """Commit now and then how far the loop is where nothing is appended."""
+        """Commit the position at intervals where nothing is appended."""
         CURRENT_LOOP.set(None)  # no part of the loop's health
 
         async def commit() -> None:
@@ -143,39 +137,39 @@ class Consumer:
         except Exception as error:  # noqa: BLE001 - whatever it raises concerns this event alone
             reason = f"{type(error).__name__}: {error}"
         rejected = Rejected(record, reason)
-        say_rejected(self._name, [rejected])
+        log_rejected(self._name, [rejected])
         return [dead_letter(self._ledger.id, self._name, rejected)]
 
     def _decode(self, record: Record) -> Event | None:
-        """Return the event of a record, None where it is skipped."""
+        """Return the event of a record; None where it is skipped."""
         return decode_handled(record.value, self._types)
 
     async def _answer(self) -> None:
-        """Do what operators ask of dead letters."""
+        """Carry out operators' requests about dead letters."""
         CURRENT_LOOP.set(None)  # no part of the loop's health
 
         async def answer() -> None:
-            async for letters in self._letters.requests():
-                for letter in letters:
-                    await self._answer_one(letter)
+            async for requests in self._dead_letters.requests():
+                for request in requests:
+                    await self._answer_one(request)
 
         outage = Outage("not tried again yet", name=self._name)
         await keep_running(answer, outage.note, patience_s=of_ledger)
 
-    async def _answer_one(self, letter: Letter) -> None:
-        for record in await self._ledger.read(*self._place, letter.position, 1):
+    async def _answer_one(self, request: Request) -> None:
+        for record in await self._ledger.read(*self._place, request.position, 1):
             try:
-                drafts = [] if letter.drop else await self._drafts_again(record)
+                drafts = [] if request.drop else await self._drafts_again(record)
             except LedgerError:
                 raise
             except Exception as error:  # noqa: BLE001 - as in `_drafts`
                 reason = str(error) if isinstance(error, UndecodableEvent) else f"{error!r}"
                 rejected = Rejected(record, reason)
-                say_rejected(self._name, [rejected])
-                again = dead_letter(self._ledger.id, self._name, rejected, asked=letter.asked)
-                await self._letters.answer([again], {})
+                log_rejected(self._name, [rejected])
+                again = dead_letter(self._ledger.id, self._name, rejected, asked=request.asked)
+                await self._dead_letters.answer([again], {})
             else:
-                await self._letters.answer(drafts, {letter.position: record.key})
+                await self._dead_letters.answer(drafts, {request.position: record.key})
 
     async def _drafts_again(self, record: Record) -> list[Draft]:
         event = self._decode(record)

@@ -1,9 +1,9 @@
-"""Dead letters: messages that a component could not take, and what operators ask of them.
+"""Dead letters: messages that a component could not process, and operators' requests about them.
 
-Every request is answered on the same topic: by `MessageTaken`, or where the message was tried
-again in vain by another `MessageRejected`. That one has an origin of its own, by which readers
-tell it from the first, which is repeated however often the message is met. A request that has no
-answer yet is found again at the next start.
+Every request is answered on the same topic: by `MessageTaken`, or where the retry failed by
+another `MessageRejected`. That one has an origin of its own, which distinguishes it from the
+first, which is written again whenever the message is read. A request without an answer is found
+again at the next start.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -26,11 +26,11 @@ from rung.runtime.fact_writer import now
 from rung.runtime.metrics import catalog
 from rung.runtime.processor.fold import Rejected
 
-_TOLD_BYTES: Final = 128 << 10
-"""Of a record's value in its dead letter, which must not be too large for the ledger itself."""
+_VALUE_MAX: Final = 128 << 10
+"""Bytes of a record's value in its dead letter, which must not be too large for the ledger."""
 _REASON_MAX: Final = 2_000
 _AGAIN: Final = "/again"
-"""Ends the origin of a dead letter about a message that was tried again."""
+"""Ends the origin of a dead letter about a message that was retried."""
 _READ_MAX: Final = 2_000
 _TYPES: Final = frozenset(
     {MessageRejected.TYPE, MessageRetryRequested.TYPE, MessageDropped.TYPE, MessageTaken.TYPE}
@@ -39,36 +39,35 @@ _TYPES: Final = frozenset(
 _log = structlog.get_logger()
 
 
-class Letter(NamedTuple):
-    """Which message an operator's request is about."""
+class Request(NamedTuple):
+    """An operator's request about a message."""
 
     position: int
     key: str
     drop: bool
-    """Whether to go on without it; else it is tried again."""
+    """Whether to skip the message; else it is retried."""
     asked: int
-    """Where the request lies on the topic of dead letters."""
+    """Position of the request on the topic of dead letters."""
 
 
 class DeadLetters:
-    """The messages that one reader rejected in one partition, and what operators ask of them."""
+    """The messages that one reader rejected in one partition, and the requests about them."""
 
     def __init__(self, ledger: Ledger, reader: str, topic: str, partition: int) -> None:
-        """Take whose they are; nothing is read yet."""
         self._ledger = ledger
         self._reader = reader
         self._place = topic, partition
         self._partition = partition_of(topic, ledger.partitions(DEADLETTER))
         self._position = 0
-        self._pending: dict[int, Letter] = {}
-        """Position → what is asked of that message, where it is not answered yet."""
+        self._pending: dict[int, Request] = {}
+        """Position of a message → the request about it that is not answered yet."""
         self.rejected: dict[int, str] = {}
-        """Positions of messages that were not taken so far, with their keys."""
+        """Positions of unsettled messages, with their keys."""
         self.dropped: set[int] = set()
-        """Positions of messages that are passed over."""
+        """Positions of messages that are skipped."""
 
     async def open(self) -> None:
-        """Read what is on record until now.
+        """Read what is on record.
 
         Raises:
             LedgerError: the ledger does not answer.
@@ -80,8 +79,8 @@ class DeadLetters:
         ):
             self._take(records)
 
-    async def requests(self) -> AsyncIterator[list[Letter]]:
-        """Yield what is asked: what was not answered so far, then what comes; never an empty list.
+    async def requests(self) -> AsyncIterator[list[Request]]:
+        """Yield the unanswered requests, then new ones; never an empty list.
 
         Raises:
             LedgerError: the ledger does not answer.
@@ -89,19 +88,14 @@ class DeadLetters:
         if self._pending:
             yield list(self._pending.values())
         async for records in self._ledger.follow(DEADLETTER, self._partition, self._position):
-            letters = self._take(records)
-            if letters:
-                yield letters
+            if requests := self._take(records):
+                yield requests
 
     async def answer(self, drafts: Sequence[Draft], settled: Mapping[int, str]) -> None:
-        """Append facts, and the notes that messages were taken after all, or passed over.
-
-        Args:
-            drafts: of the facts.
-            settled: positions of the messages, with their keys.
+        """Append facts, and settle messages, which are given by position with their keys.
 
         Raises:
-            LedgerError: the ledger failed; nothing is answered, or nobody knows.
+            LedgerError: the ledger failed; the answer may not have been written.
         """
         notes = [self._taken(position, key) for position, key in settled.items()]
         if drafts or notes:
@@ -109,18 +103,18 @@ class DeadLetters:
         for position in settled:
             self._settle(position)
 
-    def _take(self, records: Sequence[Record]) -> list[Letter]:
-        """Take note of what is on record; return the requests in it that have no answer."""
+    def _take(self, records: Sequence[Record]) -> list[Request]:
+        """Note records; return the requests in them that have no answer."""
         start = self._position
         for record in records:
             self._position = record.position + 1
             try:
                 event = decode_handled(record.value, _TYPES)
             except UndecodableEvent:
-                continue  # written by a newer release, or damaged: nothing to this one
+                continue  # written by a newer release, or damaged
             if event is not None:
                 self._note(record.position, event)
-        return [letter for letter in self._pending.values() if letter.asked >= start]
+        return [request for request in self._pending.values() if request.asked >= start]
 
     def _note(self, asked: int, event: Event) -> None:
         data = event.data
@@ -140,9 +134,9 @@ class DeadLetters:
                 self._settle(position)
             case MessageDropped():
                 self.dropped.add(position)
-                self._pending[position] = Letter(position, data.key, drop=True, asked=asked)
+                self._pending[position] = Request(position, data.key, drop=True, asked=asked)
             case MessageRetryRequested():
-                self._pending[position] = Letter(position, data.key, drop=False, asked=asked)
+                self._pending[position] = Request(position, data.key, drop=False, asked=asked)
             case _:
                 assert_never(data)
 
@@ -164,14 +158,14 @@ class DeadLetters:
         return Draft(event.topic, event.key, encode(event))
 
 
-def _answers(event: Event, letter: Letter) -> bool:
-    """Return whether a rejection came of trying a message again as it was asked."""
+def _answers(event: Event, request: Request) -> bool:
+    """Return whether a rejection is the answer to a request."""
     again = event.origin is not None and event.origin.endswith(_AGAIN)
-    return again and event.sequence == letter.asked
+    return again and event.sequence == request.asked
 
 
-def say_rejected(reader: str, rejected: Sequence[Rejected]) -> None:
-    """Say in the log what a reader did not take, what it is about, and from which request."""
+def log_rejected(reader: str, rejected: Sequence[Rejected]) -> None:
+    """Log messages that a reader rejected, with their ids and traces."""
     for record, reason, _ in rejected:
         try:
             event = decode(record.value)
@@ -192,13 +186,9 @@ def say_rejected(reader: str, rejected: Sequence[Rejected]) -> None:
 def dead_letter(
     ledger_id: str, reader: str, rejected: Rejected, *, asked: int | None = None
 ) -> Draft:
-    """Return the dead letter about a record; the same however often it is met.
+    """Return the dead letter about a record, the same whenever the record is read.
 
-    Args:
-        ledger_id: where the record lies.
-        reader: who could not take it.
-        rejected: the record, and why.
-        asked: `Letter.asked`, where it was tried again because an operator asked for it.
+    `asked` is that of the request whose retry failed.
     """
     record, reason, _ = rejected
     origin = f"{ledger_id}/{reader}/{record.topic}/{record.partition}"
@@ -213,7 +203,7 @@ def dead_letter(
             key=record.key,
             reader=reader,
             reason=reason[:_REASON_MAX],
-            value=record.value[:_TOLD_BYTES].decode(errors="replace"),
+            value=record.value[:_VALUE_MAX].decode(errors="replace"),
         ),
         source=f"/rung/{reader}",
         origin=origin,

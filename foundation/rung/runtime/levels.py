@@ -4,12 +4,12 @@ import secrets
 from importlib.metadata import version
 from typing import Final
 
-from rung.events import LedgerError, encode, fact, partition_of, topic
+from rung.events import LedgerError, partition_of, topic
 from rung.events.codec import decode_handled
 from rung.events.errors import UndecodableEvent
 from rung.events.installation import LEVEL, InstallationUpgraded
-from rung.ledger import Draft, Ledger
-from rung.runtime.fact_writer import now
+from rung.ledger import Ledger
+from rung.runtime.fact_writer import FactWriter
 
 _READ_MAX: Final = 2_000
 _TYPES: Final = frozenset({InstallationUpgraded.TYPE})
@@ -66,12 +66,6 @@ async def raise_level(ledger: Ledger, level: int = LEVEL) -> int:
         )
     if before < level:
         data = InstallationUpgraded(ledger_id=ledger.id, level=level, release=version("rung"))
-        event = fact(
-            data,
-            source="/rung/upgrade",
-            origin=f"upgrade/{secrets.token_hex(8)}",
-            sequence=1,
-            time=now(),
-        )
-        await ledger.append([Draft(event.topic, event.key, encode(event))])
+        origin = f"upgrade/{secrets.token_hex(8)}"
+        await FactWriter(ledger, source="/rung/upgrade", origin=origin).write(data)
     return before

@@ -1,13 +1,13 @@
-"""Relays: what one topic says is said on another one too, under another key.
+"""Relays: append events of one topic to another one, under another key.
 
-What a processor must know from elsewhere is relayed as a fact onto its own topic, so that the
-order in which it saw the world is itself on record. Relaying something twice changes nothing:
+What a processor needs from elsewhere is relayed as a fact onto its own topic, so that the order in
+which it saw events is itself on record. Relaying an event twice changes nothing:
 
 * of a fact, the origin is the partition that it comes from, and the sequence its position there;
 * of a decision, the origin is the decision's key in that partition, and the sequence is made of
-  its cause. A decision may lie there twice, if two replicas believed in one partition; then it is
-  relayed twice under one number, and counts once. Its position cannot serve, and causes grow key
-  by key only: a key that was quarantined for a while follows later than its neighbours.
+  its cause. A decision that two replicas wrote is relayed twice under one number, and counts once.
+  Its position cannot serve as sequence, and causes grow within one key only: a key that was
+  quarantined for a while is relayed later than others.
 
 An event that cannot be read, or makes the relay raise, becomes a dead letter; the relay goes on.
 """
@@ -54,12 +54,7 @@ class Relay(NamedTuple):
 
 
 async def relay(ledger: Ledger, it: Relay, assignment: Assignment | None = None) -> None:
-    """Run a relay until cancelled. Events are taken in order within a partition.
-
-    Args:
-        ledger: read from and appended to.
-        it: what is relayed.
-        assignment: says which partitions are this replica's; all are if not given.
+    """Run a relay on the assigned partitions, by default all, until cancelled, in order in each.
 
     Raises:
         LedgerError: one that does not pass by itself.
@@ -72,13 +67,13 @@ async def relay(ledger: Ledger, it: Relay, assignment: Assignment | None = None)
 
 
 def relayed(it: Relay, ledger_id: str, record: Record, event: Event) -> list[Event]:
-    """Return what a relay makes of an event."""
+    """Return the facts that a relay makes of an event."""
     number = number_of(ledger_id, record, event)
     return numbered(it, event, number, it.translate(event.data))
 
 
 def number_of(ledger_id: str, record: Record, event: Event) -> Number:
-    """Return the origin and sequence of what is relayed of a record."""
+    """Return the origin and sequence of the facts that are made of a record."""
     origin = f"{ledger_id}/{record.topic}/{record.partition}"
     if event.causeposition is None or event.causeindex is None:
         return origin, record.position
@@ -87,7 +82,7 @@ def number_of(ledger_id: str, record: Record, event: Event) -> Number:
 
 
 class Writes(Protocol):
-    """What writes facts because of events."""
+    """A component that makes facts of events."""
 
     @property
     def source(self) -> str:
@@ -99,7 +94,7 @@ class Writes(Protocol):
 
 
 def numbered(it: Writes, event: Event, number: Number, facts: Sequence[Payload]) -> list[Event]:
-    """Wrap what was made of an event, under an origin and its number there."""
+    """Wrap facts that were made of an event, under an origin and its sequence."""
     origin, sequence = number
     made = [
         fact(
@@ -129,7 +124,7 @@ class _Relaying(Consumer):
         return relayed(self._it, self._ledger.id, record, event)
 
     async def _take_again(self, record: Record, event: Event) -> list[Event]:
-        # An origin of its own: what was relayed of later events went before.
+        # An origin of its own: facts of later events have been relayed before.
         origin, sequence = number_of(self._ledger.id, record, event)
         facts = self._it.translate(event.data)
         return numbered(self._it, event, (f"{origin}/{sequence}", 0), facts)

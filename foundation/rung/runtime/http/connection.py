@@ -1,24 +1,24 @@
-"""Limits on the connections of an HTTP server: caps, time-outs, and one log line a minute.
+"""Limits on the connections of an HTTP server: maximum numbers and time-outs.
 
 aiohttp closes neither a connection whose request never becomes complete nor one whose client
 never reads, and asyncio logs a traceback for each connection that it cannot accept. `Connections`
 accepts connections itself, from any listening socket, and puts a `Connection` between asyncio's
-transport and aiohttp's protocol, which measures what the client does:
+transport and aiohttp's protocol, which measures the client:
 
     head      from the first byte of a request to its last header: `head_s` in all
     body      at least `progress_bytes` in each `progress_s`, while the server reads
-    response  the same, while there is something unsent; what a handler or the ledger takes is
-              free, and so is a stream on which nothing happens
+    response  the same, while there is something unsent; the time of handlers and of the ledger
+              does not count, nor does that of an idle stream
     idle      between two requests: `idle_s`
 
-Caps hold for all connections and for those of one address. Where one is reached, the connection
-that has waited longest for a request gives way to the new one, or else one of a client without a
-token that does not read or send; so half a request keeps no place, and a client that speaks gets
-one. Only when all are being served is a new one refused, with 503.
+There is a maximum for all connections and for those of one address. Where it is reached, the
+connection that has waited longest for a request is closed for the new one, or else one of a client
+without a token that does not read or send. Only when all are being served is a new one refused,
+with 503.
 
-A time in which the server itself stood still, suspended or without a processor, is no client's.
+Time in which the server itself was suspended or without a processor does not count.
 
-All of it holds before authentication. What is cut or refused is counted in
+All of it precedes authentication. Cut and refused connections are counted in
 `rung_http_connections_cut_total`, and logged at most once a minute.
 """
 
@@ -52,12 +52,12 @@ __all__ = [
 ]
 
 AUTHENTICATED: Final = web.RequestKey("authenticated", bool)
-"""Set on a request that brought a valid token: it is never cut in favor of another connection."""
+"""Set on a request with a valid token: it is never cut in favor of another connection."""
 LOG_S: Final = 60.0
 """Seconds between two log lines about connections."""
 
 _ACCEPTS: Final = 64
-"""Connections accepted at a time, so that those that exist are served in between."""
+"""Connections accepted at a time, so that others are served in between."""
 _BACKLOG: Final = 1024
 _RETRY_S: Final = 0.1
 _SWEEP_S: Final = 1.0
@@ -71,7 +71,7 @@ class BodyTooSlow(RungError, TimeoutError):
 
 
 class Connection(asyncio.Protocol):
-    """One connection: passes everything on to aiohttp's protocol, and measures it."""
+    """One connection: passes everything on to aiohttp's protocol, and measures the client."""
 
     def __init__(self, owner: "Connections", address: str, inner: asyncio.Protocol) -> None:
         self.address: Final = address
@@ -82,7 +82,7 @@ class Connection(asyncio.Protocol):
         self._now = owner.now
         self._transport: asyncio.Transport | None = None
         self._since = self._now()
-        """When the wait for a request, or its body's present period, began."""
+        """When the wait for a request, or the present period of its body, began."""
         self._first = True
         self._head_bytes = 0
         """Received of a head that is not complete, or ahead while a request is answered."""
@@ -91,9 +91,9 @@ class Connection(asyncio.Protocol):
         self._body_bytes = 0
         self._body_failed = False
         self._trusted = False
-        """Whether the last request that was answered brought a valid token."""
+        """Whether the last answered request had a valid token."""
         self._unread: web.BaseRequest | None = None
-        """An answered request whose body is still read, and thrown away."""
+        """An answered request whose body is still read, and discarded."""
         self._unsent = 0
         self._sent = 0
         self._sending_since: float | None = None
@@ -104,7 +104,7 @@ class Connection(asyncio.Protocol):
         """Begin."""
         self._transport = cast("asyncio.Transport", transport)
         self.inner.connection_made(transport)
-        if self not in self._owner:  # given up before it was accepted
+        if self not in self._owner:  # evicted before it was accepted
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -114,11 +114,11 @@ class Connection(asyncio.Protocol):
         self.inner.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """Pass on that the client sends no more."""
+        """Pass on that the client has stopped sending."""
         return self.inner.eof_received()
 
     def pause_writing(self) -> None:
-        """Pass on that the client is behind."""
+        """Pass on that the client reads slowly."""
         self.inner.pause_writing()
 
     def resume_writing(self) -> None:
@@ -131,10 +131,10 @@ class Connection(asyncio.Protocol):
         self._owner.forget(self)
         self.inner.connection_lost(exc)
 
-    # What the server says ------------------------------------------------------------------------
+    # What the server calls -----------------------------------------------------------------------
 
     def begin(self, request: web.BaseRequest) -> None:
-        """Note that a request's head is complete and that it is being answered."""
+        """Note that a request's head is complete and its handler runs."""
         self.request, self._unread = request, None
         self._first = self._head_ended = self._body_failed = False
         self._head_bytes = self._body_bytes = 0
@@ -142,7 +142,7 @@ class Connection(asyncio.Protocol):
         self._since = self._now()
 
     def end(self) -> None:
-        """Note that a request was answered, but for what is unsent."""
+        """Note that a request's handler has returned; some of the answer may be unsent."""
         if self.request is not None:
             self._trusted = self.request.get(AUTHENTICATED, False)
             self._unread = None if self.request.content.is_eof() else self.request
@@ -150,7 +150,7 @@ class Connection(asyncio.Protocol):
         self._since = self._now()
         self._owner.waits(self)
 
-    # What becomes of it --------------------------------------------------------------------------
+    # Limits --------------------------------------------------------------------------------------
 
     @property
     def waits(self) -> bool:
@@ -159,7 +159,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def held_up(self) -> bool:
-        """Whether a client without a token keeps an answer from going on."""
+        """Whether an answer waits for a client without a token."""
         if self.request is None:
             return not self._trusted
         if self.request.get(AUTHENTICATED):
@@ -192,7 +192,7 @@ class Connection(asyncio.Protocol):
             self.cut(None)
 
     def cut(self, reason: str | None, answer: bytes = b"") -> None:
-        """Close the connection, and count it under the reason if there is one."""
+        """Close the connection, and count it under a reason."""
         if reason is not None:
             self._owner.count(reason, self.address)
         self._owner.forget(self)
@@ -209,7 +209,7 @@ class Connection(asyncio.Protocol):
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def _too_much(self, data: bytes) -> bool:
-        """Count bytes as a body's, a head's or those of requests sent ahead."""
+        """Count bytes of a body, a head or of requests sent ahead; return whether it was cut."""
         if self.request is not None:
             if not self.request.content.is_eof():
                 self._body_bytes += len(data)
@@ -228,7 +228,7 @@ class Connection(asyncio.Protocol):
         return True
 
     def _does_not_read(self, now: float) -> bool:
-        """Return whether too little was read of what is unsent, for too long."""
+        """Return whether the client has read too little for too long."""
         before, self._unsent = self._unsent, self._unsent_now()
         if not self._unsent:
             self._sending_since = None
@@ -245,10 +245,10 @@ class Connection(asyncio.Protocol):
     def _check_body(
         self, request: web.BaseRequest, transport: asyncio.Transport, now: float
     ) -> None:
-        """Fail a body of which too little has come; cut the connection if that does not help."""
+        """Fail a body that is too slow; cut the connection if the handler goes on reading."""
         if request.content.is_eof():
             return
-        if not transport.is_reading():  # the server is behind, not the client
+        if not transport.is_reading():  # the server is slow, not the client
             self._since, self._body_bytes = now, 0
         elif now - self._since > self._limits.progress_s:
             arrived, self._since, self._body_bytes = self._body_bytes, now, 0
@@ -276,19 +276,14 @@ class Connections:
     """
 
     def __init__(self, limits: Limits | None = None, *, port: str) -> None:
-        """Prepare.
-
-        Args:
-            limits: their defaults if not given.
-            port: what listens, in log lines and metrics: `http`, `probe`.
-        """
+        """Prepare a server; `port` is its name in log lines and metrics: `http`, `probe`."""
         self.limits: Final = (limits or Limits()).within(raise_open_files())
-        # One of its own, which is gone with the server.
+        # Not a named logger, so that it is removed with the server.
         self.logger: Final = logging.Logger("rung.http", logging.WARNING)  # noqa: LOG001
         self.logger.addHandler(_Failures(self))
         self._port = port
         self._all: dict[Connection, None] = {}
-        """Those that waited longest for a request first."""
+        """Sorted by the time since their last request, longest first."""
         self._of_address: dict[str, dict[Connection, None]] = {}
         self._of_protocol: dict[object, Connection] = {}
         self._listeners: list[socket.socket] = []
@@ -301,22 +296,20 @@ class Connections:
         self._swept_s: float | None = None
         """When the connections were checked last."""
         self._stalled_s = 0.0
-        """How long the server itself stood still, between two checks."""
+        """For how long the server itself has been suspended."""
 
     def now(self) -> float:
-        """Return the time that clients had: while the server stands still, theirs does too."""
+        """Return the time without that in which the server was suspended."""
         return asyncio.get_running_loop().time() - self._stalled_s
 
     def __contains__(self, connection: Connection) -> bool:
-        """Return whether it is among those that count."""
         return connection in self._all
 
     def __len__(self) -> int:
-        """Return how many there are."""
         return len(self._all)
 
     def http(self, server: web.Server) -> Callable[[], asyncio.Protocol]:
-        """Return what makes the protocol of each connection to an application's server."""
+        """Return a factory of the protocols of connections to an application's server."""
 
         def protocol() -> asyncio.Protocol:
             loop = asyncio.get_running_loop()
@@ -328,11 +321,9 @@ class Connections:
     def serve(
         self, protocol: Callable[[], asyncio.Protocol], listeners: Iterable[socket.socket]
     ) -> Iterator[None]:
-        """Accept connections while the context lasts, and close the listening sockets then.
+        """Accept connections from listening sockets while the context lasts, then close them.
 
-        Args:
-            protocol: returns the protocol of a connection, as `http` does.
-            listeners: sockets that listen, of any family.
+        `protocol` returns the protocol of a connection, as `http` does.
         """
         loop = asyncio.get_running_loop()
         self._protocol = protocol
@@ -372,14 +363,14 @@ class Connections:
         return watch
 
     def waits(self, connection: Connection) -> None:
-        """Note that a connection begins to wait for a request: the last to give way."""
+        """Note that a connection begins to wait for a request: it is the last to be evicted."""
         for connections in (self._all, self._of_address.get(connection.address, {})):
             if connection in connections:
                 del connections[connection]
                 connections[connection] = None
 
     def forget(self, connection: Connection) -> None:
-        """Count a connection no more."""
+        """Remove a connection."""
         self._all.pop(connection, None)
         self._of_protocol.pop(connection.inner, None)
         mates = self._of_address.get(connection.address, {})
@@ -445,7 +436,7 @@ class Connections:
             accepted.close()
 
     def _evict(self, connections: dict[Connection, None]) -> bool:
-        """Make room among these: cut the one that waits longest, if any waits."""
+        """Cut the connection that waits longest; return whether there is one."""
         found = next((it for it in connections if it.waits), None)
         if found is None:
             found = next((it for it in connections if it.held_up), None)
@@ -464,7 +455,7 @@ class Connections:
         loop = asyncio.get_running_loop()
         limits, now_s = self.limits, loop.time()
         often = min(_SWEEP_S, limits.head_s / 4, limits.idle_s / 4, limits.progress_s / 4)
-        if self._swept_s is not None:  # late by what it could neither read nor write in
+        if self._swept_s is not None:  # late by the time in which it was suspended
             self._stalled_s += max(0.0, now_s - self._swept_s - often)
         self._swept_s, now = now_s, self.now()
         self._sweeping = loop.call_later(often, self._sweep)
@@ -484,9 +475,9 @@ class Connections:
 
 
 class _Failures(logging.Handler):
-    """Takes what aiohttp's server logs of single requests.
+    """Handles what aiohttp's server logs of single requests.
 
-    A request that cannot be parsed is counted, and its text is not logged: it may hold a token.
+    A request that cannot be parsed is counted. Its text, which may hold a token, is not logged.
     """
 
     def __init__(self, owner: Connections) -> None:
@@ -504,7 +495,7 @@ class _Failures(logging.Handler):
 
 
 def _address_of(peer: object) -> str:
-    """Return what is one client: an IPv4 address, a /64 of IPv6, or all of a Unix socket."""
+    """Return the address of one client: an IPv4 address, a /64 of IPv6, or `unix`."""
     if not isinstance(peer, tuple) or not peer:
         return "unix"
     host = str(peer[0]).partition("%")[0]

@@ -1,4 +1,4 @@
-"""Limits of a server's connections, and the open files that they are made of."""
+"""Limits of a server's connections, and of open files."""
 
 import contextlib
 import resource
@@ -7,15 +7,15 @@ from typing import Final
 from msgspec import Struct, structs
 
 OPEN_FILES: Final = 65_536
-"""The soft limit of open files is raised to this, where the hard limit allows it: some programs
-take the time to close every possible file."""
+"""The soft limit of open files is raised to this; a higher one slows programs that close every
+possible file."""
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What the clients of a server may take.
+    """What the clients of a server may use.
 
     Raises:
-        ValueError: a value is out of range; the message names it and what would be right.
+        ValueError: a value is out of range.
     """
 
     connections: int = 2048

@@ -1,4 +1,4 @@
-"""Problem documents for what never becomes a request of the application, without its text."""
+"""Problem documents in answer to what is no valid request; they do not repeat its text."""
 
 from http import HTTPStatus
 from typing import Final
@@ -13,7 +13,7 @@ _PROBLEM: Final = "application/problem+json"
 
 
 class AnsweringProtocol(web.RequestHandler):
-    """aiohttp's protocol, which answers what cannot be parsed with a problem document."""
+    """aiohttp's protocol, with problem documents in answer to what cannot be parsed."""
 
     def handle_error(
         self,
@@ -23,7 +23,7 @@ class AnsweringProtocol(web.RequestHandler):
         message: str | None = None,  # noqa: ARG002 - it repeats what was sent
     ) -> web.StreamResponse:
         """Return the answer to a request that has no other."""
-        # aiohttp repeats the header in its own refusal, which fails where that is no text.
+        # aiohttp repeats the header in its own refusal, which fails where it is no text.
         unexpected = isinstance(exc, UnicodeEncodeError) and hdrs.EXPECT in request.headers
         if not unexpected:
             self.log_exception("a request failed", exc_info=exc)

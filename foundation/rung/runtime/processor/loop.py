@@ -4,16 +4,15 @@ Recovery is the only way to start: newest snapshot, the decisions behind it, the
 A crash and a restart differ in nothing. A ledger that does not answer, or another writer in the
 partition, makes the loop forget its state and start again.
 
-A loop that is cancelled, because its service stops or its partition goes to another replica,
-finishes the append that it is at, and saves a snapshot, so that the next one starts quickly.
+A loop that is cancelled, because its service stops or its partition is revoked, finishes its
+append and saves a snapshot, so that the next one starts quickly.
 
-Snapshots are saved beside the loop, and if they cannot be saved it goes on without: they only
-spare the next start some folding, and where they lie may be away for hours.
+Snapshots are saved beside the loop. If they cannot be saved it goes on without: they only shorten
+the next start.
 
-A key that was quarantined is tried again at each start, and when an operator asks for it: from the
+A key that was quarantined is retried at each start, and when an operator asks for it: from the
 newest snapshot, beside the loop, until it has caught up. A key of a logic level that this release
-does not know waits in the same way, but is no dead letter: nothing is wrong with it, and a replica
-of a newer release takes it up.
+does not support waits in the same way for a replica of a newer release, but is no dead letter.
 """
 
 import asyncio
@@ -27,7 +26,7 @@ import structlog
 from rung.events import Event, Fenced, LedgerError, LedgerUnavailable, encode
 from rung.ledger import Draft, Ledger, Record
 from rung.runtime.assignment.assignment import AllPartitions, Assignment
-from rung.runtime.deadletter import DeadLetters, Letter, dead_letter, say_rejected
+from rung.runtime.deadletter import DeadLetters, Request, dead_letter, log_rejected
 from rung.runtime.health.loops import CURRENT_LOOP
 from rung.runtime.metrics import catalog
 from rung.runtime.metrics.observer import Observer
@@ -39,7 +38,7 @@ from rung.runtime.shield import finish
 
 _READ_MAX: Final = 2_000
 _WORTH_SAVING: Final = 500
-"""So many facts behind the last snapshot are worth another one when a loop ends."""
+"""With so many facts behind the last snapshot, a loop that ends saves another one."""
 _SAVES_WITHIN_S: Final = 1.5
 
 _log = structlog.get_logger()
@@ -53,14 +52,9 @@ async def host(
     assignment: Assignment | None = None,
     observer: Observer[S] | None = None,
 ) -> None:
-    """Run a processor on the partitions of its facts until cancelled.
+    """Run a processor on the assigned partitions of its facts, by default all, until cancelled.
 
-    Args:
-        ledger: where its facts lie and its decisions go.
-        processor: what decides.
-        snapshot_every: facts between two snapshots of a partition.
-        assignment: says which partitions are this replica's; all are if not given.
-        observer: looks on.
+    `snapshot_every` is the number of facts between two snapshots of a partition.
 
     Raises:
         LedgerError: one that does not pass by itself.
@@ -92,20 +86,17 @@ class _Hosted:
         self._snapshot_every = snapshot_every
         self._observer = observer
         self._snapshots: Snapshots[Any] = Snapshots(ledger, processor, partition)
-        self._letters = DeadLetters(ledger, processor.name, processor.facts, partition)
-        self._letters_on_decisions = DeadLetters(
-            ledger, processor.name, processor.decisions, partition
-        )
+        self._dead_letters = DeadLetters(ledger, processor.name, processor.facts, partition)
+        self._dead_decisions = DeadLetters(ledger, processor.name, processor.decisions, partition)
         self._fold: PartitionFold[Any] = PartitionFold(processor)
         self._snapshotted = 0
         """Up to which fact a snapshot was saved, or tried to."""
         self._saving: asyncio.Task[None] | None = None
         self._on_record = asyncio.Lock()
-        """Held while the fold knows more than is on record."""
+        """Held while the fold is ahead of what is on record."""
         self._broken = False
-        """It knows more than is on record, and will be dropped."""
-        self._blind = False
-        """The observer failed, and the log says so."""
+        """The fold is ahead of what is on record, and will be dropped."""
+        self._observer_failed = False
         self._place: Final = {"process": processor.name, "partition": partition}
         self._facts = catalog.FACTS_DECIDED.labels(processor.name)
         self._decisions = catalog.DECISIONS.labels(processor.name)
@@ -145,8 +136,8 @@ class _Hosted:
 
     async def _start(self) -> None:
         """Recover what is on record, and report what of it cannot be read."""
-        await self._letters.open()
-        await self._letters_on_decisions.open()
+        await self._dead_letters.open()
+        await self._dead_decisions.open()
         image = await self._snapshots.load()
         rejected = await self._recover(image)
         if self._fold.contradicted:
@@ -158,11 +149,11 @@ class _Hosted:
         _log.info("partition folded", facts=self._fold.facts, **self._place)
 
     async def _recover(self, image: Image[Any]) -> list[Rejected]:
-        self._fold = PartitionFold(self._processor, image, dropped=self._letters.dropped)
+        self._fold = PartitionFold(self._processor, image, dropped=self._dead_letters.dropped)
         return await scan_decisions(self._ledger, self._processor, self._fold, self._partition)
 
     async def _leave(self) -> None:
-        """Spare the next start the folding."""
+        """Save a snapshot for the next start."""
         if not self._broken and self._fold.facts - self._snapshotted >= _WORTH_SAVING:
             self._begin_saving()
         if self._saving is not None:
@@ -192,19 +183,19 @@ class _Hosted:
         self._show(records, new)
 
     def _show(self, records: Sequence[Record], new: Sequence[Event]) -> None:
-        """Let the observer look on; whatever it raises is no reason to decide no more."""
+        """Call the observer; the loop goes on whatever that raises."""
         if self._observer is None:
             return
         try:
             self._observer.see(records, new)
-        except Exception:  # noqa: BLE001 - whatever it raises concerns what is measured alone
-            if not self._blind:
+        except Exception:  # noqa: BLE001 - it concerns metrics alone
+            if not self._observer_failed:
                 _log.exception("not all is measured: the observer failed", **self._place)
-            self._blind = True
+            self._observer_failed = True
 
     @contextlib.asynccontextmanager
     async def _ahead(self) -> AsyncIterator[None]:
-        """Let the fold know more than is on record while the context lasts."""
+        """Let the fold be ahead of what is on record while the context lasts."""
         async with self._on_record:
             self._broken = True
             yield
@@ -212,7 +203,7 @@ class _Hosted:
 
     @contextlib.asynccontextmanager
     async def _settled(self) -> AsyncIterator[None]:
-        """Have the fold know what is on record, and no more, while the context lasts."""
+        """Keep the fold at what is on record while the context lasts."""
         async with self._on_record:
             if self._broken:
                 raise LedgerUnavailable("the partition is about to be folded again")
@@ -232,7 +223,7 @@ class _Hosted:
         self._decisions.inc(len(new))
 
     async def _park(self, rejected: list[Rejected]) -> None:
-        """Have the keys of rejected facts go on from where the newest snapshot has them."""
+        """Let the keys of rejected facts go on from the newest snapshot."""
         for record, reason, _ in broken(rejected):
             parked = await self._snapshots.parked(record.key)
             parked.reason = reason
@@ -246,7 +237,7 @@ class _Hosted:
         rejected = broken(rejected)
         if not rejected:
             return
-        say_rejected(self._processor.name, rejected)
+        log_rejected(self._processor.name, rejected)
         await self._ledger.append(
             [dead_letter(self._ledger.id, self._processor.name, item) for item in rejected]
         )
@@ -256,7 +247,7 @@ class _Hosted:
         _log.warning("keys left alone", keys=keys, logic_level=level, known=known, **self._place)
 
     async def _retry(self) -> None:
-        """Try quarantined keys: all at the start, then those that an operator asks for."""
+        """Retry quarantined keys: all at the start, then those that an operator asks for."""
         CURRENT_LOOP.set(None)  # no part of the loop's health
         keys = list(self._fold.parked)
 
@@ -265,54 +256,51 @@ class _Hosted:
                 await self._try(key)
             keys.clear()
             await self._settle()
-            async for letters in self._letters.requests():
-                await self._answer(letters)
+            async for requests in self._dead_letters.requests():
+                await self._answer(requests)
 
         outage = Outage("not tried again yet", **self._place)
         await keep_running(answer, outage.note, patience_s=of_ledger)
 
-    async def _answer(self, letters: Sequence[Letter]) -> None:
-        """Do what an operator asks of dead letters, and tell what came of it."""
-        for key in dict.fromkeys(letter.key for letter in letters):
+    async def _answer(self, requests: Sequence[Request]) -> None:
+        """Carry out and answer an operator's requests about dead letters."""
+        for key in dict.fromkeys(request.key for request in requests):
             rejected = await self._try(key)
             if rejected is not None:
-                asked = [letter for letter in letters if letter.key == key]
+                asked = [request for request in requests if request.key == key]
                 await self._answer_rejected(rejected, asked)
         await self._settle()
 
-    async def _answer_rejected(self, rejected: Rejected, asked: Sequence[Letter]) -> None:
-        """Tell which message still keeps a key from being folded, and which no longer do."""
+    async def _answer_rejected(self, rejected: Rejected, asked: Sequence[Request]) -> None:
+        """Answer with the message that still blocks a key, and those that no longer do."""
         name, record = self._processor.name, rejected.record
         again = [
             dead_letter(self._ledger.id, name, it, asked=asked[-1].asked)
             for it in broken([rejected])
         ]
         passed = {
-            letter.position: letter.key
-            for letter in asked
-            if record.topic == self._processor.facts and letter.position < record.position
+            request.position: request.key
+            for request in asked
+            if record.topic == self._processor.facts and request.position < record.position
         }
-        await self._letters.answer(again, passed)
+        await self._dead_letters.answer(again, passed)
 
     async def _settle(self) -> None:
-        """Note that messages were taken after all whose keys are folded beyond them."""
-        for letters in (self._letters, self._letters_on_decisions):
-            if not letters.rejected:
+        """Settle dead letters whose keys are folded beyond them."""
+        for dead in (self._dead_letters, self._dead_decisions):
+            if not dead.rejected:
                 continue
             async with self._on_record:
-                end = self._fold.facts if letters is self._letters else self._fold.decisions
+                end = self._fold.facts if dead is self._dead_letters else self._fold.decisions
                 taken = {
                     position: key
-                    for position, key in letters.rejected.items()
+                    for position, key in dead.rejected.items()
                     if position < end and key not in self._fold.quarantined
                 }
-            await letters.answer([], taken)
+            await dead.answer([], taken)
 
     async def _try(self, key: str) -> Rejected | None:
-        """Fold a quarantined key up to where the others are, and go on with it.
-
-        Return what keeps it from being folded, if something does.
-        """
+        """Fold a quarantined key up to the others and adopt it; return what prevents that."""
         parked = self._fold.parked.get(key)
         if parked is None:
             return None
@@ -320,10 +308,10 @@ class _Hosted:
         fold = PartitionFold(
             self._processor,
             Image(parked.facts, parked.decisions, known),
-            dropped=self._letters.dropped,
+            dropped=self._dead_letters.dropped,
             only=key,
         )
-        if key in fold.quarantined:  # its level is not known here
+        if key in fold.quarantined:  # its level is not supported
             return None
         new: list[Event] = []
         rejected = await self._catch_up(fold, new)
@@ -335,13 +323,13 @@ class _Hosted:
                 return rejected[0]
             if new:
                 await self._append(new)
-            found = fold.known(key)  # nothing, where all that the key has was dropped
+            found = fold.known(key)  # None where all facts of the key were dropped
             self._fold.adopt(key, found or KeyFold(self._processor.initial(key)))
         _log.info("key folded again", key=key, decisions=len(new), **self._place)
         return None
 
     async def _catch_up(self, fold: PartitionFold[Any], new: list[Event]) -> list[Rejected]:
-        """Fold one key up to where the partition is; return what could not be folded."""
+        """Fold one key up to the partition's position; return what could not be folded."""
         rejected = await scan_decisions(
             self._ledger, self._processor, fold, self._partition, until=self._fold.decisions
         )
@@ -354,7 +342,7 @@ class _Hosted:
         return rejected
 
     def _begin_saving(self) -> None:
-        """Have a snapshot saved, unless the one before is still being saved."""
+        """Begin to save a snapshot, unless the one before is still being saved."""
         if self._saving is not None and not self._saving.done():
             return
         if self._fold.settled:
@@ -369,7 +357,7 @@ class _Hosted:
 
 
 def broken(rejected: list[Rejected]) -> list[Rejected]:
-    """Return what cannot be folded by any replica, and not just by one of this release."""
+    """Return what no replica can fold, and not only those of this release."""
     return [item for item in rejected if not item.level]
 
 
@@ -386,7 +374,7 @@ async def scan_decisions(
     *,
     until: int | None = None,
 ) -> list[Rejected]:
-    """Have the fold scan the decisions that are on record; return those that cannot be read."""
+    """Scan the decisions on record; return those that cannot be read."""
     rejected: list[Rejected] = []
     limit = _READ_MAX
     while until is None or (limit := min(_READ_MAX, until - fold.decisions)) > 0:
@@ -404,7 +392,7 @@ async def take_decisions(
     partition: int,
     position: int | None,
 ) -> list[Rejected]:
-    """Have the fold take the decisions on record on facts up to a position, or all if None."""
+    """Take the decisions on record on facts up to a position, or all if None."""
     rejected: list[Rejected] = []
     while fold.untaken if position is None else fold.lacks(position):
         limit = min(_READ_MAX, fold.untaken)
@@ -415,7 +403,7 @@ async def take_decisions(
     return rejected
 
 
-async def refold(  # noqa: PLR0913 - what is folded, and how far
+async def refold(  # noqa: PLR0913 - a fold, and how far
     ledger: Ledger,
     processor: Processor[S],
     fold: PartitionFold[S],
@@ -424,17 +412,10 @@ async def refold(  # noqa: PLR0913 - what is folded, and how far
     until: int,
     compare: bool = False,
 ) -> AsyncIterator[tuple[Record, Folded]]:
-    """Fold the facts before a position, with what is on record of them; yield what came of each.
+    """Fold the facts before `until`, with their decisions on record; yield each result.
 
-    Memory is bounded, however many there are. Decisions that cannot be read are yielded as well.
-
-    Args:
-        ledger: where they lie.
-        processor: whose they are.
-        fold: as far as it has folded; decisions must have been scanned.
-        partition: of both topics.
-        until: behind the last fact.
-        compare: as for `PartitionFold.fold`.
+    The decisions must have been scanned. Memory is bounded. Decisions that cannot be read are
+    yielded as well. `compare` is that of `PartitionFold.fold`.
     """
     while fold.facts < until:
         limit = min(_READ_MAX, until - fold.facts)

@@ -17,7 +17,7 @@ import structlog
 from rung.events import LedgerError, topic
 from rung.ledger import Ledger, Record
 from rung.ledger.sqlite.errors import explain
-from rung.runtime.deadletter import dead_letter, say_rejected
+from rung.runtime.deadletter import dead_letter, log_rejected
 from rung.runtime.health.checks import HEALTH
 from rung.runtime.processor.fold import Rejected
 from rung.runtime.projection.merge import Merge, digest_of, positions_of
@@ -353,7 +353,7 @@ class _Loop:
         ]
         if drafts:
             await self._ledger.append(drafts)
-        say_rejected(self._reader, self._unsaid)
+        log_rejected(self._reader, self._unsaid)
         self._unsaid = []
 
 

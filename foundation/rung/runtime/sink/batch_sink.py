@@ -21,7 +21,7 @@ from rung.events import LedgerError, RungError, UndecodableEvent
 from rung.ledger import Draft, Ledger, Record
 from rung.runtime.assignment.assignment import Assignment
 from rung.runtime.consumer import Consumer
-from rung.runtime.deadletter import dead_letter, say_rejected
+from rung.runtime.deadletter import dead_letter, log_rejected
 from rung.runtime.health.checks import HEALTH
 from rung.runtime.health.loops import waiting_for
 from rung.runtime.processor.fold import Rejected
@@ -118,7 +118,7 @@ async def batch_sink(ledger: Ledger, it: BatchSink, assignment: Assignment) -> N
     intake = _Intake(it)
 
     async def reject(rejected: Sequence[Rejected]) -> None:
-        say_rejected(it.name, rejected)
+        log_rejected(it.name, rejected)
         await ledger.append([dead_letter(ledger.id, it.name, item) for item in rejected])
 
     async def follow(topic: str) -> None:

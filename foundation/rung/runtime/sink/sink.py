@@ -33,7 +33,7 @@ from rung.ledger import Draft, Ledger, Record
 from rung.runtime import tracing
 from rung.runtime.assignment.assignment import AllPartitions, Assignment
 from rung.runtime.consumer import Consumer
-from rung.runtime.deadletter import Letter
+from rung.runtime.deadletter import Request
 from rung.runtime.health.loops import CURRENT_LOOP, waiting_for
 from rung.runtime.processor.processor import types_of
 from rung.runtime.relay import number_of, numbered
@@ -161,10 +161,10 @@ class _Acting(Consumer):
         await self._seen.save()
         await self._ledger.commit(self._name, *self._place, position)
 
-    async def _answer_one(self, letter: Letter) -> None:
-        await super()._answer_one(letter)
-        if letter.position not in self._letters.rejected:
-            await self._settle(letter.position)
+    async def _answer_one(self, request: Request) -> None:
+        await super()._answer_one(request)
+        if request.position not in self._dead_letters.rejected:
+            await self._settle(request.position)
 
     async def _settle(self, position: int) -> None:
         if position in self._seen.postponed:
@@ -185,7 +185,7 @@ class _Acting(Consumer):
     async def _try_again(self, position: int) -> None:
         for record in await self._ledger.read(*self._place, position, 1):
             drafts = await self._drafts_again(record)
-            await self._letters.answer(drafts, {position: record.key})
+            await self._dead_letters.answer(drafts, {position: record.key})
         await self._settle(position)
 
 
