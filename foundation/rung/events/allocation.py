@@ -18,14 +18,9 @@ class Slot(Struct, frozen=True, kw_only=True):
     """For people: `NVIDIA H200`, `CPU slot 0`."""
 
 
-class AgentJoined(Struct, frozen=True, kw_only=True):
-    """An agent started and offers its slots, all of them idle.
+class AgentEvent(Struct, frozen=True, kw_only=True):
+    """A fact about one incarnation of an agent."""
 
-    A higher incarnation of a known agent means that the runs of the earlier one are gone. The
-    scheduler answers a join that it refuses by `JoinRefused`.
-    """
-
-    TYPE: ClassVar[str] = "rung.agent.joined.v1"
     TOPIC: ClassVar[str] = topic.POOLS
     WRITER: ClassVar[str] = "agent"
     READERS: ClassVar[tuple[str, ...]] = ("scheduler", "gateway")
@@ -33,6 +28,27 @@ class AgentJoined(Struct, frozen=True, kw_only=True):
     pool: str
     agent_id: str
     incarnation: int
+
+
+class Placement(Struct, frozen=True, kw_only=True):
+    """A decision that agents carry out."""
+
+    TOPIC: ClassVar[str] = topic.PLACEMENTS
+    WRITER: ClassVar[str] = "scheduler"
+    READERS: ClassVar[tuple[str, ...]] = ("scheduler", "agent", "gateway")
+
+    pool: str
+
+
+class AgentJoined(AgentEvent, frozen=True, kw_only=True):
+    """An agent started and offers its slots, all of them idle.
+
+    A higher incarnation of a known agent means that the runs of the earlier one are gone. The
+    scheduler answers a join that it refuses by `JoinRefused`.
+    """
+
+    TYPE: ClassVar[str] = "rung.agent.joined.v1"
+
     hostname: str
     slots: list[Slot]
     folder: str = ""
@@ -57,7 +73,7 @@ def same_agent(first: AgentJoined, second: AgentJoined) -> bool:
     return (first.folder_id, first.hostname) == (second.folder_id, second.hostname)
 
 
-class JoinRefused(Struct, frozen=True, kw_only=True):
+class JoinRefused(Placement, frozen=True, kw_only=True):
     """The scheduler refused an agent's join: its slots are not offered.
 
     Either another agent uses the id, or the incarnation is not above the one on record, because
@@ -66,11 +82,7 @@ class JoinRefused(Struct, frozen=True, kw_only=True):
     """
 
     TYPE: ClassVar[str] = "rung.agent.join_refused.v1"
-    TOPIC: ClassVar[str] = topic.PLACEMENTS
-    WRITER: ClassVar[str] = "scheduler"
-    READERS: ClassVar[tuple[str, ...]] = ("scheduler", "agent", "gateway")
 
-    pool: str
     agent_id: str
     incarnation: int
     session: str
@@ -81,77 +93,48 @@ class JoinRefused(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class AgentSuspended(Struct, frozen=True, kw_only=True):
+class AgentSuspended(AgentEvent, frozen=True, kw_only=True):
     """An agent takes no new allocations until it resumes; its runs continue."""
 
     TYPE: ClassVar[str] = "rung.agent.suspended.v1"
-    TOPIC: ClassVar[str] = topic.POOLS
-    WRITER: ClassVar[str] = "agent"
-    READERS: ClassVar[tuple[str, ...]] = ("scheduler", "gateway")
 
-    pool: str
-    agent_id: str
-    incarnation: int
     session: str
     """That of its join."""
     reason: str
 
 
-class AgentResumed(Struct, frozen=True, kw_only=True):
+class AgentResumed(AgentEvent, frozen=True, kw_only=True):
     """A suspended agent offers its idle slots again."""
 
     TYPE: ClassVar[str] = "rung.agent.resumed.v1"
-    TOPIC: ClassVar[str] = topic.POOLS
-    WRITER: ClassVar[str] = "agent"
-    READERS: ClassVar[tuple[str, ...]] = ("scheduler", "gateway")
 
-    pool: str
-    agent_id: str
-    incarnation: int
     session: str
     """That of its join."""
 
 
-class DrainRequested(Struct, frozen=True, kw_only=True):
+class DrainRequested(AgentEvent, frozen=True, kw_only=True):
     """An agent will leave soon: its runs are to continue elsewhere, and it takes no new ones."""
 
     TYPE: ClassVar[str] = "rung.agent.drain_requested.v1"
-    TOPIC: ClassVar[str] = topic.POOLS
-    WRITER: ClassVar[str] = "agent"
-    READERS: ClassVar[tuple[str, ...]] = ("scheduler", "gateway")
 
-    pool: str
-    agent_id: str
-    incarnation: int
     reason: str
 
 
-class AgentLeft(Struct, frozen=True, kw_only=True):
+class AgentLeft(AgentEvent, frozen=True, kw_only=True):
     """An agent shut down gracefully; nothing runs on it any more."""
 
     TYPE: ClassVar[str] = "rung.agent.left.v1"
-    TOPIC: ClassVar[str] = topic.POOLS
-    WRITER: ClassVar[str] = "agent"
-    READERS: ClassVar[tuple[str, ...]] = ("scheduler", "gateway")
 
-    pool: str
-    agent_id: str
-    incarnation: int
     session: str = ""
     """That of its join."""
 
 
-class AgentLost(Struct, frozen=True, kw_only=True):
+class AgentLost(AgentEvent, frozen=True, kw_only=True):
     """An agent's heartbeats stopped; written by the scheduler's failure detector."""
 
     TYPE: ClassVar[str] = "rung.agent.lost.v1"
-    TOPIC: ClassVar[str] = topic.POOLS
     WRITER: ClassVar[str] = "scheduler"
-    READERS: ClassVar[tuple[str, ...]] = ("scheduler", "gateway")
 
-    pool: str
-    agent_id: str
-    incarnation: int
     silent_ms: int
 
 
@@ -231,29 +214,21 @@ class Share(Struct, frozen=True, kw_only=True):
     slots: list[int]
 
 
-class AllocationGranted(Struct, frozen=True, kw_only=True):
+class AllocationGranted(Placement, frozen=True, kw_only=True):
     """The allocation has its slots; the agents named start the run (the first is the chief)."""
 
     TYPE: ClassVar[str] = "rung.allocation.granted.v1"
-    TOPIC: ClassVar[str] = topic.PLACEMENTS
-    WRITER: ClassVar[str] = "scheduler"
-    READERS: ClassVar[tuple[str, ...]] = ("scheduler", "agent", "gateway")
 
-    pool: str
     allocation_id: str
     shares: list[Share]
     spec: RunSpec
 
 
-class AllocationSignaled(Struct, frozen=True, kw_only=True):
+class AllocationSignaled(Placement, frozen=True, kw_only=True):
     """The agents named stop the run; they then report its exit and the release."""
 
     TYPE: ClassVar[str] = "rung.allocation.signaled.v1"
-    TOPIC: ClassVar[str] = topic.PLACEMENTS
-    WRITER: ClassVar[str] = "scheduler"
-    READERS: ClassVar[tuple[str, ...]] = ("scheduler", "agent", "gateway")
 
-    pool: str
     allocation_id: str
     agents: list[str]
     how: Withdrawal
@@ -263,12 +238,22 @@ class AllocationSignaled(Struct, frozen=True, kw_only=True):
     """Whether that failure is a machine's, and so the run's."""
 
 
-class AllocationLost(Struct, frozen=True, kw_only=True):
+class UnplacedRun(Placement, frozen=True, kw_only=True):
+    """A decision by which a run ends without an exit."""
+
+    RELAYED: ClassVar[Relayed] = Relayed(topic.EXPERIMENTS, "searcher")
+
+    allocation_id: str
+    experiment_id: str
+    trial_id: str
+    run: int
+    reason: str
+
+
+class AllocationLost(UnplacedRun, frozen=True, kw_only=True):
     """A granted allocation was lost with one of its agents; the others kill their part."""
 
     TYPE: ClassVar[str] = "rung.allocation.lost.v1"
-    TOPIC: ClassVar[str] = topic.PLACEMENTS
-    WRITER: ClassVar[str] = "scheduler"
     READERS: ClassVar[tuple[str, ...]] = (
         "scheduler",
         "searcher",
@@ -276,28 +261,10 @@ class AllocationLost(Struct, frozen=True, kw_only=True):
         "agent",
         "gateway",
     )
-    RELAYED: ClassVar[Relayed] = Relayed(topic.EXPERIMENTS, "searcher")
-
-    pool: str
-    allocation_id: str
-    experiment_id: str
-    trial_id: str
-    run: int
-    reason: str
 
 
-class AllocationDropped(Struct, frozen=True, kw_only=True):
+class AllocationDropped(UnplacedRun, frozen=True, kw_only=True):
     """A waiting allocation was withdrawn before it got its slots."""
 
     TYPE: ClassVar[str] = "rung.allocation.dropped.v1"
-    TOPIC: ClassVar[str] = topic.PLACEMENTS
-    WRITER: ClassVar[str] = "scheduler"
     READERS: ClassVar[tuple[str, ...]] = ("scheduler", "searcher", "checkpoint-gc", "gateway")
-    RELAYED: ClassVar[Relayed] = Relayed(topic.EXPERIMENTS, "searcher")
-
-    pool: str
-    allocation_id: str
-    experiment_id: str
-    trial_id: str
-    run: int
-    reason: str

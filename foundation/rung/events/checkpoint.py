@@ -5,20 +5,16 @@ from typing import ClassVar
 from msgspec import Struct
 
 from rung.events import topic
+from rung.events.experiment import SearchDecision
 from rung.events.topic import Relayed
+from rung.events.trial import RunReport
 
 
-class CheckpointStored(Struct, frozen=True, kw_only=True):
+class CheckpointStored(RunReport, frozen=True, kw_only=True):
     """A checkpoint is complete in the object store: its manifest, written last, is there."""
 
     TYPE: ClassVar[str] = "rung.checkpoint.stored.v1"
-    TOPIC: ClassVar[str] = topic.EXPERIMENTS
-    WRITER: ClassVar[str] = "agent"
-    READERS: ClassVar[tuple[str, ...]] = ("searcher", "checkpoint-gc", "gateway")
 
-    experiment_id: str
-    trial_id: str
-    run: int
     checkpoint_id: str
     steps_completed: int
     size_bytes: int
@@ -27,17 +23,11 @@ class CheckpointStored(Struct, frozen=True, kw_only=True):
     """SHA-256 of the manifest, which holds the digest of every file."""
 
 
-class CheckpointDamaged(Struct, frozen=True, kw_only=True):
+class CheckpointDamaged(RunReport, frozen=True, kw_only=True):
     """A checkpoint that a run was to restore is damaged or missing."""
 
     TYPE: ClassVar[str] = "rung.checkpoint.damaged.v1"
-    TOPIC: ClassVar[str] = topic.EXPERIMENTS
-    WRITER: ClassVar[str] = "agent"
-    READERS: ClassVar[tuple[str, ...]] = ("searcher", "checkpoint-gc", "gateway")
 
-    experiment_id: str
-    trial_id: str
-    run: int
     checkpoint_id: str
     reason: str
 
@@ -55,19 +45,16 @@ class CheckpointPinned(Struct, frozen=True, kw_only=True):
     by: str
 
 
-class CheckpointReleased(Struct, frozen=True, kw_only=True):
+class CheckpointReleased(SearchDecision, frozen=True, kw_only=True):
     """No further trial of the search will start from this checkpoint.
 
     A search whose trials may start from each other's checkpoints holds all of them until then.
     """
 
     TYPE: ClassVar[str] = "rung.checkpoint.released.v1"
-    TOPIC: ClassVar[str] = topic.SEARCHES
-    WRITER: ClassVar[str] = "searcher"
     READERS: ClassVar[tuple[str, ...]] = ("searcher", "checkpoint-gc")
     RELAYED: ClassVar[Relayed] = Relayed(topic.EXPERIMENTS, "checkpoint-gc")
 
-    experiment_id: str
     trial_id: str
     checkpoint_id: str
 

@@ -47,48 +47,48 @@ class ExperimentSubmitted(Struct, frozen=True, kw_only=True, omit_defaults=True)
     their events, because it was submitted to an earlier release."""
 
 
-class PauseRequested(Struct, frozen=True, kw_only=True):
+class ExperimentRequest(Struct, frozen=True, kw_only=True):
+    """A fact: a user asked for something to happen to an experiment."""
+
+    TOPIC: ClassVar[str] = topic.EXPERIMENTS
+    WRITER: ClassVar[str] = "gateway"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
+
+    experiment_id: str
+
+
+class SearchDecision(Struct, frozen=True, kw_only=True):
+    """A decision of the searcher."""
+
+    TOPIC: ClassVar[str] = topic.SEARCHES
+    WRITER: ClassVar[str] = "searcher"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
+
+    experiment_id: str
+
+
+class PauseRequested(ExperimentRequest, frozen=True, kw_only=True):
     """A user asked to pause the experiment: its runs checkpoint and release their slots."""
 
     TYPE: ClassVar[str] = "rung.experiment.pause_requested.v1"
-    TOPIC: ClassVar[str] = topic.EXPERIMENTS
-    WRITER: ClassVar[str] = "gateway"
-    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
-
-    experiment_id: str
 
 
-class ResumeRequested(Struct, frozen=True, kw_only=True):
+class ResumeRequested(ExperimentRequest, frozen=True, kw_only=True):
     """A user asked to resume a paused experiment."""
 
     TYPE: ClassVar[str] = "rung.experiment.resume_requested.v1"
-    TOPIC: ClassVar[str] = topic.EXPERIMENTS
-    WRITER: ClassVar[str] = "gateway"
-    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
-
-    experiment_id: str
 
 
-class CancelRequested(Struct, frozen=True, kw_only=True):
+class CancelRequested(ExperimentRequest, frozen=True, kw_only=True):
     """A user asked to end the experiment after its trials have checkpointed."""
 
     TYPE: ClassVar[str] = "rung.experiment.cancel_requested.v1"
-    TOPIC: ClassVar[str] = topic.EXPERIMENTS
-    WRITER: ClassVar[str] = "gateway"
-    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
-
-    experiment_id: str
 
 
-class KillRequested(Struct, frozen=True, kw_only=True):
+class KillRequested(ExperimentRequest, frozen=True, kw_only=True):
     """A user asked to end the experiment at once."""
 
     TYPE: ClassVar[str] = "rung.experiment.kill_requested.v1"
-    TOPIC: ClassVar[str] = topic.EXPERIMENTS
-    WRITER: ClassVar[str] = "gateway"
-    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
-
-    experiment_id: str
 
 
 class BracketPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -105,51 +105,34 @@ class BracketPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How many of them are expected to train to each length; empty: as successive halving does."""
 
 
-class SearchPlanned(Struct, frozen=True, kw_only=True):
+class SearchPlanned(SearchDecision, frozen=True, kw_only=True):
     """The plan of a search, made of its configuration."""
 
     TYPE: ClassVar[str] = "rung.search.planned.v1"
-    TOPIC: ClassVar[str] = topic.SEARCHES
-    WRITER: ClassVar[str] = "searcher"
-    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
 
-    experiment_id: str
     method: str
     time_metric: str
     brackets: list[BracketPlan]
 
 
-class ExperimentPaused(Struct, frozen=True, kw_only=True):
+class ExperimentPaused(SearchDecision, frozen=True, kw_only=True):
     """The searcher withdraws the experiment's runs until it is resumed."""
 
     TYPE: ClassVar[str] = "rung.experiment.paused.v1"
-    TOPIC: ClassVar[str] = topic.SEARCHES
-    WRITER: ClassVar[str] = "searcher"
-    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
-
-    experiment_id: str
 
 
-class ExperimentResumed(Struct, frozen=True, kw_only=True):
+class ExperimentResumed(SearchDecision, frozen=True, kw_only=True):
     """The searcher requests the experiment's runs again."""
 
     TYPE: ClassVar[str] = "rung.experiment.resumed.v1"
-    TOPIC: ClassVar[str] = topic.SEARCHES
-    WRITER: ClassVar[str] = "searcher"
-    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
-
-    experiment_id: str
 
 
-class ExperimentEnded(Struct, frozen=True, kw_only=True):
+class ExperimentEnded(SearchDecision, frozen=True, kw_only=True):
     """Every trial is closed and no more will come."""
 
     TYPE: ClassVar[str] = "rung.experiment.ended.v1"
-    TOPIC: ClassVar[str] = topic.SEARCHES
-    WRITER: ClassVar[str] = "searcher"
     READERS: ClassVar[tuple[str, ...]] = ("searcher", "checkpoint-gc", "gateway")
     RELAYED: ClassVar[Relayed] = Relayed(topic.EXPERIMENTS, "checkpoint-gc")
 
-    experiment_id: str
     state: ExperimentState
     reason: str

@@ -13,10 +13,9 @@ from msgspec import Struct
 from rung.events import topic
 
 
-class ImportStarted(Struct, frozen=True, kw_only=True):
-    """An import began, or resumed with the `starts` of the first attempt."""
+class _Import(Struct, frozen=True, kw_only=True):
+    """The import that an event is about."""
 
-    TYPE: ClassVar[str] = "rung.import.started.v1"
     TOPIC: ClassVar[str] = topic.IMPORTS
     WRITER: ClassVar[str] = "import"
     READERS: ClassVar[tuple[str, ...]] = ("import", "host", "audit")
@@ -25,6 +24,13 @@ class ImportStarted(Struct, frozen=True, kw_only=True):
     """The ledger that is imported into."""
     import_id: str
     """SHA-256 of the imported records, in hexadecimal; the same for the same export."""
+
+
+class ImportStarted(_Import, frozen=True, kw_only=True):
+    """An import began, or resumed with the `starts` of the first attempt."""
+
+    TYPE: ClassVar[str] = "rung.import.started.v1"
+
     exported_from: str
     """Id of the ledger that was exported."""
     exported_by: str
@@ -48,31 +54,22 @@ class ImportedKey(Struct, frozen=True, kw_only=True):
     """SHA-256 chained over the records, in hexadecimal; `causeposition` is left out."""
 
 
-class ImportKeysListed(Struct, frozen=True, kw_only=True):
+class ImportKeysListed(_Import, frozen=True, kw_only=True):
     """Some of the imported keys; an import of many keys has several of these events."""
 
     TYPE: ClassVar[str] = "rung.import.keys_listed.v1"
-    TOPIC: ClassVar[str] = topic.IMPORTS
-    WRITER: ClassVar[str] = "import"
     READERS: ClassVar[tuple[str, ...]] = ("audit",)
 
-    ledger_id: str
-    import_id: str
     part: int
     """Counted from 0; a part that is on record twice counts once."""
     keys: list[ImportedKey]
 
 
-class ImportCompleted(Struct, frozen=True, kw_only=True):
+class ImportCompleted(_Import, frozen=True, kw_only=True):
     """All records of an import are in the ledger."""
 
     TYPE: ClassVar[str] = "rung.import.completed.v1"
-    TOPIC: ClassVar[str] = topic.IMPORTS
-    WRITER: ClassVar[str] = "import"
-    READERS: ClassVar[tuple[str, ...]] = ("import", "host", "audit")
 
-    ledger_id: str
-    import_id: str
     records: int
     forwarded: int
     """Facts appended because a relay would have made them of imported decisions."""

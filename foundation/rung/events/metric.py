@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 from msgspec import Struct
 
 from rung.events import topic
-from rung.events.trial import MetricValue
+from rung.events.trial import MetricValue, RunReport
 
 
 class MetricRow(Struct, frozen=True, kw_only=True):
@@ -20,17 +20,13 @@ class MetricRow(Struct, frozen=True, kw_only=True):
     values: dict[str, MetricValue]
 
 
-class MetricsReported(Struct, frozen=True, kw_only=True):
+class MetricsReported(RunReport, frozen=True, kw_only=True):
     """A batch of reports of one run, in the order in which the script gave them."""
 
     TYPE: ClassVar[str] = "rung.metrics.reported.v1"
     TOPIC: ClassVar[str] = topic.METRICS
-    WRITER: ClassVar[str] = "agent"
     READERS: ClassVar[tuple[str, ...]] = ("metrics", "gateway")
 
-    experiment_id: str
-    trial_id: str
-    run: int
     rows: list[MetricRow]
 
 
@@ -44,33 +40,25 @@ class LogLine(Struct, frozen=True, kw_only=True):
     text: str
 
 
-class LogsPrinted(Struct, frozen=True, kw_only=True):
+class LogsPrinted(RunReport, frozen=True, kw_only=True):
     """A batch of lines that a run printed, in order."""
 
     TYPE: ClassVar[str] = "rung.logs.printed.v1"
     TOPIC: ClassVar[str] = topic.LOGS
-    WRITER: ClassVar[str] = "agent"
     READERS: ClassVar[tuple[str, ...]] = ("metrics", "gateway")
 
-    experiment_id: str
-    trial_id: str
-    run: int
     lines: list[LogLine]
     keep_days: int = 0
     """The experiment's `logs.keep_days`; 0: as long as the installation keeps lines."""
 
 
-class LogsDropped(Struct, frozen=True, kw_only=True):
+class LogsDropped(RunReport, frozen=True, kw_only=True):
     """Lines of a run are missing at this place of its log."""
 
     TYPE: ClassVar[str] = "rung.logs.dropped.v1"
     TOPIC: ClassVar[str] = topic.LOGS
-    WRITER: ClassVar[str] = "agent"
     READERS: ClassVar[tuple[str, ...]] = ("metrics", "gateway")
 
-    experiment_id: str
-    trial_id: str
-    run: int
     rank: int
     reason: Literal["quota", "rate", "killed"]
     """quota: the log reached `logs.max_bytes`; rate: the run printed faster than lines are stored;

@@ -20,10 +20,9 @@ class SealedGroup(Struct, frozen=True, kw_only=True):
     """BLAKE3 of their positions, keys and values."""
 
 
-class PartitionSealed(Struct, frozen=True, kw_only=True):
-    """A range of records of a partition was sealed: no record of it can change unseen."""
+class _Partition(Struct, frozen=True, kw_only=True):
+    """The partition that an event is about."""
 
-    TYPE: ClassVar[str] = "rung.partition.sealed.v1"
     TOPIC: ClassVar[str] = topic.SEALS
     WRITER: ClassVar[str] = "sealer"
     READERS: ClassVar[tuple[str, ...]] = ("sealer", "verify")
@@ -31,6 +30,18 @@ class PartitionSealed(Struct, frozen=True, kw_only=True):
     ledger: str
     topic: str
     partition: int
+
+    @property
+    def place(self) -> str:
+        """The partition's name, the key of the event."""
+        return f"{self.topic}/{self.partition}"
+
+
+class PartitionSealed(_Partition, frozen=True, kw_only=True):
+    """A range of records of a partition was sealed: a change of any of them is detected."""
+
+    TYPE: ClassVar[str] = "rung.partition.sealed.v1"
+
     number: int
     """Of the partition's seals, counted from 0."""
     first: int
@@ -49,30 +60,14 @@ class PartitionSealed(Struct, frozen=True, kw_only=True):
     """The Ed25519 public key that `signature` was made for, in hexadecimal digits."""
     signature: str
 
-    @property
-    def place(self) -> str:
-        """The partition that was sealed, the key of the event."""
-        return f"{self.topic}/{self.partition}"
 
-
-class PartitionTrimmed(Struct, frozen=True, kw_only=True):
+class PartitionTrimmed(_Partition, frozen=True, kw_only=True):
     """Retention removes the records of a partition before `first`."""
 
     TYPE: ClassVar[str] = "rung.partition.trimmed.v1"
-    TOPIC: ClassVar[str] = topic.SEALS
-    WRITER: ClassVar[str] = "sealer"
-    READERS: ClassVar[tuple[str, ...]] = ("sealer", "verify")
 
-    ledger: str
-    topic: str
-    partition: int
     first: int
     """Position of the first record that is kept, where a sealed range begins."""
     key: str
     """The Ed25519 public key that `signature` was made for, in hexadecimal digits."""
     signature: str
-
-    @property
-    def place(self) -> str:
-        """The partition that is trimmed, the key of the event."""
-        return f"{self.topic}/{self.partition}"

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final, Literal
 from msgspec import Struct, field
 
 from rung.events import topic
-from rung.events.experiment import Submission
+from rung.events.experiment import SearchDecision, Submission
 from rung.events.topic import Relayed
 
 NonFinite = Literal["NaN", "Infinity", "-Infinity"]
@@ -74,15 +74,23 @@ class RunSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """SHA-256 of that configuration as it lies in the object store."""
 
 
-class TrialRequested(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RunReport(Struct, frozen=True, kw_only=True):
+    """A fact about a run, from its agent."""
+
+    TOPIC: ClassVar[str] = topic.EXPERIMENTS
+    WRITER: ClassVar[str] = "agent"
+    READERS: ClassVar[tuple[str, ...]] = ("searcher", "checkpoint-gc", "gateway")
+
+    experiment_id: str
+    trial_id: str
+    run: int
+
+
+class TrialRequested(SearchDecision, frozen=True, kw_only=True, omit_defaults=True):
     """The search creates a trial."""
 
     TYPE: ClassVar[str] = "rung.trial.requested.v1"
-    TOPIC: ClassVar[str] = topic.SEARCHES
-    WRITER: ClassVar[str] = "searcher"
-    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
 
-    experiment_id: str
     trial_id: str
     index: int
     bracket: int
@@ -94,16 +102,13 @@ class TrialRequested(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """That trial's checkpoints, best choice first."""
 
 
-class RunRequested(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RunRequested(SearchDecision, frozen=True, kw_only=True, omit_defaults=True):
     """The searcher requests a run of a trial: its first, after a fault, or after a promotion."""
 
     TYPE: ClassVar[str] = "rung.run.requested.v1"
-    TOPIC: ClassVar[str] = topic.SEARCHES
-    WRITER: ClassVar[str] = "searcher"
     READERS: ClassVar[tuple[str, ...]] = ("searcher", "scheduler", "gateway")
     RELAYED: ClassVar[Relayed] = Relayed(topic.POOLS, "scheduler")
 
-    experiment_id: str
     pool: str
     slots: int
     priority: int
@@ -120,16 +125,13 @@ class RunRequested(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return allocation_id_of(self.spec.trial_id, self.spec.run)
 
 
-class RunWithdrawn(Struct, frozen=True, kw_only=True):
+class RunWithdrawn(SearchDecision, frozen=True, kw_only=True):
     """The searcher withdraws a run, waiting or running."""
 
     TYPE: ClassVar[str] = "rung.run.withdrawn.v1"
-    TOPIC: ClassVar[str] = topic.SEARCHES
-    WRITER: ClassVar[str] = "searcher"
     READERS: ClassVar[tuple[str, ...]] = ("searcher", "scheduler", "gateway")
     RELAYED: ClassVar[Relayed] = Relayed(topic.POOLS, "scheduler")
 
-    experiment_id: str
     trial_id: str
     run: int
     pool: str
@@ -142,15 +144,11 @@ class RunWithdrawn(Struct, frozen=True, kw_only=True):
         return allocation_id_of(self.trial_id, self.run)
 
 
-class TrialPromoted(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TrialPromoted(SearchDecision, frozen=True, kw_only=True, omit_defaults=True):
     """The search continues the trial to a longer length; the evidence is in `reason`."""
 
     TYPE: ClassVar[str] = "rung.trial.promoted.v1"
-    TOPIC: ClassVar[str] = topic.SEARCHES
-    WRITER: ClassVar[str] = "searcher"
-    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
 
-    experiment_id: str
     trial_id: str
     rung: int
     length: int
@@ -163,30 +161,23 @@ class TrialPromoted(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """That trial's checkpoints, best choice first."""
 
 
-class TrialStopped(Struct, frozen=True, kw_only=True):
+class TrialStopped(SearchDecision, frozen=True, kw_only=True):
     """The search stops the trial; the evidence is in `reason`."""
 
     TYPE: ClassVar[str] = "rung.trial.stopped.v1"
-    TOPIC: ClassVar[str] = topic.SEARCHES
-    WRITER: ClassVar[str] = "searcher"
-    READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
 
-    experiment_id: str
     trial_id: str
     rung: int | None
     reason: str
 
 
-class TrialClosed(Struct, frozen=True, kw_only=True):
+class TrialClosed(SearchDecision, frozen=True, kw_only=True):
     """The trial will never train again and holds no slots."""
 
     TYPE: ClassVar[str] = "rung.trial.closed.v1"
-    TOPIC: ClassVar[str] = topic.SEARCHES
-    WRITER: ClassVar[str] = "searcher"
     READERS: ClassVar[tuple[str, ...]] = ("searcher", "checkpoint-gc", "gateway")
     RELAYED: ClassVar[Relayed] = Relayed(topic.EXPERIMENTS, "checkpoint-gc")
 
-    experiment_id: str
     trial_id: str
     state: TrialState
     reason: str
@@ -194,46 +185,30 @@ class TrialClosed(Struct, frozen=True, kw_only=True):
     """How many of its runs failed."""
 
 
-class TrialStarted(Struct, frozen=True, kw_only=True):
+class TrialStarted(RunReport, frozen=True, kw_only=True):
     """A run's process is alive."""
 
     TYPE: ClassVar[str] = "rung.trial.started.v1"
-    TOPIC: ClassVar[str] = topic.EXPERIMENTS
-    WRITER: ClassVar[str] = "agent"
     READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
 
-    experiment_id: str
-    trial_id: str
-    run: int
     agent_id: str
 
 
-class TrialRestored(Struct, frozen=True, kw_only=True):
+class TrialRestored(RunReport, frozen=True, kw_only=True):
     """A run loaded a checkpoint and continues from its step."""
 
     TYPE: ClassVar[str] = "rung.trial.restored.v1"
-    TOPIC: ClassVar[str] = topic.EXPERIMENTS
-    WRITER: ClassVar[str] = "agent"
     READERS: ClassVar[tuple[str, ...]] = ("searcher", "gateway")
 
-    experiment_id: str
-    trial_id: str
-    run: int
     checkpoint_id: str
     steps_completed: int
 
 
-class TrialValidated(Struct, frozen=True, kw_only=True):
+class TrialValidated(RunReport, frozen=True, kw_only=True):
     """A run reported validation metrics at a step."""
 
     TYPE: ClassVar[str] = "rung.trial.validated.v1"
-    TOPIC: ClassVar[str] = topic.EXPERIMENTS
-    WRITER: ClassVar[str] = "agent"
-    READERS: ClassVar[tuple[str, ...]] = ("searcher", "checkpoint-gc", "gateway")
 
-    experiment_id: str
-    trial_id: str
-    run: int
     steps_completed: int
     metrics: dict[str, MetricValue]
 
@@ -242,17 +217,11 @@ CODE_REFUSED: Final = "code_refused"
 """The `fault` of a run whose code archive every agent refuses to unpack."""
 
 
-class TrialExited(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TrialExited(RunReport, frozen=True, kw_only=True, omit_defaults=True):
     """A run's processes are gone."""
 
     TYPE: ClassVar[str] = "rung.trial.exited.v1"
-    TOPIC: ClassVar[str] = topic.EXPERIMENTS
-    WRITER: ClassVar[str] = "agent"
-    READERS: ClassVar[tuple[str, ...]] = ("searcher", "checkpoint-gc", "gateway")
 
-    experiment_id: str
-    trial_id: str
-    run: int
     agent_id: str
     outcome: ExitOutcome
     exit_code: int | None
