@@ -86,19 +86,15 @@ class Server:
 async def serving(limits: Limits, listener: socket.socket) -> AsyncIterator[Server]:
     """Run a server while the context lasts."""
     server = Server(limits)
-    app = web.Application(middlewares=[server.connections.watch])
+    app = web.Application()
     app.router.add_get("/quick", server.quick)
     app.router.add_post("/take", server.take)
     app.router.add_get("/give", server.give)
     app.router.add_get("/stream", server.stream)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    assert runner.server is not None
-    with server.connections.serve(server.connections.http(runner.server), [listener]):
+    async with server.connections.serve(app, [listener], shutdown_s=0.1):
         if listener.family != socket.AF_UNIX:
             server.port = listener.getsockname()[1]
         yield server
-    await runner.cleanup()
 
 
 @pytest.fixture

@@ -58,19 +58,11 @@ class KeyValues:
 
     async def open(self, host: str, port: int) -> None:
         """Listen at a port that was reserved."""
-        app = web.Application(
-            middlewares=[self._connections.watch], client_max_size=_BODY_BYTES_MAX
-        )
+        app = web.Application(client_max_size=_BODY_BYTES_MAX)
         app.router.add_route("*", "/{key:.*}", self._answer)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.0)
-        async with contextlib.AsyncExitStack() as opening:
-            opening.push_async_callback(runner.cleanup)
-            await runner.setup()
-            assert runner.server is not None
-            listener = opening.enter_context(socket.create_server((host, port)))
-            protocol = self._connections.http(runner.server)
-            opening.enter_context(self._connections.serve(protocol, [listener]))
-            self._resources = opening.pop_all()
+        listener = socket.create_server((host, port))
+        serving = self._connections.serve(app, [listener], shutdown_s=0.0)
+        await self._resources.enter_async_context(serving)
 
     async def close(self) -> None:
         """Stop listening, and disconnect whoever asks."""

@@ -145,15 +145,8 @@ class _Answering:
         ):
             app.router.add_get(path, functools.partial(self._answer, answer))
         connections = Connections(LIMITS, port="probe")
-        app.middlewares.append(connections.watch)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
-        await runner.setup()
-        assert runner.server is not None
-        try:
-            with connections.serve(connections.http(runner.server), [self._listener]):
-                await self._end.wait()
-        finally:
-            await runner.cleanup()
+        async with connections.serve(app, [self._listener], shutdown_s=0.5):
+            await self._end.wait()
 
     async def _liveness(self) -> web.Response:
         return _verdict(await self._health.liveness())

@@ -1,9 +1,9 @@
 """Limits on the connections of an HTTP server: maximum numbers and time-outs.
 
-aiohttp closes neither a connection whose request never becomes complete nor one whose client
-never reads, and asyncio logs a traceback for each connection that it cannot accept. `Connections`
-accepts connections itself, from any listening socket, and puts a `Connection` between asyncio's
-transport and aiohttp's protocol, which measures the client:
+aiohttp closes neither a connection whose request never becomes complete nor one whose client never
+reads, and asyncio logs a traceback for each connection that it cannot accept. `Connections`
+accepts connections itself, from any listening socket, and a `Connection` is aiohttp's protocol
+that also measures the client:
 
     head      from the first byte of a request to its last header: `head_s` in all
     body      at least `progress_bytes` in each `progress_s`, while the server reads
@@ -28,13 +28,13 @@ import ipaddress
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final, cast
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Final
 
 import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.typedefs import Handler, Middleware
+from aiohttp.typedefs import Handler
 from aiohttp.web import RequestPayloadError
 
 from rung.events import RungError
@@ -70,17 +70,17 @@ class BodyTooSlow(RungError, TimeoutError):
     """The body of a request did not arrive in time."""
 
 
-class Connection(asyncio.Protocol):
-    """One connection: passes everything on to aiohttp's protocol, and measures the client."""
+class Connection(AnsweringProtocol):
+    """One connection: aiohttp's protocol, which also measures the client."""
 
-    def __init__(self, owner: "Connections", address: str, inner: asyncio.Protocol) -> None:
+    def __init__(self, owner: "Connections", address: str, server: web.Server) -> None:
+        loop = asyncio.get_running_loop()
+        super().__init__(server, loop=loop, logger=owner.logger, access_log=None)  # type: ignore[arg-type]
         self.address: Final = address
-        self.inner: Final = inner
         self.request: web.BaseRequest | None = None
         self._owner = owner
         self._limits = owner.limits
         self._now = owner.now
-        self._transport: asyncio.Transport | None = None
         self._since = self._now()
         """When the wait for a request, or the present period of its body, began."""
         self._first = True
@@ -102,34 +102,26 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
-        self._transport = cast("asyncio.Transport", transport)
-        self.inner.connection_made(transport)
-        if self not in self._owner:  # evicted before it was accepted
-            self._transport.abort()
+        super().connection_made(transport)
+        if (
+            self not in self._owner and self.transport is not None
+        ):  # evicted before it was accepted
+            self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Count what is received, and pass it on unless it is too much."""
-        if self._too_much(data):
-            return
-        self.inner.data_received(data)
-
-    def eof_received(self) -> bool | None:
-        """Pass on that the client has stopped sending."""
-        return self.inner.eof_received()
-
-    def pause_writing(self) -> None:
-        """Pass on that the client reads slowly."""
-        self.inner.pause_writing()
+        if not self._too_much(data):
+            super().data_received(data)
 
     def resume_writing(self) -> None:
         """Note that the client has read nearly everything."""
         self._sending_since = None
-        self.inner.resume_writing()
+        super().resume_writing()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: BaseException | None) -> None:
         """End."""
         self._owner.forget(self)
-        self.inner.connection_lost(exc)
+        super().connection_lost(exc)
 
     # What the server calls -----------------------------------------------------------------------
 
@@ -173,7 +165,7 @@ class Connection(asyncio.Protocol):
 
     def check(self, now: float) -> None:
         """Cut the connection if its client is too slow."""
-        transport = self._transport
+        transport = self.transport
         if transport is None:
             return
         if self._does_not_read(now):
@@ -196,17 +188,17 @@ class Connection(asyncio.Protocol):
         if reason is not None:
             self._owner.count(reason, self.address)
         self._owner.forget(self)
-        if self._transport is None:
+        if self.transport is None:
             return
         if answer and not self._unsent_now():
-            self._transport.write(answer)
+            self.transport.write(answer)
             if not self._unsent_now():
-                self._transport.close()
+                self.transport.close()
                 return
-        self._transport.abort()
+        self.transport.abort()
 
     def _unsent_now(self) -> int:
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return 0 if self.transport is None else self.transport.get_write_buffer_size()
 
     def _too_much(self, data: bytes) -> bool:
         """Count bytes of a body, a head or of requests sent ahead; return whether it was cut."""
@@ -285,10 +277,9 @@ class Connections:
         self._all: dict[Connection, None] = {}
         """Sorted by the time since their last request, longest first."""
         self._of_address: dict[str, dict[Connection, None]] = {}
-        self._of_protocol: dict[object, Connection] = {}
         self._listeners: list[socket.socket] = []
         self._accepting: set[asyncio.Task[None]] = set()
-        self._protocol: Callable[[], asyncio.Protocol] | None = None
+        self._server: web.Server | None = None
         self._cut: Counter[str] = Counter()
         self._cut_last = ""
         self._logged_at = float("-inf")
@@ -308,25 +299,27 @@ class Connections:
     def __len__(self) -> int:
         return len(self._all)
 
-    def http(self, server: web.Server) -> Callable[[], asyncio.Protocol]:
-        """Return a factory of the protocols of connections to an application's server."""
+    @contextlib.asynccontextmanager
+    async def serve(
+        self, app: web.Application, listeners: Iterable[socket.socket], *, shutdown_s: float
+    ) -> AsyncIterator[None]:
+        """Serve an application on listening sockets while the context lasts, then close them.
 
-        def protocol() -> asyncio.Protocol:
-            loop = asyncio.get_running_loop()
-            return AnsweringProtocol(server, loop=loop, logger=self.logger, access_log=None)  # type: ignore[arg-type]
-
-        return protocol
+        Requests that are being answered at the end have `shutdown_s`.
+        """
+        app.middlewares.insert(0, _watch)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=shutdown_s)
+        await runner.setup()
+        self._server = runner.server
+        try:
+            with self._listening(listeners):
+                yield
+        finally:
+            await runner.cleanup()
 
     @contextlib.contextmanager
-    def serve(
-        self, protocol: Callable[[], asyncio.Protocol], listeners: Iterable[socket.socket]
-    ) -> Iterator[None]:
-        """Accept connections from listening sockets while the context lasts, then close them.
-
-        `protocol` returns the protocol of a connection, as `http` does.
-        """
+    def _listening(self, listeners: Iterable[socket.socket]) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        self._protocol = protocol
         self._listeners = list(listeners)
         for listener in self._listeners:
             listener.setblocking(False)  # noqa: FBT003 - how sockets take it
@@ -345,23 +338,6 @@ class Connections:
                 self._sweeping.cancel()
             self._report(force=True)
 
-    @property
-    def watch(self) -> Middleware:
-        """The application's outermost middleware: notes when requests begin and end."""
-
-        @web.middleware
-        async def watch(request: web.Request, handler: Handler) -> web.StreamResponse:
-            connection = self._of_protocol.get(request.protocol)
-            if connection is None:
-                return await handler(request)
-            connection.begin(request)
-            try:
-                return await handler(request)
-            finally:
-                connection.end()
-
-        return watch
-
     def waits(self, connection: Connection) -> None:
         """Note that a connection begins to wait for a request: it is the last to be evicted."""
         for connections in (self._all, self._of_address.get(connection.address, {})):
@@ -372,7 +348,6 @@ class Connections:
     def forget(self, connection: Connection) -> None:
         """Remove a connection."""
         self._all.pop(connection, None)
-        self._of_protocol.pop(connection.inner, None)
         mates = self._of_address.get(connection.address, {})
         mates.pop(connection, None)
         if not mates:
@@ -415,12 +390,10 @@ class Connections:
         if len(self._all) >= self.limits.connections and not self._evict(self._all):
             self._refuse(accepted, "limit", address)
             return
-        assert self._protocol is not None
-        inner = self._protocol()
-        connection = Connection(self, address, inner)
+        assert self._server is not None
+        connection = Connection(self, address, self._server)
         self._all[connection] = None
         self._of_address.setdefault(address, {})[connection] = None
-        self._of_protocol[inner] = connection
         accepting = asyncio.create_task(self._connect(connection, accepted))
         self._accepting.add(accepting)
         accepting.add_done_callback(self._accepting.discard)
@@ -472,6 +445,18 @@ class Connections:
             _log.warning("connections cut", port=self._port, counts=counts, last_address=last)
             self._logged_at = now
             self._cut.clear()
+
+
+@web.middleware
+async def _watch(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Note when requests begin and end, as the outermost middleware."""
+    connection = request.protocol
+    assert isinstance(connection, Connection), connection
+    connection.begin(request)
+    try:
+        return await handler(request)
+    finally:
+        connection.end()
 
 
 class _Failures(logging.Handler):

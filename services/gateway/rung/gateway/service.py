@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Final
 
 import structlog
-from aiohttp import web
 
 from rung.gateway.app import make_app
 from rung.gateway.context import CONTEXT, Audit, PolicyOf, Readers
@@ -70,17 +69,10 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
         folder=folder,
     )
     connections = Connections(app[CONTEXT].settings.limits, port="http")
-    app.middlewares.insert(0, connections.watch)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S)
-    await runner.setup()
-    assert runner.server is not None
-    try:
-        listeners = [listener] if local is None else [listener, local]
-        with connections.serve(connections.http(runner.server), listeners):
-            address, port = listener.getsockname()[:2]
-            _log.info("gateway serves", address=f"{address}:{port}")
-            if started is not None:
-                started()
-            await app[CONTEXT].models.failed()
-    finally:
-        await runner.cleanup()
+    listeners = [listener] if local is None else [listener, local]
+    async with connections.serve(app, listeners, shutdown_s=SHUTDOWN_S):
+        address, port = listener.getsockname()[:2]
+        _log.info("gateway serves", address=f"{address}:{port}")
+        if started is not None:
+            started()
+        await app[CONTEXT].models.failed()
