@@ -1,4 +1,4 @@
-"""Answers of an audit: what is decided otherwise today."""
+"""Answers of an audit."""
 
 from typing import Annotated, Any
 
@@ -43,6 +43,6 @@ class Audit(Struct, kw_only=True):
     imports: Annotated[
         list[str], Meta(description="what contradicts the imports on record, a line each")
     ] = field(default_factory=list[str])
-    seals: Annotated[
-        SealReport | None, Meta(description="what holding the record against its seals found")
-    ] = None
+    seals: Annotated[SealReport | None, Meta(description="the result of verifying the seals")] = (
+        None
+    )

@@ -9,7 +9,7 @@ from rung.events.trial import MetricValue
 
 
 class Checkpoint(Struct, kw_only=True):
-    """A checkpoint: what is known of it without reading it."""
+    """A checkpoint, without its files."""
 
     id: str
     experiment_id: str
@@ -30,7 +30,7 @@ class Checkpoint(Struct, kw_only=True):
 
 
 class CheckpointFile(Struct, kw_only=True):
-    """One file of a checkpoint, as its manifest has it: with one digest of two."""
+    """One file of a checkpoint, with the digest in its manifest."""
 
     name: str
     size_bytes: int
@@ -39,7 +39,7 @@ class CheckpointFile(Struct, kw_only=True):
 
 
 class CheckpointDetail(Checkpoint, kw_only=True):
-    """A checkpoint with its files; they are gone from a deleted one."""
+    """A checkpoint with its files; a deleted one has none."""
 
     files: list[CheckpointFile]
     metadata: dict[str, Any]

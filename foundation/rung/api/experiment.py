@@ -26,17 +26,17 @@ class Validated(Struct, kw_only=True):
 
 
 class Requested(Struct, kw_only=True):
-    """What was asked for is on record; its effect follows."""
+    """A request is on record; its effect follows."""
 
     experiment_id: str
     requested: Literal["pause", "resume", "cancel", "kill"]
 
 
 class MoveAsked(Struct, kw_only=True):
-    """That the trial be moved is on record; its effect follows."""
+    """A request to move a trial is on record; its effect follows."""
 
     trial_id: str
-    to: Annotated[str | None, Meta(description="the agent to go on on; null: any other")]
+    to: Annotated[str | None, Meta(description="the agent to resume on; null: any other")]
 
 
 class Validation(Struct, kw_only=True):
@@ -54,7 +54,7 @@ class BestValue(Struct, kw_only=True):
 
 
 class Plan(Struct, kw_only=True):
-    """What the search will be."""
+    """The plan of a search."""
 
     method: str
     time_metric: str
@@ -62,7 +62,7 @@ class Plan(Struct, kw_only=True):
 
 
 class Trial(Struct, kw_only=True):
-    """One choice of hyperparameters and what became of it."""
+    """One choice of hyperparameters, and its training."""
 
     id: str
     experiment_id: str
@@ -118,7 +118,7 @@ class ExperimentSummary(Struct, kw_only=True):
     units_full: Annotated[
         float | None, Meta(description="what every trial in full would be; null without lengths")
     ]
-    eta_seconds: Annotated[float | None, Meta(description="null while nobody can tell")]
+    eta_seconds: Annotated[float | None, Meta(description="null while unknown")]
 
 
 class Experiment(ExperimentSummary, kw_only=True):
@@ -136,7 +136,7 @@ class Experiment(ExperimentSummary, kw_only=True):
 
 
 class BestAnswer(Struct, kw_only=True):
-    """An experiment's best trial, and the checkpoint to go on with."""
+    """An experiment's best trial, and the checkpoint to continue with."""
 
     trial: Trial
     metric: str

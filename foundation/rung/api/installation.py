@@ -9,7 +9,7 @@ from rung.events.allocation import Slot
 
 
 class SlotUse(Slot, frozen=True, kw_only=True):
-    """A slot and what holds it."""
+    """A slot, and the allocation that holds it."""
 
     allocation_id: str | None
 
@@ -24,8 +24,8 @@ class Agent(Struct, kw_only=True):
     state: Annotated[
         Literal["joined", "suspended", "draining", "left", "lost"],
         Meta(
-            description="suspended: it takes nothing new for the moment, what runs on it runs on;"
-            " draining: what runs on it goes on elsewhere, and nothing new comes"
+            description="suspended: it takes no new runs for the moment, and its runs continue;"
+            " draining: it takes no new runs, and its runs continue elsewhere"
         ),
     ]
     since: Time
@@ -60,20 +60,20 @@ class QueueItem(Struct, kw_only=True):
     priority: int
     requested_at: Time
     withdrawn: bool
-    reason: Annotated[
-        str | None, Meta(description="why the agents of now could never place it")
-    ] = None
+    reason: Annotated[str | None, Meta(description="why no present agent can ever place it")] = (
+        None
+    )
 
 
 class Queue(Struct, kw_only=True):
-    """A page of what waits: by pool, priority and age."""
+    """A page of waiting runs, by pool, priority and age."""
 
     items: list[QueueItem]
     next_cursor: str | None
 
 
 class DeadLetter(Struct, kw_only=True):
-    """A message that a reader could not take in; it stopped nothing else."""
+    """A message that a reader could not process; the reader went on with the next."""
 
     id: Annotated[str, Meta(description="READER/TOPIC/PARTITION/POSITION")] = ""
     at: Time
@@ -87,13 +87,13 @@ class DeadLetter(Struct, kw_only=True):
     state: Annotated[
         DeadLetterState,
         Meta(
-            description="retrying: its reader was asked to take it again, and has not answered;"
-            " taken: its reader took it after all, or went on without it"
+            description="retrying: a retry is requested and not answered yet; taken: its reader"
+            " processed it after all, or skipped it"
         ),
     ] = "open"
     reader_kind: Annotated[
         ReaderKind | None,
-        Meta(description="what the reader is; null: it takes no requests about this message"),
+        Meta(description="kind of the reader; null: it takes no requests about this message"),
     ] = None
 
 
@@ -106,21 +106,21 @@ class DeadLetterList(Struct, kw_only=True):
 
 
 class DeadLetterAsked(Struct, kw_only=True):
-    """That a message be taken again, or given up, is on record; its effect follows."""
+    """A request to retry or drop a message is on record; its effect follows."""
 
     id: str
     requested: Literal["retry", "drop"]
 
 
 class PoolPolicy(Struct, kw_only=True, forbid_unknown_fields=True):
-    """By which policy a pool's slots are to be given."""
+    """The scheduling policy that a pool is to have."""
 
     policy: Annotated[str, Meta(min_length=1, max_length=100, description="such as `priority`")]
     options: Annotated[dict[str, Any], Meta(description="the policy's own")] = {}
 
 
 class PoolConfigured(Struct, kw_only=True):
-    """That a pool's slots be given by a policy is on record; its effect follows."""
+    """A change of a pool's policy is on record; its effect follows."""
 
     pool: str
     policy: str
@@ -136,9 +136,9 @@ class PoolStatus(Struct, kw_only=True):
     slots: int
     slots_used: int
     waiting: int
-    draining: Annotated[int, Meta(description="agents that will be gone soon")] = 0
-    suspended: Annotated[int, Meta(description="agents that take nothing new for now")] = 0
-    policy: Annotated[str, Meta(description="by which its slots are given")] = "priority"
+    draining: Annotated[int, Meta(description="agents that will leave soon")] = 0
+    suspended: Annotated[int, Meta(description="agents that take no new runs for now")] = 0
+    policy: Annotated[str, Meta(description="the scheduling policy")] = "priority"
     options: Annotated[dict[str, Any], Meta(description="the policy's own")] = {}
 
 
@@ -151,11 +151,11 @@ class Status(Struct, kw_only=True):
     pools: list[PoolStatus]
     dead_letters: Annotated[int, Meta(description="how many are open")]
     problems: Annotated[
-        list[str], Meta(description="what the operator should look at, a sentence or two each")
+        list[str], Meta(description="problems for the operator, a sentence or two each")
     ] = []
 
 
 class Health(Struct, kw_only=True):
-    """How it does."""
+    """Liveness or readiness."""
 
     status: Literal["ok", "failing"]

@@ -1,4 +1,4 @@
-"""What a problem document holds, see `rung.gateway.problem`."""
+"""Problem documents (RFC 9457)."""
 
 from typing import Annotated
 
@@ -6,7 +6,7 @@ from msgspec import Meta, Struct
 
 
 class ProblemItem(Struct, kw_only=True, omit_defaults=True):
-    """One thing that is wrong with what was sent."""
+    """One problem of a request's body."""
 
     path: str
     message: str

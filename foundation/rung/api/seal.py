@@ -1,4 +1,4 @@
-"""Answers of verifying: what differs from what was sealed."""
+"""Answers of verifying seals."""
 
 from typing import Annotated, Literal
 
@@ -9,7 +9,7 @@ Kind = Literal["altered", "missing", "seal", "heads", "export"]
 
 
 class SealProblem(Struct, frozen=True, kw_only=True):
-    """Something that differs from what was sealed."""
+    """A difference from what was sealed."""
 
     kind: Kind
     topic: str
@@ -20,7 +20,7 @@ class SealProblem(Struct, frozen=True, kw_only=True):
 
 
 class Unsealed(Struct, frozen=True, kw_only=True):
-    """Records behind the newest seal of a partition: nothing vouches for them yet."""
+    """Records behind the newest seal of a partition, which are not sealed yet."""
 
     topic: str
     partition: int
@@ -29,7 +29,7 @@ class Unsealed(Struct, frozen=True, kw_only=True):
 
 
 class SealReport(Struct, kw_only=True):
-    """What verifying found."""
+    """The result of verifying seals."""
 
     ledger: str
     sealed: Annotated[bool, Meta(description="whether there are seals at all")] = False
@@ -40,7 +40,7 @@ class SealReport(Struct, kw_only=True):
         default_factory=list[str]
     )
     compared: Annotated[
-        bool, Meta(description="whether those were held against a key that was known before")
+        bool, Meta(description="whether those were compared with a key that was known before")
     ] = False
     problems: list[SealProblem] = field(default_factory=list[SealProblem])
     unsealed: list[Unsealed] = field(default_factory=list[Unsealed])

@@ -48,8 +48,8 @@ class LogLine(Struct, kw_only=True):
     stream: Annotated[
         str,
         Meta(
-            description="stdout, stderr; platform: said by Rung; dropped: says how many lines are "
-            "missing at this place"
+            description="stdout, stderr; platform: printed by Rung; dropped: the number of lines "
+            "that are missing at this place"
         ),
     ]
     level: str
@@ -74,7 +74,7 @@ class LogsOf(Struct, kw_only=True):
 
 
 class LogsCollected(Struct, kw_only=True):
-    """What was deleted of logs, or would be."""
+    """The logs that were deleted, or would be."""
 
     before_ms: Annotated[int, Meta(description="lines printed before this Unix time")]
     dry_run: Annotated[bool, Meta(description="nothing was deleted")]

@@ -1,4 +1,4 @@
-"""Words that several answers use."""
+"""Types that several answers use."""
 
 from typing import Annotated, Final, Literal
 

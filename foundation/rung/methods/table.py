@@ -25,14 +25,12 @@ METHODS: Final[Mapping[str, type[SearchOptions]]] = {
 }
 """Name → the method's options, in the order of the table."""
 
-NAMES: Final = tuple(
-    name for method, options in METHODS.items() for name in (method, *options.ALIASES)
-)
-"""Every name by which an experiment file may ask for a method."""
-
 _CANONICAL: Final = {
     name: method for method, options in METHODS.items() for name in (method, *options.ALIASES)
 }
+
+NAMES: Final = tuple(_CANONICAL)
+"""Every name by which an experiment file may ask for a method."""
 
 if TYPE_CHECKING:
     AnyOptions = SearchOptions

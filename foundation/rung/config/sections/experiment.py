@@ -149,8 +149,8 @@ class Experiment(Section):
     preemption_timeout: Natural | None = None
     """Seconds that a trial gets to checkpoint and leave; absent: 3600."""
     hang_timeout: Natural = 0
-    """Seconds after which a trial that says nothing (no report, no checkpoint) is taken to hang,
-    killed and started again; 0: it may be silent for ever."""
+    """Seconds without a report or a checkpoint after which a trial is taken to hang, killed and
+    started again; 0: never."""
     reproducibility: Reproducibility = Field(default_factory=Reproducibility)
     """Where chance comes from."""
     data: Data = Field(default_factory=no_data)

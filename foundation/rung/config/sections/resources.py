@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 from rung.config.sections.section import AS_WHOLE, Flag, Natural, Positive, Section, Text, Whole
 
 PRIORITY: Final = 42
-"""Where the file says nothing."""
+"""The default."""
 POOL: Final = "default"
 
 _MEMORY: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgtpe]?)(i?b)?\s*", re.IGNORECASE)
