@@ -80,7 +80,7 @@ def in_s3(server: Seaweed, folder: Path, source: Path, options: argparse.Namespa
     )
     more = {"RUNG_S3_PARALLEL": str(PARALLEL)}
     store = S3Store(f"{server.url}/ours", from_environment(server.environment | more))
-    part = store.wire.settings.part_bytes
+    part = store.bucket.settings.part_bytes
     size = source.stat().st_size
 
     def put() -> None:

@@ -26,9 +26,9 @@ with core.init() as ctx:
     if latest:
         with ctx.checkpoint.restore_path(latest) as path:
             print(sorted(it.name for it in path.iterdir()), flush=True)
-    def save(draft):
-        draft.write(f"table-{rank}", lambda f: f.write(b"t" * 300_000), may_be_unchanged=True)
-        draft.write(f"rank-{rank}", lambda f: f.write(b"%d" % rank))
+    def save(writer):
+        writer.write(f"table-{rank}", lambda f: f.write(b"t" * 300_000), may_be_unchanged=True)
+        writer.write(f"rank-{rank}", lambda f: f.write(b"%d" % rank))
         if len(steps) == 2:
             open(f"{FOLDER}/{rank}", "w").close()
         if rank == DIES and len(steps) == 2:

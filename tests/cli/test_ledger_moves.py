@@ -124,7 +124,7 @@ def test_since(store: FolderStore, tmp_path: Path, rung: Rung) -> None:
     assert rung("audit", "--from-archive", store.url).code == 0
     result = rung(*since)
     assert result.code == 1
-    assert f"missing: {last} was there and is no more" in result.out
+    assert f"missing: {last} was there and is missing" in result.out
     report.write_text("{}")
     assert "--since" in rung(*since).err
     assert "goes with --from-archive" in rung("audit", "--since", str(report)).err

@@ -14,7 +14,6 @@ from rung.events import topic
 from rung.ledger import Ledger
 from rung.ledger.kafka import parse_address
 from rung.ledger.kafka.cluster import Cluster, connect
-from rung.ledger.kafka.identity import names
 from rung.runtime.assignment.faust_application import FaustAssignment, open_assignment
 from runtime.releases import Load, Replica, assert_clean, assert_of_one_level, letters, within
 
@@ -72,7 +71,7 @@ class Groups:
     async def are(self, *levels: int) -> None:
         """Wait until replicas that know these levels share all partitions out, some to each."""
         address = parse_address(self._url)
-        cluster = await connect(address, settings(), names(address))
+        cluster = await connect(address, settings())
         try:
             async with asyncio.timeout(60):
                 for name in _SHARED:

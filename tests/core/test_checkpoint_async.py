@@ -13,7 +13,7 @@ import pytest
 from core.agent_end import agent_end
 from core.conftest import Managed
 from rung.core.protocol import Reported, Stored
-from rung.storage import Draft, FolderStore, ObjectError, load_checkpoint, open_store
+from rung.storage import CheckpointWriter, FolderStore, ObjectError, load_checkpoint, open_store
 
 
 def test_a_folder_is_stored_behind_and_announced_when_whole(
@@ -46,8 +46,8 @@ def test_a_function_writes_straight_into_the_store(managed: Managed, tmp_path: P
     """What it writes is a checkpoint like any other."""
     agent, ctx = managed()
 
-    def save(draft: Draft) -> None:
-        draft.write("state", lambda file: file.write(b"state"))
+    def save(writer: CheckpointWriter) -> None:
+        writer.write("state", lambda file: file.write(b"state"))
 
     checkpoint_id = ctx.checkpoint.save_async(save, {"note": 1}, steps_completed=9)
     ctx.close()
@@ -70,7 +70,7 @@ def test_checkpoints_are_announced_in_their_order(managed: Managed) -> None:
                 (folder / "state").write_text(str(step))
         else:
             ctx.checkpoint.save_async(
-                lambda draft: draft.write("x", lambda file: file.write(b"x")),
+                lambda writer: writer.write("x", lambda file: file.write(b"x")),
                 steps_completed=step,
             )
     ctx.close()
@@ -85,9 +85,9 @@ def test_checkpoints_are_announced_in_their_order(managed: Managed) -> None:
             assert message.steps_completed <= seen
 
 
-def fail(draft: Draft) -> None:
+def fail(writer: CheckpointWriter) -> None:
     """Write half of a checkpoint."""
-    draft.write("half", lambda file: file.write(b"half"))
+    writer.write("half", lambda file: file.write(b"half"))
     raise ObjectError("the disk is full")
 
 
@@ -110,11 +110,11 @@ import sys, os
 from rung import core
 from rung.storage import ObjectError
 
-def save(draft):
+def save(writer):
     if sys.argv[1] == "fails":
         raise ObjectError("the disk is full")
     for number in range(20):
-        draft.write(str(number), lambda file: file.write(bytes(100_000)))
+        writer.write(str(number), lambda file: file.write(bytes(100_000)))
 
 def main(ctx):
     ctx.checkpoint.save_async(save, steps_completed=1)

@@ -11,7 +11,7 @@ from core.agent_end import AgentEnd, agent_end
 from rung import core
 from rung.core.protocol import FromTrial, Shipped, Stored
 from rung.core.staging import ANNOUNCED, StagedStore
-from rung.storage import Draft, FolderStore, ObjectError, load_checkpoint, open_store
+from rung.storage import CheckpointWriter, FolderStore, ObjectError, load_checkpoint, open_store
 
 TABLE = b"table" * 1000
 
@@ -72,9 +72,9 @@ def carrier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Staging
 def store(carrier: Carrier, ctx: core.Context, step: int, table: bytes) -> tuple[int, bytes]:
     """Store a checkpoint with a table that may be unchanged; return what came of that."""
 
-    def save(draft: Draft) -> None:
-        draft.write("table", lambda file: file.write(table), may_be_unchanged=True)
-        draft.write("step", lambda file: file.write(b"%d" % step))
+    def save(writer: CheckpointWriter) -> None:
+        writer.write("table", lambda file: file.write(table), may_be_unchanged=True)
+        writer.write("step", lambda file: file.write(b"%d" % step))
 
     ctx.checkpoint.save_async(save, steps_completed=step)
     ctx.checkpoint.wait()

@@ -15,7 +15,7 @@ from rung.core.distributed import DistributedContext
 from rung.core.protocol import Alive, FromTrial, Shipped, StagedPart, Stored
 from rung.core.staging import StagedStore
 from rung.storage import (
-    Draft,
+    CheckpointWriter,
     FolderStore,
     ObjectError,
     ObjectMissing,
@@ -74,12 +74,12 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(tmp_path)
 
 
-def saver(rank: int, table: bytes = TABLE) -> Callable[[Draft], int]:
+def saver(rank: int, table: bytes = TABLE) -> Callable[[CheckpointWriter], int]:
     """Return what writes a rank's files: a table that may be unchanged, and its number."""
 
-    def save(draft: Draft) -> int:
-        draft.write(f"table-{rank}", lambda file: file.write(table), may_be_unchanged=True)
-        draft.write(f"rank-{rank}", lambda file: file.write(b"%d" % rank))
+    def save(writer: CheckpointWriter) -> int:
+        writer.write(f"table-{rank}", lambda file: file.write(table), may_be_unchanged=True)
+        writer.write(f"rank-{rank}", lambda file: file.write(b"%d" % rank))
         return rank
 
     return save
@@ -88,8 +88,8 @@ def saver(rank: int, table: bytes = TABLE) -> Callable[[Draft], int]:
 def test_the_files_of_all_ranks_are_one_checkpoint(scene: Scene, tmp_path: Path) -> None:
     """The chief seals them and makes it known, with a file about what the ranks returned."""
 
-    def complete(draft: Draft, returned: list[Any]) -> None:
-        draft.write("index", lambda file: file.write(repr(returned).encode()))
+    def complete(writer: CheckpointWriter, returned: list[Any]) -> None:
+        writer.write("index", lambda file: file.write(repr(returned).encode()))
 
     def work(ranks: DistributedContext, context: CheckpointContext) -> str:
         name = context.save_async(
@@ -173,10 +173,10 @@ def test_it_does_not_exist_before_all_ranks_have_written(scene: Scene) -> None:
     may_write = threading.Event()
 
     def work(ranks: DistributedContext, context: CheckpointContext) -> bool:
-        def save(draft: Draft) -> None:
+        def save(writer: CheckpointWriter) -> None:
             if ranks.rank == 1:
                 may_write.wait()
-            saver(ranks.rank)(draft)
+            saver(ranks.rank)(writer)
 
         name = context.save_async(save, steps_completed=1, shard=True)
         assert ranks.allgather(ranks.rank) == [0, 1, 2]
@@ -195,11 +195,11 @@ def test_it_does_not_exist_before_all_ranks_have_written(scene: Scene) -> None:
     assert scene.run(work, 3) == [True] * 3
 
 
-def failures(scene: Scene, save: Callable[[int, Draft], None]) -> list[str]:
+def failures(scene: Scene, save: Callable[[int, CheckpointWriter], None]) -> list[str]:
     """Return with what a checkpoint fails on each of two ranks; nothing of it must be left."""
 
     def work(ranks: DistributedContext, context: CheckpointContext) -> str:
-        context.save_async(lambda draft: save(ranks.rank, draft), steps_completed=1, shard=True)
+        context.save_async(lambda writer: save(ranks.rank, writer), steps_completed=1, shard=True)
         with pytest.raises((ObjectError, ZeroDivisionError)) as caught:
             context.wait()
         name = context.save_async(saver(ranks.rank), steps_completed=1, shard=True)
@@ -219,8 +219,8 @@ def test_files_of_one_name_are_refused(scene: Scene) -> None:
         "rank's files names of their own"
     )
 
-    def save(rank: int, draft: Draft) -> None:
-        draft.write("state", lambda file: file.write(b"%d" % rank))
+    def save(rank: int, writer: CheckpointWriter) -> None:
+        writer.write("state", lambda file: file.write(b"%d" % rank))
 
     assert failures(scene, save) == [message] * 2
 
@@ -229,8 +229,8 @@ def test_files_of_one_name_are_refused(scene: Scene) -> None:
 def test_one_rank_that_fails_fails_all(scene: Scene, victim: int) -> None:
     """It hears its own failure, the others whose and what; the next checkpoint is a new chance."""
 
-    def save(rank: int, draft: Draft) -> None:
-        saver(rank)(draft)
+    def save(rank: int, writer: CheckpointWriter) -> None:
+        saver(rank)(writer)
         if rank == victim:
             raise ZeroDivisionError("nothing left")
 

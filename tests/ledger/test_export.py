@@ -215,9 +215,12 @@ def edit(number: int, change: Callable[[Json], object]) -> Callable[[list[bytes]
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (list[bytes].clear, "line 1: this is no export"),
-        (lambda lines: lines.__setitem__(0, b"\x1f\x8b"), "line 1: this is no export"),
-        (edit(1, lambda line: line.update(format="tar")), "line 1: this is no export .* 'tar'"),
+        (list[bytes].clear, "line 1: this is not an export"),
+        (lambda lines: lines.__setitem__(0, b"\x1f\x8b"), "line 1: this is not an export"),
+        (
+            edit(1, lambda line: line.update(format="tar")),
+            "line 1: this is not an export .* 'tar'",
+        ),
         (edit(1, lambda line: line.update(version=3)), "line 1: .* format version 3.*Upgrade"),
         (edit(1, lambda line: line.pop("records")), "line 1: .*records"),
         (lambda lines: lines.__setitem__(4, lines[4][:50]), "line 5 is damaged"),

@@ -41,9 +41,8 @@ from rung.events import (
 from rung.ledger import Draft
 from rung.ledger.export.export import history
 from rung.ledger.kafka import Finding, KafkaLedger, check, create, parse_address
-from rung.ledger.kafka.admin import make
+from rung.ledger.kafka.admin import create_topics
 from rung.ledger.kafka.cluster import connect
-from rung.ledger.kafka.identity import names
 from rung.ledger.tail import tail
 from servers.kafka import KafkaBroker
 
@@ -252,12 +251,12 @@ async def test_a_broker_that_stands_still(tmp_path: Path) -> None:
     for broker in started(TANSU, tmp_path):
         address = parse_address(f"{broker.url}/still")
         chosen = settings(timeout_s=1, request_timeout_s=0.3)
-        cluster = await once_there(partial(connect, address, chosen, names(address)))
+        cluster = await once_there(partial(connect, address, chosen))
         broker.pause()
         said = ""
         while "Unable to boot" not in said:  # on a busy machine it may not come to be asked at all
             with pytest.raises(LedgerUnavailable, match="making topics: kafka://") as raised:
-                await make(cluster, {"t": {"num_partitions": 1, "replication_factor": 1}})
+                await create_topics(cluster, {"t": {"num_partitions": 1, "replication_factor": 1}})
             said = str(raised.value)
         await cluster.close()
 

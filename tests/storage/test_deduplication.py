@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rung.storage import (
-    Draft,
+    CheckpointWriter,
     FolderStore,
     ObjectError,
     ObjectMissing,
@@ -46,11 +46,11 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> FolderStore:
     store = FolderStore(tmp_path_factory.mktemp("source"))
     previous = None
     for name in NAMES:
-        draft = Draft(store, "exp", name, previous)
-        draft.write("table", lambda file: file.write(TABLE), may_be_unchanged=True)
-        draft.write("table.more", lambda file: file.write(TABLE[::-1]), may_be_unchanged=True)
-        draft.write("tab", lambda file, name=name: file.write(name.encode()))  # type: ignore[misc]
-        previous = draft.seal(steps_completed=1, metadata={}, provenance=ABOUT)
+        writer = CheckpointWriter(store, "exp", name, previous)
+        writer.write("table", lambda file: file.write(TABLE), may_be_unchanged=True)
+        writer.write("table.more", lambda file: file.write(TABLE[::-1]), may_be_unchanged=True)
+        writer.write("tab", lambda file, name=name: file.write(name.encode()))  # type: ignore[misc]
+        previous = writer.finish(steps_completed=1, metadata={}, provenance=ABOUT)
     return store
 
 
@@ -252,9 +252,9 @@ def test_small_files_are_not_worth_it(source: FolderStore, tmp_path: Path) -> No
     small = FolderStore(tmp_path / "small")
     previous = None
     for name in (A, B):
-        draft = Draft(small, "exp", name, previous)
-        draft.write("x", lambda file: file.write(b"same"), may_be_unchanged=True)
-        previous = draft.seal(steps_completed=1, metadata={}, provenance=ABOUT)
+        writer = CheckpointWriter(small, "exp", name, previous)
+        writer.write("x", lambda file: file.write(b"same"), may_be_unchanged=True)
+        previous = writer.finish(steps_completed=1, metadata={}, provenance=ABOUT)
     store = RemoteStore(tmp_path / "remote")
     for name in (A, B):
         copy_checkpoint(small, store, "exp", name)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rung.storage import (
-    Draft,
+    CheckpointWriter,
     FolderStore,
     ObjectError,
     ObjectMissing,
@@ -32,10 +32,10 @@ def draft_of(
     store: FolderStore, name: str, previous: StoredCheckpoint | None, table: bytes = TABLE
 ) -> StoredCheckpoint:
     """Store a checkpoint of a table that may be unchanged and a file that names it."""
-    draft = Draft(store, "exp", name, previous)
-    draft.write("table", lambda file: file.write(table), may_be_unchanged=True)
-    draft.write("sub/name", lambda file: file.write(name.encode()))
-    return draft.seal(steps_completed=1, metadata={}, provenance=ABOUT)
+    writer = CheckpointWriter(store, "exp", name, previous)
+    writer.write("table", lambda file: file.write(table), may_be_unchanged=True)
+    writer.write("sub/name", lambda file: file.write(name.encode()))
+    return writer.finish(steps_completed=1, metadata={}, provenance=ABOUT)
 
 
 def inode(store: FolderStore, name: str) -> int:
@@ -53,12 +53,12 @@ def test_files_are_written_in_pieces(store: FolderStore, tmp_path: Path) -> None
 
 
 def test_it_does_not_exist_before_it_is_sealed(store: FolderStore) -> None:
-    """Without a manifest there is no checkpoint, and a draft that is given up leaves nothing."""
-    draft = Draft(store, "exp", "a")
-    draft.write("x", lambda file: file.write(b"x"))
+    """Without a manifest there is no checkpoint, and a writer that is given up leaves nothing."""
+    writer = CheckpointWriter(store, "exp", "a")
+    writer.write("x", lambda file: file.write(b"x"))
     with pytest.raises(ObjectMissing):
         read_manifest(store, "exp", "a")
-    draft.discard()
+    writer.discard()
     assert store.list("") == []
 
 
@@ -114,9 +114,9 @@ def test_a_users_unchanged_file_is_shared_too(store: FolderStore, tmp_path: Path
     previous = None
     for name in ("a", "b"):
         (folder / "other").write_bytes(name.encode() * 1000)
-        draft = Draft(store, "exp", name, previous)
-        draft.add(folder)
-        previous = draft.seal(steps_completed=1, metadata={}, provenance=ABOUT)
+        writer = CheckpointWriter(store, "exp", name, previous)
+        writer.add(folder)
+        previous = writer.finish(steps_completed=1, metadata={}, provenance=ABOUT)
     assert inode(store, "a/same") == inode(store, "b/same")
     assert inode(store, "a/other") != inode(store, "b/other")
     (folder / "same").write_bytes(b"changed by the user afterwards")
@@ -127,7 +127,7 @@ def test_a_users_unchanged_file_is_shared_too(store: FolderStore, tmp_path: Path
 def test_names_of_rungs_own_are_refused(store: FolderStore, name: str) -> None:
     """No file may pass for the manifest or for a mark, or leave the folder."""
     with pytest.raises(ObjectError):
-        Draft(store, "exp", "a").write(name, lambda file: file.write(b""))
+        CheckpointWriter(store, "exp", "a").write(name, lambda file: file.write(b""))
 
 
 def test_a_writer_that_fails_leaves_no_file(store: FolderStore) -> None:
@@ -138,7 +138,7 @@ def test_a_writer_that_fails_leaves_no_file(store: FolderStore) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        Draft(store, "exp", "a").write("x", fail)
+        CheckpointWriter(store, "exp", "a").write("x", fail)
     assert store.list("") == []
 
 

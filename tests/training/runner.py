@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rung import torch as rt
-from rung.storage import Draft
+from rung.storage import CheckpointWriter
 from training.noisy import Fuse, NoisyTrial
 from training.rivals import RivalsTrial
 from training.steady import SteadyTrial
@@ -49,20 +49,20 @@ def train(order: dict[str, Any]) -> None:
 
 def burn_when_storing(fuse: Fuse) -> None:
     """Ask the fuse before each file of a checkpoint, and before and after its manifest."""
-    write, seal = Draft.write, Draft.seal
+    write, finish = CheckpointWriter.write, CheckpointWriter.finish
 
-    def burning_write(self: Draft, *arguments: Any, **options: Any) -> None:
+    def burning_write(self: CheckpointWriter, *arguments: Any, **options: Any) -> None:
         fuse.burn()
         write(self, *arguments, **options)
 
-    def burning_seal(self: Draft, **options: Any) -> Any:
+    def burning_finish(self: CheckpointWriter, **options: Any) -> Any:
         fuse.burn()
-        stored = seal(self, **options)
+        stored = finish(self, **options)
         fuse.burn()
         return stored
 
-    Draft.write = burning_write  # type: ignore[method-assign]
-    Draft.seal = burning_seal  # type: ignore[method-assign]
+    CheckpointWriter.write = burning_write  # type: ignore[method-assign]
+    CheckpointWriter.finish = burning_finish  # type: ignore[method-assign]
 
 
 def warm_up() -> None:

@@ -1,8 +1,8 @@
 """Retries with exponential back-off and jitter, for coroutines and for threads.
 
-The library `tenacity` tries again; this module configures it, once for all of Rung: each wait is
-drawn at random from a range that doubles up to a maximum, so that callers that failed together do
-not come back together. The caller says for how long an error is worth another try.
+Configures the library `tenacity` for all of Rung: each wait is drawn at random from a range that
+doubles up to a maximum, so that callers that failed together do not retry together. The caller
+decides for how long each error is retried.
 
 Services use `rung.runtime.retry`, which also logs and counts.
 """
@@ -21,25 +21,25 @@ from rung.events.errors import RungError
 T = TypeVar("T")
 
 Patience = Callable[[BaseException], float]
-"""For how many seconds since the first try an error is followed by another one; 0: not at all."""
+"""For how many seconds since the first attempt an error is retried; 0: not at all."""
 Note = Callable[[BaseException, float], None]
-"""Told of each error that another try follows, and after how many seconds."""
+"""Called before each retry with the error and the wait in seconds."""
 
 _chance: Final = random.Random()  # noqa: S311 - spreads retries over time, guards nothing
 
 
 def while_retriable(error: BaseException) -> float:
-    """Return the patience with errors of Rung's own: endless where they may pass by themselves."""
+    """Return infinity for errors of Rung that are retriable, 0 for others."""
     return math.inf if isinstance(error, RungError) and error.retriable else 0.0
 
 
 class Backoff(NamedTuple):
-    """How long to wait between two tries."""
+    """The waits between attempts."""
 
     first_s: float = 0.1
-    """The longest first wait; the next may be twice as long, and so on."""
+    """Bound of the first wait; it doubles with each attempt."""
     most_s: float = 10.0
-    """No wait is longer."""
+    """Bound of all waits."""
 
     async def retry(
         self,
@@ -49,15 +49,10 @@ class Backoff(NamedTuple):
         least_s: Callable[[BaseException], float] | None = None,
         note: Note | None = None,
     ) -> T:
-        """Return what a call returns; after an error it is made again while patience lasts.
+        """Return the result of a call, retried while the patience with its errors lasts.
 
-        Time is the event loop's, also where that is simulated.
-
-        Args:
-            call: safe to repeat.
-            patience_s: with an error.
-            least_s: what an error says of how long to wait.
-            note: told of each error that another try follows.
+        The clock is the event loop's, also where that is simulated. `least_s` is the least wait
+        after an error; `note` is called before each retry.
         """
         rules = _Rules(self, patience_s, least_s, asyncio.get_running_loop().time)
         trying = AsyncRetrying(
@@ -82,14 +77,7 @@ class Backoff(NamedTuple):
         clock: Callable[[], float],
         sleep: Callable[[float], None],
     ) -> T:
-        """Do as `retry` in a thread.
-
-        Args:
-            call: safe to repeat.
-            patience_s: with an error.
-            clock: in seconds.
-            sleep: returns after so many seconds; what it raises ends the trying.
-        """
+        """Retry a call in a thread; what `sleep` raises ends the retries."""
         rules = _Rules(self, patience_s, None, clock)
         trying = Retrying(
             sleep=sleep,
@@ -102,7 +90,7 @@ class Backoff(NamedTuple):
 
 
 class _Rules(wait_base):
-    """One sequence of tries, as the library asks about it."""
+    """The decisions of one sequence of attempts, for the library."""
 
     def __init__(
         self,
@@ -126,11 +114,11 @@ class _Rules(wait_base):
         return max(wait_s, least_s)
 
     def retries(self, error: BaseException) -> bool:
-        """Return whether an error is one that may be followed by another try."""
+        """Return whether an error is retried at all."""
         return isinstance(error, Exception) and self._patience_s(error) > 0
 
     def stop(self, state: RetryCallState) -> bool:
-        """Return whether the next try would come too late."""
+        """Return whether the next attempt would be too late."""
         taken_s = self._clock() - self._begun + state.upcoming_sleep
         return taken_s > self._patience_s(_error_of(state))
 

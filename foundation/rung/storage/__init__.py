@@ -1,10 +1,11 @@
-"""Objects: checkpoints, code archives and whatever else is too large for the ledger."""
+"""Object stores: for checkpoints, code archives and all else that is too large for the ledger."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote, urlsplit
 
 from rung.events.errors import ObjectDamaged, ObjectError, ObjectMissing, ObjectUnavailable
-from rung.storage.checkpoint.deduplication import delete_checkpoint, locate
+from rung.storage.checkpoint.deduplication import delete_checkpoint, locate, sweep_unfinished
 from rung.storage.checkpoint.manifest import (
     FileEntry,
     Manifest,
@@ -14,20 +15,21 @@ from rung.storage.checkpoint.manifest import (
     checkpoint_prefix,
     read_manifest,
 )
-from rung.storage.checkpoint.orphans import sweep_unfinished
 from rung.storage.checkpoint.transfer import (
     copy_checkpoint,
     copy_files,
     load_checkpoint,
     open_checkpoint,
 )
-from rung.storage.checkpoint.writer import Draft, store_checkpoint
+from rung.storage.checkpoint.writer import CheckpointWriter, store_checkpoint
 from rung.storage.folder import FolderStore
 from rung.storage.port import ObjectInfo, ObjectStore
-from rung.storage.provisioning import inspect, prepare
+
+if TYPE_CHECKING:
+    from rung.storage.s3.store import S3Store
 
 __all__ = [
-    "Draft",
+    "CheckpointWriter",
     "FileEntry",
     "FolderStore",
     "Manifest",
@@ -59,12 +61,12 @@ __all__ = [
 def open_store(url: str, *, within: str = "") -> ObjectStore:
     """Open the object store at an URL: `file:///srv/rung/objects`, or `s3://bucket/prefix`.
 
-    Endpoint, credentials and all else about S3 are in the environment; see
-    `rung.storage.s3.settings`. No server is asked for anything yet.
+    The settings of S3 are in the environment, see `rung.storage.s3.settings`. Nothing is requested
+    from a server yet.
 
     Args:
         url: of the store.
-        within: of a folder, the prefix of all that this process will write; empty: any.
+        within: of a folder, the prefix of all objects that this process will write.
 
     Raises:
         ObjectError: the URL is of no known kind, or the store cannot be opened.
@@ -78,6 +80,38 @@ def open_store(url: str, *, within: str = "") -> ObjectStore:
             " s3://bucket/prefix"
         )
     return FolderStore(Path(unquote(parts.path)), within)
+
+
+def prepare(store: ObjectStore) -> list[str]:
+    """Make a store ready for use: the bucket and its lifecycle; a folder needs nothing.
+
+    Returns one line for each change; it may be repeated.
+
+    Raises:
+        ObjectError: it cannot be used; the message says what to do.
+    """
+    if (bucket := _bucket_of(store)) is None:
+        return []
+    from rung.storage.s3.provisioning import prepare_bucket  # noqa: PLC0415 - an extra
+
+    return prepare_bucket(bucket)
+
+
+def inspect(store: ObjectStore) -> list[str]:
+    """Return what differs from how `prepare` leaves a store, one line each.
+
+    Raises:
+        ObjectError: it cannot be used; the message says what to do.
+    """
+    if (bucket := _bucket_of(store)) is None:
+        return []
+    from rung.storage.s3.provisioning import inspect_bucket  # noqa: PLC0415 - an extra
+
+    return inspect_bucket(bucket)
+
+
+def _bucket_of(store: ObjectStore) -> "S3Store | None":
+    return cast("S3Store", store) if store.url.startswith("s3:") else None
 
 
 def _open_s3(url: str) -> ObjectStore:

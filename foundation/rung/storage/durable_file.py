@@ -1,13 +1,12 @@
-"""A new file whose bytes are on the disk when it is finished, with their digest.
+"""Durable file: a new file that is digested while it is written, and synced at the end.
 
-Large files go past the page cache (`O_DIRECT`), several writes at a time, while what is being
-written is digested. So memory is not flooded with pages that nobody reads again, the disk never
-waits for the processor, and the final `fsync` finds nothing left to do.
+Large files bypass the page cache (`O_DIRECT`), with several writes at a time. So memory is not
+filled with pages that are not read again, the disk never waits for the processor, and the final
+`fsync` has nothing left to do.
 
-Bytes that come in large pieces, such as the tensors of a snapshot, are written from where they
-lie, if they lie as the disk wants them: on a boundary in memory, for a boundary in the file.
-Others are copied into aligned buffers first. Where the file system refuses, and for what is small
-or left over at the end, the page cache is used as ever.
+Large pieces, such as the tensors of a snapshot, are written from where they lie if they are
+aligned in memory and in the file. Others are copied into aligned buffers first. Small files, the
+end of a file, and file systems that refuse `O_DIRECT` use the page cache.
 """
 
 import contextlib
@@ -22,15 +21,14 @@ from typing import Final
 from rung.storage.checkpoint.digest import CHUNK, chunks_of, hasher
 
 ALIGNMENT: Final = 4096
-"""Where in a file large pieces should begin, so that they need not be copied."""
+"""Alignment in a file with which large pieces need not be copied."""
 IN_PLACE_MIN: Final = 4 << 20
-"""So many bytes at once are written from where they lie; for fewer it is not worth the waiting
-until they are written."""
+"""Fewer bytes at once are copied: waiting until they are written would take longer."""
 _PIECE: Final = 1 << 20
-"""Bytes that are copied and digested at a time: they stay in the processor's cache meanwhile, and
-copying them, for which Python's lock is held, keeps no other thread waiting for long."""
-_UNDER_WAY_MAX: Final = 3
-"""How many writes are under way at once: the disk always has the next one."""
+"""Bytes that are copied and digested at a time: they stay in the processor's cache, and Python's
+lock, held while they are copied, does not block other threads for long."""
+_PENDING_MAX: Final = 3
+"""How many writes are pending at a time: the disk always has the next one."""
 
 
 class DurableFile:
@@ -48,17 +46,17 @@ class DurableFile:
         self._filled = 0
         self._sent = 0
         self._writers: futures.ThreadPoolExecutor | None = None
-        self._under_way: deque[tuple[futures.Future[None], mmap.mmap | None]] = deque()
+        self._pending: deque[tuple[futures.Future[None], mmap.mmap | None]] = deque()
         self.size_bytes = 0
-        """How many bytes it was given."""
+        """The number of bytes written to it."""
 
     @property
     def digest(self) -> str:
-        """BLAKE3 of the bytes that it was given."""
+        """BLAKE3 of the bytes written to it."""
         return self._hasher.hexdigest()
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
-        """Take bytes, which may be changed once this returns; return how many."""
+        """Write bytes, which may be changed once this returns; return their number."""
         view = memoryview(data).cast("B")
         self.size_bytes += len(view)
         left = view
@@ -76,12 +74,12 @@ class DurableFile:
         return len(view)
 
     def copy(self, source: Path) -> None:
-        """Take the bytes of a file."""
+        """Write the bytes of a file."""
         for chunk in chunks_of(source):
             self.write(chunk)
 
     def flush(self) -> None:
-        """Do nothing: the bytes are on the disk when the file is finished."""
+        """Do nothing: `finish` syncs the file."""
 
     def finish(self) -> None:
         """Return when all bytes are on the disk."""
@@ -89,13 +87,13 @@ class DurableFile:
         if self._buffer is not None and self._filled:
             rest = self._filled % ALIGNMENT if self._sent else self._filled
             view = memoryview(self._buffer)[: self._filled]
-            even = self._filled - rest
-            self._write(view[:even], self._sent, in_place=False)
-            self._write_anyhow(view[even:], self._sent + even)
+            aligned = self._filled - rest
+            self._write(view[:aligned], self._sent, in_place=False)
+            self._write_cached(view[aligned:], self._sent + aligned)
         os.fsync(self._file)
 
     def close(self) -> None:
-        """Let go of it, finished or not."""
+        """Close it, finished or not."""
         if self._writers is not None:
             self._writers.shutdown()
         if self._direct is not None:
@@ -103,18 +101,18 @@ class DurableFile:
         os.close(self._file)
 
     def _take_in_place(self, view: memoryview) -> memoryview:
-        """Write the even part of a view from where it lies; return the odd rest of it."""
+        """Write the aligned part of a view from where it lies; return the rest."""
         self._send_buffer()
-        even = len(view) - len(view) % ALIGNMENT
+        aligned = len(view) - len(view) % ALIGNMENT
         try:
-            for start in range(0, even, CHUNK):
-                piece = view[start : min(start + CHUNK, even)]
+            for start in range(0, aligned, CHUNK):
+                piece = view[start : min(start + CHUNK, aligned)]
                 self._send(piece, None)
                 self._hasher.update(piece)
             self._wait()
-        finally:  # the view is its owner's again, whatever happened
-            futures.wait([writing for writing, _ in self._under_way])
-        return view[even:]
+        finally:  # the caller may change the view again
+            futures.wait([writing for writing, _ in self._pending])
+        return view[aligned:]
 
     def _current_buffer(self) -> mmap.mmap:
         if self._buffer is None:
@@ -122,32 +120,32 @@ class DurableFile:
         return self._buffer
 
     def _send_buffer(self) -> None:
-        """Have what is in the buffer written, and go on with another one."""
+        """Submit the buffer, and go on with another one."""
         if self._buffer is not None and self._filled:
             buffer, self._buffer = self._buffer, None
             view, self._filled = memoryview(buffer)[: self._filled], 0
             self._send(view, buffer)
 
     def _send(self, view: memoryview, buffer: mmap.mmap | None) -> None:
-        """Have a view written; wait before that if enough are under way."""
+        """Submit a view; wait before that if enough writes are pending."""
         if self._writers is None:
             self._open_direct()
-            self._writers = futures.ThreadPoolExecutor(_UNDER_WAY_MAX, "writing")
-        if len(self._under_way) == _UNDER_WAY_MAX:
+            self._writers = futures.ThreadPoolExecutor(_PENDING_MAX, "writing")
+        if len(self._pending) == _PENDING_MAX:
             self._wait_for_one()
         in_place = buffer is None
         writing = self._writers.submit(self._write, view, self._sent, in_place=in_place)
-        self._under_way.append((writing, buffer))
+        self._pending.append((writing, buffer))
         self._sent += len(view)
 
     def _wait_for_one(self) -> None:
-        writing, buffer = self._under_way.popleft()
+        writing, buffer = self._pending.popleft()
         writing.result()
         if buffer is not None:
             self._free.append(buffer)
 
     def _wait(self) -> None:
-        while self._under_way:
+        while self._pending:
             self._wait_for_one()
 
     def _open_direct(self) -> None:
@@ -156,19 +154,19 @@ class DurableFile:
             self._direct = os.open(self._path, flags)
 
     def _write(self, view: memoryview, offset: int, *, in_place: bool) -> None:
-        """Write an even part of the file past the page cache, as far as that goes."""
-        even = True
-        while view and even and self._direct is not None:
+        """Write an aligned part of the file, without the page cache where possible."""
+        aligned = True
+        while view and aligned and self._direct is not None:
             try:
                 count = os.pwrite(self._direct, view, offset)
-            except OSError:  # it does not lie as the disk wants it, or a real fault: told below
+            except OSError:  # not aligned in memory, or a real fault, which is raised below
                 self._in_place = self._in_place and not in_place
                 break
-            even = count % ALIGNMENT == 0
+            aligned = count % ALIGNMENT == 0
             offset, view = offset + count, view[count:]
-        self._write_anyhow(view, offset)
+        self._write_cached(view, offset)
 
-    def _write_anyhow(self, view: memoryview, offset: int) -> None:
+    def _write_cached(self, view: memoryview, offset: int) -> None:
         while view:
             count = os.pwrite(self._file, view, offset)
             offset, view = offset + count, view[count:]

@@ -1,20 +1,20 @@
-"""Objects as files in a folder: whole or absent, also after a power cut.
+"""Object store in a folder: each object is complete or absent, also after a power cut.
 
-An object is written to a file of its own under `.incoming/`, synced, renamed to its place, and
-the folder synced; so a reader never sees half of one. What a killed writer left in `.incoming/`
-is swept when the store is opened a day later. A process that can write in one folder of the store
-alone, which may be a mount of its own, has an `.incoming/` there, which is never listed either.
+An object is written to a file under `.incoming/`, synced, renamed, and the folder synced; so a
+reader never sees half of one. Files that a killed writer left in `.incoming/` are deleted when the
+store is opened a day later. A process that can only write in one folder of the store, which may be
+a mount of its own, has an `.incoming/` there. Neither is listed.
 
-Symbolic links are followed to the root and in the first two parts of a name, where whoever runs
-the store may have put another disk. Below those, where a run can write in the folder of its
-experiment's checkpoints, nothing is followed and only regular files are read: a link would lead to
-what the run may not touch, a pipe would never end. Of a folder that is another's altogether
-(`foreign`) nothing is followed but the way to its root.
+Symbolic links are followed to the root and in the first two parts of a name, where an operator may
+have put another disk. Below those, where a run can write in the folder of its experiment's
+checkpoints, no link is followed and only regular files are read: a link could lead to files that
+the run may not read, and a pipe never ends. In a `foreign` folder no link is followed below the
+root.
 
-Objects with the same bytes may be one file with several names (`link`): the file system counts
-the names and keeps the bytes until the last of them is deleted.
+Objects with the same bytes may be one file with several names (`link`): the file system keeps the
+bytes until the last name is deleted.
 
-Not handled: two writers of one name; the last one wins, whole.
+Not handled: two writers of one name; the last one wins.
 """
 
 import contextlib
@@ -41,9 +41,9 @@ _INCOMING_DEPTHS: Final = (0, 2)
 _FOLLOWED: Final = 2
 """Parts of a name in which links are followed."""
 _NOT_LISTED: Final = (FileNotFoundError, NotADirectoryError, PermissionError)
-"""Of a folder that is gone, a link, or not ours (`lost+found`)."""
+"""Errors of a folder that is deleted, a link, or not readable (`lost+found`)."""
 _ATTEMPTS: Final = 5
-"""How often a write makes its folder again while a deletion clears empty folders away."""
+"""How often a write creates its folder while a deletion removes empty folders."""
 
 
 class FolderStore:
@@ -53,9 +53,9 @@ class FolderStore:
         """Open a store.
 
         Args:
-            root: the folder with all objects.
-            within: the prefix, without the slash at its end, of all that this process will write.
-            foreign: whether somebody else may write everywhere in it. It is then only read.
+            root: the folder of all objects.
+            within: the prefix of all objects that this process will write, without a slash.
+            foreign: whether others may write everywhere in it; it is then only read.
         """
         self._root = root.absolute()
         self._followed = 0 if foreign else _FOLLOWED
@@ -73,12 +73,12 @@ class FolderStore:
 
     @property
     def url(self) -> str:
-        """Where it is: `file:///…`."""
+        """The URL `file:///…`."""
         return self._root.as_uri()
 
     @property
     def parallel(self) -> int:
-        """How many objects it is good to put or get at once: one disk gains nothing."""
+        """One: a disk gains nothing by more."""
         return 1
 
     def put(self, name: str, source: Path) -> None:
@@ -93,10 +93,7 @@ class FolderStore:
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[DurableFile]:
-        """Yield a file to write an object to; it is stored, durably, when the block ends.
-
-        A block that raises stores nothing.
-        """
+        """Yield a file to write an object to, which is stored durably unless the block raises."""
         path = self._path(name)
         draft = self._draft()
         with self._explained("write", name):
@@ -114,7 +111,7 @@ class FolderStore:
             try:
                 with self._in_folder(source.parent) as folder:
                     os.link(source.name, draft, src_dir_fd=folder, follow_symlinks=False)
-            except OSError:  # it was deleted, or the file system knows no links
+            except OSError:  # it was deleted, or the file system has no links
                 return False
             try:
                 self._place(draft, path)
@@ -136,7 +133,7 @@ class FolderStore:
             return opened.read(-1 if size is None else size)
 
     def version(self, name: str) -> str:
-        """Return the file's identity, with its size and times."""
+        """Return the file's inode, size and times."""
         with self._explained("read", name), self._opened(name) as opened:
             found = os.fstat(opened.fileno())
         file = f"{found.st_dev}-{found.st_ino}-{found.st_size}"
@@ -165,7 +162,7 @@ class FolderStore:
         return len(found)
 
     def presign(self, name: str, expires_s: float) -> None:  # noqa: ARG002 - the port's
-        """Nobody but us can read a file of ours."""
+        """Return None: a file has no URL for others."""
         check_name(name)
 
     def close(self) -> None:
@@ -190,10 +187,10 @@ class FolderStore:
             break
 
     def _in_folder(self, path: Path, *, make: bool = False) -> AbstractContextManager[int]:
-        """Return a context with a descriptor of a folder, to which no link of a run's led.
+        """Return a context with a descriptor of a folder, without following links of runs.
 
         Raises:
-            OSError: there is no such folder, or a link on the way to it.
+            OSError: there is no such folder, or a link on the path to it.
         """
         parts = path.relative_to(self._root).parts
         root = self._root.joinpath(*parts[: self._followed])
@@ -201,11 +198,11 @@ class FolderStore:
 
     @contextlib.contextmanager
     def opened(self, name: str) -> Iterator[BinaryIO]:
-        """Yield an object's file, to read.
+        """Yield an object's file for reading.
 
         Raises:
             ObjectMissing: there is no such object.
-            ObjectDamaged: there is something else in its place.
+            ObjectDamaged: it is not a regular file.
             ObjectError: it cannot be read.
         """
         with contextlib.ExitStack() as stack:
@@ -215,14 +212,14 @@ class FolderStore:
 
     @contextlib.contextmanager
     def _opened(self, name: str) -> Iterator[BinaryIO]:
-        """Yield an object's file, to read.
+        """Yield an object's file for reading.
 
         Raises:
-            ObjectDamaged: there is something else in its place.
+            ObjectDamaged: it is not a regular file.
             OSError: there is none, or it cannot be read.
         """
         path = self._path(name)
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe would be waited for
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # opening a pipe would block
         if name.count("/") >= self._followed:
             flags |= os.O_NOFOLLOW
         try:
@@ -238,13 +235,13 @@ class FolderStore:
             yield opened
 
     def _walk(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Yield what lies below the deepest folder that the prefix names, and matches it."""
+        """Yield the objects with a prefix."""
         parent, _, _ = prefix.rpartition("/")
         with contextlib.suppress(*_NOT_LISTED), self._in_folder(self._root / parent) as folder:
             yield from self._below(folder, f"{parent}/" if parent else "", prefix)
 
     def _below(self, above: int, lead: str, prefix: str, entry: str = ".") -> Iterator[ObjectInfo]:
-        """Yield what lies in a folder whose name, with a slash at its end, is `lead`."""
+        """Yield the objects with a prefix in the folder named `lead`, with a slash at its end."""
         follow = lead.count("/") < self._followed
         no_follow = 0 if lead.count("/") <= self._followed else os.O_NOFOLLOW
         try:
@@ -276,7 +273,7 @@ class FolderStore:
                 current = current.parent
 
     def _sweep(self) -> None:
-        """Remove half-written files that were not touched for a day; names of runs have a dot."""
+        """Delete incomplete files not modified for a day, except those of runs (with a dot)."""
         horizon = time.time() - _STALE_S
         for draft in self._incoming.iterdir():
             with contextlib.suppress(FileNotFoundError, PermissionError):
@@ -285,7 +282,7 @@ class FolderStore:
 
     @contextlib.contextmanager
     def _explained(self, verb: str, name: str) -> Iterator[None]:
-        """Turn what the operating system says into what a person understands."""
+        """Turn errors of the operating system into `ObjectError`."""
         try:
             yield
         except FileNotFoundError as error:
@@ -307,7 +304,7 @@ _REASONS: Final[dict[int, str]] = {
 
 
 def _may_match(folder: str, prefix: str) -> bool:
-    """Whether a folder (its name with a slash at the end) may hold names with the prefix."""
+    """Return whether a folder (with a slash at its end) may hold names with the prefix."""
     *above, last, _ = folder.split("/")
     if last == INCOMING and len(above) in _INCOMING_DEPTHS:
         return False

@@ -7,11 +7,11 @@ from rung.events.errors import ObjectError
 MAX_LENGTH: Final = 1024
 """Bytes of a name in UTF-8; the limit of S3."""
 INCOMING: Final = ".incoming"
-"""The folder of half-written files; no object may lie in it."""
+"""The folder of incomplete files; no object may lie in it."""
 
 
 def check_name(name: str) -> str:
-    """Return the name if an object may have it.
+    """Return the name if it is valid.
 
     Raises:
         ObjectError: it is empty, absolute, too long, or would leave the store.
@@ -29,7 +29,7 @@ def check_name(name: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """Return the prefix if names may begin with it; the empty one stands for all objects.
+    """Return the prefix if it is valid; the empty one matches all objects.
 
     Raises:
         ObjectError: no name can begin with it.

@@ -1,10 +1,9 @@
-"""Access that follows no symbolic links below a folder in which somebody else can write.
+"""Access to folders that others can write in, without following symbolic links.
 
-A path is resolved anew by each system call, and between two of them a link may take the place of
-a folder on the way. Here each folder is opened in the one above it, links refused, and stays open
-while it is used; whatever is done there is relative to its descriptor. Functions that take a path
-get the one below `/proc/self/fd` (`path_of`): it leads to the file or folder that was opened,
-whatever its name leads to by now.
+Each system call resolves a path again, and between two of them a folder on it may be replaced by a
+link. Here each folder is opened in the one above it, links refused, and stays open while it is
+used; all access is relative to its descriptor. Functions that take a path get the one in
+`/proc/self/fd` (`path_of`): it leads to the file or folder that was opened.
 """
 
 import contextlib
@@ -23,12 +22,12 @@ def open_folder(root: Path, parts: Sequence[str] = (), *, make: bool = False) ->
     """Yield a descriptor (`O_PATH`) of a folder below another one.
 
     Args:
-        root: the folder above; links on the way to it are followed.
-        parts: names of the folders below it, one in the other; links are refused.
-        make: whether to make those that are missing, durably.
+        root: the folder above; links on its path are followed.
+        parts: names of the folders below it; links are refused.
+        make: whether to create missing ones, durably.
 
     Raises:
-        OSError: there is no such folder, or something else, such as a link, in its place.
+        OSError: there is no such folder, or it is something else, such as a link.
     """
     if any(part in {"", ".", ".."} or "/" in part for part in parts):
         raise ValueError(f"{parts!r}: each part is one name")
@@ -47,22 +46,22 @@ def open_folder(root: Path, parts: Sequence[str] = (), *, make: bool = False) ->
 
 
 def path_of(descriptor: int) -> Path:
-    """Return a path in this process to what is open, for as long as it is open."""
+    """Return a path of a descriptor, valid in this process while it is open."""
     return Path(f"/proc/self/fd/{descriptor}")
 
 
 def new_file(path: Path) -> int:
-    """Return a descriptor of a new, empty file to write, in the place of a file or link there.
+    """Return a descriptor of a new, empty file, which replaces a file or link there.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
     path.unlink(missing_ok=True)
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
 
 def replace_file(folder: int, name: str, text: str) -> None:
-    """Write a small file in a folder, whole or not at all, in the place of a file or link there.
+    """Write a small file in a folder atomically, replacing a file or link there.
 
     Raises:
         OSError: it cannot be written.
@@ -80,21 +79,21 @@ def replace_file(folder: int, name: str, text: str) -> None:
 
 
 def names_in(root: Path, *parts: str) -> list[str]:
-    """Return the names in a folder below another one, sorted; none if it is no folder."""
+    """Return the names in a folder below another one, sorted; empty if it is none."""
     with contextlib.suppress(OSError), open_folder(root, parts) as folder:
         return sorted(os.listdir(path_of(folder)))  # noqa: PTH208 - names are wanted
     return []
 
 
 def is_file(root: Path, *parts: str) -> bool:
-    """Whether there is a regular file below a folder: not a link, not a pipe."""
+    """Return whether a path below a folder is a regular file: not a link, not a pipe."""
     with contextlib.suppress(OSError), open_folder(root, parts[:-1]) as folder:
         return stat.S_ISREG(os.lstat(parts[-1], dir_fd=folder).st_mode)
     return False
 
 
 def sync_folder(folder: int) -> None:
-    """Return when the entries of an open folder are on the disk."""
+    """Sync the entries of an open folder to the disk."""
     readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         os.fsync(readable)

@@ -1,4 +1,4 @@
-"""What every object store can do."""
+"""The interface of object stores."""
 
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -19,12 +19,12 @@ class ObjectStore(Protocol):
 
     @property
     def url(self) -> str:
-        """Where it is, in a form that `rung.storage.open_store` takes: `file:///…`, `s3://…`."""
+        """The URL, for `rung.storage.open_store`: `file:///…`, `s3://…`."""
         ...
 
     @property
     def parallel(self) -> int:
-        """How many objects it is good to put or get at once, from threads."""
+        """How many objects to put or get at a time, from threads."""
         ...
 
     def put(self, name: str, source: Path) -> None:
@@ -36,7 +36,7 @@ class ObjectStore(Protocol):
         ...
 
     def get(self, name: str, target: Path) -> None:
-        """Write the object's bytes to a file; its folder is made where it is missing.
+        """Write the object's bytes to a file; its folder is created if needed.
 
         Raises:
             ObjectMissing: there is no such object.
@@ -52,7 +52,7 @@ class ObjectStore(Protocol):
         ...
 
     def version(self, name: str) -> str:
-        """Return what changes whenever the object's bytes do, such as an ETag.
+        """Return a value that changes with the object's bytes, such as an ETag.
 
         Raises:
             ObjectMissing: there is no such object.
@@ -68,9 +68,9 @@ class ObjectStore(Protocol):
         ...
 
     def presign(self, name: str, expires_s: float) -> str | None:
-        """Return an URL under which anybody may read the object for a while; None if none can."""
+        """Return an URL by which the object can be read for a while; None if there is none."""
         ...
 
     def close(self) -> None:
-        """Let go of it; what waits for it in other threads ends soon, with an error."""
+        """Close it; calls in other threads end soon, with an error."""
         ...

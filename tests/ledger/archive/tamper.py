@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from rung.ledger import Record
-from rung.ledger.archive.index import list_shelf
+from rung.ledger.archive.index import read_index
 from rung.ledger.archive.segment import Builder, Segment, open_segment
 from rung.storage import ObjectStore
 
@@ -17,7 +17,7 @@ Change = Callable[[list[Record]], list[Record]]
 
 def segments_of(store: ObjectStore, ledger_id: str, name: str) -> list[Segment]:
     """Return the segments of the first partition of a topic that has several, in order."""
-    shelf = list_shelf(store, ledger_id)
+    shelf = read_index(store, ledger_id)
     for partition in range(shelf.partitions):
         found = list(shelf.of(name, partition))
         if len(found) > 2:

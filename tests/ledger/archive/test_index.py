@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rung.events import LedgerError, topic
-from rung.ledger.archive.index import holes, ledgers_in, pieces, the_ledger_in
+from rung.ledger.archive.index import holes, ledgers_in, pieces, resolve_ledger
 from rung.ledger.archive.segment import Place, Segment
 from rung.storage import FolderStore
 
@@ -45,13 +45,13 @@ def test_which_ledger_is_meant(tmp_path: Path) -> None:
     """The only one in a store; of several, the one that is named."""
     store = FolderStore(tmp_path)
     with pytest.raises(LedgerError, match="holds no archive"):
-        the_ledger_in(store, None)
+        resolve_ledger(store, None)
     store.put_bytes("archive/one/x", b"")
-    assert the_ledger_in(store, None) == the_ledger_in(store, "one") == "one"
+    assert resolve_ledger(store, None) == resolve_ledger(store, "one") == "one"
     store.put_bytes("archive/two/x", b"")
     assert ledgers_in(store) == ["one", "two"]
-    assert the_ledger_in(store, "two") == "two"
+    assert resolve_ledger(store, "two") == "two"
     with pytest.raises(LedgerError, match=r"name one, as in .*#one; there are one, two"):
-        the_ledger_in(store, None)
+        resolve_ledger(store, None)
     with pytest.raises(LedgerError, match="no archive of the ledger 'three'; it holds one, two"):
-        the_ledger_in(store, "three")
+        resolve_ledger(store, "three")

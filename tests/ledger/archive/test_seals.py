@@ -14,7 +14,7 @@ from rung.cli.operations.ledger.verify import verify_archive
 from rung.events import LedgerDamaged, topic
 from rung.ledger import Draft, MemoryLedger, Record
 from rung.ledger.archive import ArchiveSettings, verify
-from rung.ledger.archive.index import TOPICS, list_shelf
+from rung.ledger.archive.index import TOPICS, read_index
 from rung.ledger.archive.signed import read_end
 from rung.ledger.seals import SealKey
 from rung.storage import FolderStore
@@ -87,7 +87,7 @@ async def test_partitions_and_ends_that_are_gone(store: FolderStore, ledger: Mem
     whole = objects(store)
     for name in TOPICS:
         for partition in range(2):
-            segments = list_shelf(store, ledger.id).of(name, partition)
+            segments = read_index(store, ledger.id).of(name, partition)
             end = f"archive/{ledger.id}/ends/{name}/{partition:04}.json"
             assert (read_end(store, ledger.id, name, partition) is None) == (not segments)
             for kept in {0, len(segments) - 1} if segments else ():
@@ -118,7 +118,7 @@ async def test_each_field_of_each_type(tmp_path: Path) -> None:
         ]
 
     for name in {name for name, _ in changes}:
-        rewrite_all(store, list_shelf(store, ledger.id).of(name, 0), change)
+        rewrite_all(store, read_index(store, ledger.id).of(name, 0), change)
     assert not [it for it in verify(store).problems if "signed" not in it.text]
     found = {
         (problem.topic, position)
@@ -152,7 +152,7 @@ async def test_records_that_are_swapped_repeated_or_removed(
     whole = objects(store)
     for name in (topic.EXPERIMENTS, topic.METRICS, topic.LOGS, topic.SEALS):
         for changed in (swap, repeat, remove):
-            rewrite_all(store, list_shelf(store, ledger.id).of(name, 0)[:1], changed)
+            rewrite_all(store, read_index(store, ledger.id).of(name, 0)[:1], changed)
             assert (await check(store)).problems, (name, changed.__name__)
             put(store, whole)
 
@@ -175,7 +175,7 @@ async def test_archiving_compares_with_what_is_there(
     (record, *_) = await ledger.read(topic.EXPERIMENTS, 0, 0, 1)
     stream = ledger._stream(topic.EXPERIMENTS, 0)
     stream.records[0] = record._replace(value=record.value.replace(b"test", b"tset"))
-    with pytest.raises(LedgerDamaged, match=r"experiments/0 0 is not .* one of them was altered"):
+    with pytest.raises(LedgerDamaged, match=r"experiments/0 0 differs .* one of them was altered"):
         await archive_now(ledger, store, SMALL, key=KEY)
 
 

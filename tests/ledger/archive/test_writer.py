@@ -17,7 +17,7 @@ from rung.checkpoint_gc.archiver import archive_now, archiving
 from rung.events import LedgerDamaged, partition_of, topic
 from rung.ledger import Draft, MemoryLedger
 from rung.ledger.archive import Archived, ArchiveLedger, ArchiveSettings, ledgers_in, verify
-from rung.ledger.archive.index import TOPICS, list_shelf
+from rung.ledger.archive.index import TOPICS, read_index
 from rung.ledger.export.export import import_
 from rung.runtime.assignment.assignment import ChangingAssignment
 from rung.runtime.service import serve
@@ -49,7 +49,7 @@ async def test_an_archive_holds_all_but_heartbeats(tmp_path: Path) -> None:
     assert ledgers_in(store) == [ledger.id]
     assert {it.topic for it in done} == set(TOPICS)
     assert sum(it.records for it in done) == 2 * 5 * 5 + 5 * 2 + 1
-    assert sum(it.segments for it in done) == len(list_shelf(store, ledger.id))
+    assert sum(it.segments for it in done) == len(read_index(store, ledger.id))
     assert all(it.behind == 0 for it in done)
 
 
@@ -279,9 +279,9 @@ async def test_two_writers_come_together_again(tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
     await archive_now(ledger, store, ArchiveSettings(segment_bytes=500))
     await archive_now(ledger, unseen, ArchiveSettings(segment_bytes=700))
-    before = len(list_shelf(store, ledger.id))
+    before = len(read_index(store, ledger.id))
     await ledger.append([draft("a")])
     for size in (500, 700):
         await archive_now(ledger, store, ArchiveSettings(segment_bytes=size))
-    assert len(list_shelf(store, ledger.id)) == before + 1
+    assert len(read_index(store, ledger.id)) == before + 1
     await same(ledger, store)

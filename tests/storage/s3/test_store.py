@@ -32,11 +32,11 @@ def test_a_large_file_travels_in_parts_both_ways(
 ) -> None:
     """Five parts become one object, whose ranges become the file again."""
     store.put("large", large)
-    assert store.wire.etag(store.prefix + "large").endswith("-5")
+    assert store.bucket.etag(store.prefix + "large").endswith("-5")
     store.get("large", tmp_path / "back")
     assert (tmp_path / "back").read_bytes() == large.read_bytes()
     assert store.read("large", 4 * PART - 5, 10) == large.read_bytes()[4 * PART - 5 :][:10]
-    assert store.wire.uploads(store.prefix) == []
+    assert store.bucket.uploads(store.prefix) == []
 
 
 def fetch(url: str | None, **headers: str) -> tuple[int, bytes]:
@@ -170,7 +170,7 @@ def test_a_key_of_ours_is_needed_to_read_and_never_handed_out(
 def test_the_key_of_a_key_service_is_named(server: S3Server) -> None:
     """The request for SSE-KMS carries algorithm and key id (this server has no key service)."""
     store = open_at(server, RUNG_S3_SSE="kms", RUNG_S3_SSE_KEY="alias/rung")
-    assert store.wire.encryption() == {
+    assert store.bucket.encryption() == {
         "X-Amz-Server-Side-Encryption": "aws:kms",
         "X-Amz-Server-Side-Encryption-Aws-Kms-Key-Id": "alias/rung",
     }

@@ -26,14 +26,14 @@ def test_a_server_killed_in_the_middle_of_an_upload(
         own.start()
         with pytest.raises(ObjectMissing):
             store.read("large")
-        ((key, upload),) = store.wire.uploads("large")
-        there = len(store.wire.parts(key, upload))
+        ((key, upload),) = store.bucket.uploads("large")
+        there = len(store.bucket.parts(key, upload))
         assert there in {2, 3}
         proxy.bodies.clear()
         store.put("large", large)
         assert len([size for size in proxy.bodies if size > 10_000]) == 5 - there
         store.get("large", tmp_path / "back")
-        assert store.wire.uploads("large") == []
+        assert store.bucket.uploads("large") == []
     assert (tmp_path / "back").read_bytes() == large.read_bytes()
 
 
@@ -52,17 +52,17 @@ def test_a_writer_that_died_left_parts_that_are_used(store: S3Store, large: Path
     """Parts of the same bytes stay; an upload of other bytes is left to whoever makes it."""
     key = store.prefix + "large"
     data = large.read_bytes()
-    others, ours = store.wire.begin_upload(key), store.wire.begin_upload(key)
+    others, ours = store.bucket.begin_upload(key), store.bucket.begin_upload(key)
     for upload, number, part in (
         (ours, 2, data[PART : 2 * PART]),
         (others, 1, data[5 : PART + 5]),
     ):
-        store.wire.put_part(key, upload, number, part, Digest(part))
+        store.bucket.put_part(key, upload, number, part, Digest(part))
     store.put("large", large)
     assert store.read("large") == data
-    assert [upload for _, upload in store.wire.uploads(key)] == [others]
+    assert [upload for _, upload in store.bucket.uploads(key)] == [others]
     store.delete("large")
-    assert store.wire.uploads(key) == []
+    assert store.bucket.uploads(key) == []
 
 
 def test_an_object_that_is_there_already_is_not_sent_again(

@@ -22,7 +22,7 @@ from rung.cache.partial import Partial
 from rung.cache.source import Source
 from rung.cache.trouble import DataChanged, DataError, DataUnavailable
 from rung.events.errors import ObjectError, ObjectMissing, ObjectUnavailable
-from rung.storage.s3.client import Wire
+from rung.storage.s3.client import Bucket
 from rung.storage.s3.download import read_range
 from rung.storage.s3.errors import OutOfRange, Replaced
 from rung.storage.s3.settings import from_environment
@@ -46,7 +46,7 @@ class S3Origin:
             settings = from_environment(settings_of(environment))
         except ObjectError as error:
             raise DataError(f"{self._what}: {error}") from error
-        self._wire = Wire(bucket, settings)
+        self._bucket = Bucket(bucket, settings)
         self._place = f"s3 {settings.endpoint}/{bucket}/"
 
     def list(self) -> Listing:
@@ -70,7 +70,7 @@ class S3Origin:
 
         def get(offset: int) -> None:
             size = min(partial.part_bytes, entry.size - offset)
-            data = read_range(self._wire, doing, key, offset, size, etag=f'"{entry.version}"')
+            data = read_range(self._bucket, doing, key, offset, size, etag=f'"{entry.version}"')
             if len(data) != size:
                 raise DataChanged(f"{self._what}: {key!r} is shorter than it was")
             partial.write(offset, data)
@@ -81,22 +81,22 @@ class S3Origin:
             if len(missing) == 1:
                 get(missing[0])
             elif missing:
-                self._wire.side_by_side(doing, get, missing)
+                self._bucket.in_parallel(doing, get, missing)
 
     def close(self) -> None:
         """End what is under way."""
-        self._wire.close()
+        self._bucket.close()
 
     def _single(self) -> Entry | None:
         """Return the object that the source names itself, if there is one."""
         if not self._prefix or self._prefix.endswith("/"):
             return None
-        wire = self._wire
+        bucket = self._bucket
 
         def ask() -> Entry | None:
             try:
-                found = wire.client.stat_object(
-                    wire.bucket, self._prefix, ssec=wire.customer_key()
+                found = bucket.client.stat_object(
+                    bucket.name, self._prefix, ssec=bucket.customer_key()
                 )
             except S3Error as error:
                 if error.code in {"NoSuchKey", "NoSuchObject"}:
@@ -105,28 +105,28 @@ class S3Origin:
             name = PurePosixPath(self._prefix).name
             return self._entry(name, found.size, found.etag)
 
-        return wire.attempt(f"cannot look at {self._prefix!r}", ask)
+        return bucket.attempt(f"cannot look at {self._prefix!r}", ask)
 
     def _below(self, start: str) -> Sequence[Entry]:
         found: dict[str, Entry] = {}
-        wire = self._wire
+        bucket = self._bucket
 
         def go_on() -> None:
             after = f"{start}{next(reversed(found))}" if found else None
-            for it in wire.client.list_objects(
-                wire.bucket, start, recursive=True, start_after=after
+            for it in bucket.client.list_objects(
+                bucket.name, start, recursive=True, start_after=after
             ):
                 key = it.object_name or ""
                 if key.startswith(start) and not key.endswith("/"):
                     name = key.removeprefix(start)
                     found[name] = self._entry(name, it.size, it.etag)
 
-        wire.attempt("cannot list", go_on)
+        bucket.attempt("cannot list", go_on)
         return sorted(found.values())
 
     def _entry(self, name: str, size: int | None, etag: str | None) -> Entry:
         version = (etag or "").strip('"')
-        whole = self._wire.tells_digests and _MD5.fullmatch(version)
+        whole = self._bucket.tells_digests and _MD5.fullmatch(version)
         return Entry(name, size or 0, version, version if whole else "")
 
     @contextlib.contextmanager

@@ -26,7 +26,7 @@ from rung.core.restoring import Restoring
 from rung.core.storing import Begun, Complete, Storing
 from rung.core.values import step_number
 from rung.events.trial import RunSpec, allocation_id_of
-from rung.storage import Draft, ObjectStore
+from rung.storage import CheckpointWriter, ObjectStore
 
 STEPS: Final = "steps_completed"
 
@@ -78,7 +78,7 @@ class CheckpointContext:
             with self._told_to_the_others(begun, shard=shard):
                 yield folder, begun.checkpoint_id
             if shard or self._ranks.is_chief:
-                self._store(begun, lambda draft: draft.add(folder), shard=shard)
+                self._store(begun, lambda writer: writer.add(folder), shard=shard)
 
     @contextlib.contextmanager
     def store_path_async(
@@ -105,13 +105,13 @@ class CheckpointContext:
 
         def store() -> None:
             with later:
-                self._store(begun, lambda draft: draft.add(folder), shard=shard)
+                self._store(begun, lambda writer: writer.add(folder), shard=shard)
 
         self._behind.start(store)
 
     def save_async(
         self,
-        save: Callable[[Draft], Any],
+        save: Callable[[CheckpointWriter], Any],
         metadata: Mapping[str, Any] | None = None,
         *,
         steps_completed: int | None = None,
@@ -237,7 +237,7 @@ class CheckpointContext:
     def _store(
         self,
         begun: Begun,
-        save: Callable[[Draft], Any],
+        save: Callable[[CheckpointWriter], Any],
         complete: Complete | None = None,
         *,
         shard: bool,
@@ -260,5 +260,5 @@ class CheckpointContext:
             yield Path(folder)
 
 
-def _raise(error: Exception, _draft: Draft) -> None:
+def _raise(error: Exception, _writer: CheckpointWriter) -> None:
     raise error

@@ -29,7 +29,7 @@ from rung.core.protocol import Alive, StagedPart, Stored
 from rung.core.staging import StagedStore
 from rung.events.trial import RunSpec
 from rung.storage import (
-    Draft,
+    CheckpointWriter,
     FileEntry,
     ObjectError,
     ObjectMissing,
@@ -38,7 +38,7 @@ from rung.storage import (
     read_manifest,
 )
 
-Complete = Callable[[Draft, list[Any]], None]
+Complete = Callable[[CheckpointWriter, list[Any]], None]
 _ALIVE_S: Final = 2.0
 
 
@@ -85,7 +85,7 @@ class Storing:
     def store(
         self,
         begun: Begun,
-        save: Callable[[Draft], Any],
+        save: Callable[[CheckpointWriter], Any],
         group: Group,
         complete: Complete | None = None,
     ) -> None:
@@ -101,14 +101,14 @@ class Storing:
             ObjectError: it could not be stored, here or by another rank.
         """
         name = begun.checkpoint_id
-        draft = Draft(self._store, self._spec.experiment_id, name, self.previous)
+        writer = CheckpointWriter(self._store, self._spec.experiment_id, name, self.previous)
         try:
             with contextlib.ExitStack() as stack:
                 self._wait_for_room(name, stack, group)
-                outcome = self._write(begun, draft, save, group, complete)
+                outcome = self._write(begun, writer, save, group, complete)
         except BaseException:
             with contextlib.suppress(ObjectError):  # the next run sweeps
-                draft.discard()
+                writer.discard()
             raise
         self.previous = outcome
         if self._ranks.is_chief:
@@ -134,8 +134,8 @@ class Storing:
     def _write(
         self,
         begun: Begun,
-        draft: Draft,
-        save: Callable[[Draft], Any],
+        writer: CheckpointWriter,
+        save: Callable[[CheckpointWriter], Any],
         group: Group,
         complete: Complete | None,
     ) -> StoredCheckpoint:
@@ -144,21 +144,21 @@ class Storing:
         returned: Any = None
         outcome: StoredCheckpoint | str = ""
         try:
-            returned = save(draft)
+            returned = save(writer)
         except Exception as error:  # noqa: BLE001 - raised below, once the others know
             failure = error
         group.gather(f"files of {begun.checkpoint_id}", None)
         with self._alive():
             try:
                 if failure is None:
-                    self._hand_on(draft)
+                    self._hand_on(writer)
             except ObjectError as error:
                 failure = error
-            said = _Part(draft.files, returned, _words(failure))
+            said = _Part(writer.files, returned, _words(failure))
             parts: list[_Part] | None = group.gather(f"parts of {begun.checkpoint_id}", said)
         if parts is not None:
             try:
-                outcome = self._sealed(begun, draft, parts, complete)
+                outcome = self._sealed(begun, writer, parts, complete)
             except Exception as error:  # noqa: BLE001 - as above
                 failure = failure or error
                 outcome = _words(error)
@@ -167,15 +167,15 @@ class Storing:
             raise failure or ObjectError(outcome)
         return outcome
 
-    def _hand_on(self, draft: Draft) -> None:
+    def _hand_on(self, writer: CheckpointWriter) -> None:
         """Have the files carried on that the chief's agent does not find on its machine."""
         if not isinstance(self._store, StagedStore):
             return
         with contextlib.suppress(ObjectError):  # the next one writes them again
-            self._store.keep(draft.lasting)
+            self._store.keep(writer.lasting)
         if self._ranks.cross_rank != 0:
             before = self.previous.manifest.checkpoint_id if self.previous else None
-            self._store.hand_on(StagedPart(draft.checkpoint_id, draft.files, before))
+            self._store.hand_on(StagedPart(writer.checkpoint_id, writer.files, before))
 
     @contextlib.contextmanager
     def _alive(self) -> Iterator[None]:
@@ -203,7 +203,7 @@ class Storing:
                 thread.join()
 
     def _sealed(
-        self, begun: Begun, draft: Draft, parts: list[_Part], complete: Complete | None
+        self, begun: Begun, writer: CheckpointWriter, parts: list[_Part], complete: Complete | None
     ) -> StoredCheckpoint:
         """Write the manifest over the files of all.
 
@@ -216,10 +216,10 @@ class Storing:
         if problems:
             raise ObjectError(f"checkpoint {begun.checkpoint_id}: {'; '.join(problems)}")
         for rank, part in enumerate(parts[1:], 1):
-            draft.include(part.files, f"rank {rank}")
+            writer.include(part.files, f"rank {rank}")
         if complete is not None:
-            complete(draft, [part.returned for part in parts])
-        return draft.seal(
+            complete(writer, [part.returned for part in parts])
+        return writer.finish(
             steps_completed=begun.steps,
             metadata=begun.metadata,
             provenance=provenance(self._spec),

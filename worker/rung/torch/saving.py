@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rung.core import CheckpointContext, DistributedContext
-from rung.storage import Draft
+from rung.storage import CheckpointWriter
 from rung.torch import files, state
 from rung.torch.board import Board
 from rung.torch.callback import Callback, listening
@@ -68,12 +68,12 @@ class Saver:
             captured = files.copied(captured, self._snapshot)
             own = self._files(captured)
 
-        def write(draft: Draft) -> Any:
-            _write(draft, own)
+        def write(writer: CheckpointWriter) -> Any:
+            _write(writer, own)
             return share.written if share is not None else None
 
-        def complete(draft: Draft, written: list[Any]) -> None:
-            _write(draft, files.closing_files(captured, written))
+        def complete(writer: CheckpointWriter, written: list[Any]) -> None:
+            _write(writer, files.closing_files(captured, written))
 
         self._untold = self._checkpoints.save_async(
             write,
@@ -134,6 +134,6 @@ class Saver:
                 hook.on_checkpoint_upload_end(checkpoint_id)
 
 
-def _write(draft: Draft, own: Mapping[str, files.File]) -> None:
+def _write(writer: CheckpointWriter, own: Mapping[str, files.File]) -> None:
     for name, file in own.items():
-        draft.write(name, file.save, may_be_unchanged=file.may_be_unchanged)
+        writer.write(name, file.save, may_be_unchanged=file.may_be_unchanged)

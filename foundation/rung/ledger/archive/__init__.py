@@ -1,16 +1,13 @@
-"""Archives of a ledger in an object store: segments in chains, which prove themselves.
+"""Archive of a ledger in an object store: chains of segments that prove each other.
 
-What an audit needs outlives the ledger's own retention there. `rung.checkpoint_gc.archiver` writes
-it; `verify` says whether all of it is there and nothing was altered, and `ArchiveLedger` lets
-whatever reads a ledger read it.
+It keeps what an audit needs beyond the ledger's own retention. `rung.checkpoint_gc.archiver`
+writes it, `verify` checks that nothing is missing or altered, and `ArchiveLedger` reads it.
 """
 
-from rung.ledger.archive.copier import Archived
-from rung.ledger.archive.index import TOPICS, ledgers_in
+from rung.ledger.archive.copier import Archived, ArchiveSettings
+from rung.ledger.archive.index import TOPICS, Location, ledgers_in, parse_location
 from rung.ledger.archive.reader import ArchiveLedger
 from rung.ledger.archive.segment import Segment
-from rung.ledger.archive.settings import ArchiveSettings
-from rung.ledger.archive.url import Location, parse_location
 from rung.ledger.archive.verify import Problem, Report, damaged_in, verify
 
 __all__ = [

@@ -1,10 +1,12 @@
-"""One partition of a topic on its way into an archive, from where the store says it ends."""
+"""Copier: appends the new records of a partition to the archive, behind its last segment."""
 
 import asyncio
+import math
 from functools import partial
 from typing import Final, NamedTuple
 
 import structlog
+from msgspec import Struct
 
 from rung.events.errors import LedgerDamaged, LedgerTrimmed
 from rung.ledger import Ledger
@@ -15,30 +17,60 @@ from rung.ledger.archive.signed import put_end, sign_end
 from rung.ledger.seals import SealKey
 from rung.storage import ObjectStore
 
+MIB: Final = 1 << 20
 _READ_MAX: Final = 1000
 _LOOK_AGAIN: Final = 100
-"""After so many looks the whole list of a partition is read again, for what others wrote."""
+"""After so many looks the whole list of a partition is read again, as others may write it."""
 
 _log = structlog.get_logger()
 
 
+class ArchiveSettings(Struct, frozen=True, kw_only=True):
+    """Settings of the writer of an archive.
+
+    Raises:
+        ValueError: a value is out of range; the message names it and what would be right.
+    """
+
+    every_s: float = 300.0
+    """Seconds between two looks for new records, so their age when they are archived."""
+    segment_bytes: int = 8 * MIB
+    """Size of a full segment, unpacked; packed it is about a tenth."""
+    parallel: int = 2
+    """How many segments are made at a time; each takes memory."""
+    retry_s: float = 60.0
+    """Most seconds between two attempts while the store refuses."""
+
+    def __post_init__(self) -> None:
+        for name in ("every_s", "retry_s"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name} is {value}: give seconds, such as 60")
+        if self.segment_bytes < 1:
+            raise ValueError(
+                f"segment_bytes is {self.segment_bytes}: give a size, such as {8 * MIB}"
+            )
+        if not 1 <= self.parallel <= 64:
+            raise ValueError(f"parallel is {self.parallel}: give a number from 1 to 64")
+
+
 class Archived(NamedTuple):
-    """What was done in a partition of a topic, and how far it is."""
+    """The result of copying a partition."""
 
     topic: str
     partition: int
     records: int
     segments: int
     end: int
-    """The position behind the last one in the archive."""
+    """The position behind the last archived record."""
     behind: int
-    """How many records the ledger holds behind that."""
+    """The number of records behind that in the ledger."""
 
 
-class Stream:
-    """A partition of a topic on its way into the archive."""
+class Copier:
+    """Copies one partition into the archive."""
 
-    def __init__(  # noqa: PLR0913 - what the work on all partitions shares
+    def __init__(  # noqa: PLR0913 - shared by all partitions
         self,
         ledger: Ledger,
         store: ObjectStore,
@@ -48,15 +80,15 @@ class Stream:
         room: asyncio.Semaphore,
         key: SealKey | None = None,
     ) -> None:
-        """Prepare it; nothing is read yet.
+        """Prepare to copy a partition.
 
         Args:
-            ledger: where from.
-            store: where to.
+            ledger: copied from.
+            store: copied to.
             place: topic and partition.
-            segment_bytes: with which a segment is full.
-            room: for segments in the making, in memory.
-            key: signs where the partition ends in the archive; nothing does if not given.
+            segment_bytes: size of a full segment.
+            room: bounds the segments in memory.
+            key: signs the partition's end in the archive.
         """
         self._ledger = ledger
         self._store = store
@@ -68,11 +100,11 @@ class Stream:
         self._place = Place(ledger.id, name, partition, ledger.partitions(name))
         self._tip: Segment | None = None
         self._kept_from = 0
-        """What lies before it the ledger no longer has."""
+        """The first position that the ledger still has."""
         self._looks = 0
 
     async def copy(self, end: int) -> Archived:
-        """Store the records up to a position that the archive does not hold.
+        """Archive the missing records before a position.
 
         Raises:
             LedgerDamaged: the archive holds more than the ledger.
@@ -93,10 +125,7 @@ class Stream:
         return await self._sum_up(records, segments, end)
 
     async def compare(self, *, everything: bool) -> None:
-        """Hold what the archive has of the partition against the ledger.
-
-        Args:
-            everything: each segment, in place of the last one.
+        """Compare `everything` in the archive, or its last segment, with the ledger.
 
         Raises:
             LedgerDamaged: a record differs, or a segment is damaged.
@@ -118,7 +147,7 @@ class Stream:
             for record, other in zip(archived, found, strict=False):
                 if record != other:
                     raise LedgerDamaged(
-                        f"{self._place} {record.position} is not in the ledger what it is in the "
+                        f"{self._place} {record.position} differs between the ledger and the "
                         f"archive {self._store.url}: one of them was altered. `rung verify` says "
                         "which"
                     )
@@ -127,12 +156,12 @@ class Stream:
             archived = archived[len(found) :]
 
     async def _copy(self, end: int) -> int:
-        """Store one segment; return how many records it holds."""
+        """Store one segment; return its number of records."""
         builder = await self._fill(end)
         if builder.count:
             segment, data = builder.finish()
             await asyncio.to_thread(self._store.put_bytes, segment.name, data)
-            # Others may have stored one that reaches further, and gone on from there.
+            # Another process may have stored a longer one, and others behind it.
             later = await asyncio.to_thread(self._later)
             self._tip = tip_of(it for it in (segment, later) if it is not None)
         return builder.count
@@ -142,7 +171,7 @@ class Stream:
         return self._kept_from if self._tip is None else max(self._tip.last + 1, self._kept_from)
 
     async def _find(self) -> None:
-        """Learn from the store where the archive ends."""
+        """Find the last segment in the store."""
         find = partial(find_tip, self._store, self._place) if self._stale() else self._later
         self._tip = await asyncio.to_thread(find)
 
@@ -151,11 +180,11 @@ class Stream:
         return self._looks % _LOOK_AGAIN == 1
 
     def _later(self) -> Segment | None:
-        """Return the tip that others, or an object of ours that is there now, have made."""
+        """Return the last segment, also of other processes."""
         return find_later(self._store, self._place, self._tip)
 
     async def _fill(self, end: int) -> Builder:
-        """Return a segment of what follows the tip; shorter where the ledger lacks records."""
+        """Build the next segment; it is shorter where the ledger lacks records."""
         previous = None if self._tip is None else self._tip.digest
         builder = Builder(self._place, previous, size_bytes=self._limit)
         await self._skip()
@@ -166,7 +195,7 @@ class Stream:
             try:
                 found = await self._ledger.read(name, number, position, limit)
             except LedgerTrimmed:
-                break  # just now; the next look skips it
+                break  # meanwhile; the next look skips it
             if not found:
                 break
             taken = await asyncio.to_thread(builder.add, found)
@@ -174,7 +203,7 @@ class Stream:
         return builder
 
     async def _skip(self) -> None:
-        """Go on behind what the ledger no longer has."""
+        """Continue behind records that the ledger no longer has."""
         name, number = self._place.topic, self._place.partition
         start = await self._ledger.start(name, number)
         if start > self._next:

@@ -1,17 +1,19 @@
-"""What lies in an archive, by the names of its objects alone.
+"""Index of an archive: its location, and its segments, by the names of its objects alone.
 
-Segments of one partition may overlap, where two wrote at the same time. All of them hold what
-the ledger holds, so it does not matter which one is read; verifying compares them.
+Segments of one partition overlap where two processes wrote at the same time. All of them hold the
+ledger's records, so any of them may be read; verifying compares them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from rung.events import topic
-from rung.events.errors import LedgerError
+from rung.events.errors import LedgerError, ObjectError
 from rung.ledger.archive.segment import ROOT, Place, Segment
 from rung.ledger.export.format import DECISIONS, FACTS_OF
-from rung.storage import ObjectStore
+from rung.storage import ObjectStore, open_store
 
 GROUPS: Final = {
     topic.SEALS: (),
@@ -21,31 +23,57 @@ GROUPS: Final = {
     topic.DEADLETTER: (),
     topic.IMPORTS: (),
 }
-"""What is archived: facts with the decisions on them, and what has none.
+"""The archived topics: facts with the decisions on them, and those without decisions.
 
-Seals come first, so that what they are about is stored after them, and thus as far as they go.
+Seals are stored first, so the records that they seal are archived at least as far.
 """
 TOPICS: Final = (*FACTS_OF, *GROUPS)
-"""In the order in which to list them: decisions first, for they are stored after their facts."""
+"""In the order of listing: decisions first, as they are stored after their facts."""
+
+
+class Location(NamedTuple):
+    """The location of an archive: an object store, and a ledger in it."""
+
+    url: str
+    """For `rung.storage.open_store`."""
+    ledger_id: str | None
+    """None: the only one in the store."""
+
+    def open(self) -> ObjectStore:
+        """Open the store for reading.
+
+        Raises:
+            ObjectError: it does not exist.
+        """
+        parts = urlsplit(self.url)
+        if parts.scheme == "file" and not Path(unquote(parts.path)).is_dir():
+            raise ObjectError(f"archive {self.url!r}: there is no folder {unquote(parts.path)}")
+        return open_store(self.url)
+
+
+def parse_location(text: str) -> Location:
+    """Parse an URL such as `file:///srv/archive` or `s3://bucket/prefix#LEDGER`."""
+    url, _, ledger_id = text.partition("#")
+    return Location(url, ledger_id or None)
 
 
 class Hole(NamedTuple):
-    """Positions that are in no segment."""
+    """Positions in no segment."""
 
     first: int
     last: int
 
 
-class Shelf:
-    """The segments of one ledger in a store, as they were listed."""
+class Index:
+    """The segments of one ledger in a store."""
 
     def __init__(self, ledger_id: str, segments: Iterable[Segment], strange: list[str]) -> None:
         self.ledger_id: Final = ledger_id
         self.strange: Final = strange
-        """Names of objects among them that are no segments."""
+        """Names of other objects among them."""
         self._segments: dict[tuple[str, int], list[Segment]] = {}
         self.partitions = 0
-        """Of each topic; more than one number would be strange."""
+        """Of each topic."""
         for segment in segments:
             place = segment.place
             self.partitions = self.partitions or place.partitions
@@ -64,28 +92,28 @@ class Shelf:
         return self._segments.get((name, partition), [])
 
     def places(self) -> Iterator[tuple[str, int]]:
-        """Yield all partitions of all topics that an archive holds."""
+        """Yield all partitions of all archived topics."""
         for name in TOPICS:
             for partition in range(self.partitions):
                 yield name, partition
 
-    def without(self, segments: Iterable[Segment]) -> "Shelf":
-        """Return what is left when some are not used."""
+    def without(self, segments: Iterable[Segment]) -> "Index":
+        """Return an index without some segments."""
         unused = set(segments)
         left = [it for found in self._segments.values() for it in found if it not in unused]
-        shelf = Shelf(self.ledger_id, left, list(self.strange))
-        shelf.partitions = self.partitions
-        return shelf
+        index = Index(self.ledger_id, left, list(self.strange))
+        index.partitions = self.partitions
+        return index
 
 
 def ledgers_in(store: ObjectStore) -> list[str]:
-    """Return the ids of the ledgers that a store holds archives of."""
+    """Return the ids of the archived ledgers in a store."""
     found = {info.name.removeprefix(ROOT).split("/")[0] for info in store.list(ROOT)}
     return sorted(found)
 
 
-def the_ledger_in(store: ObjectStore, ledger_id: str | None) -> str:
-    """Return the ledger that is meant: the one named, or the only one there.
+def resolve_ledger(store: ObjectStore, ledger_id: str | None) -> str:
+    """Return the id of a ledger in a store: the given one, or the only one.
 
     Raises:
         LedgerError: there is none, or there are several.
@@ -108,8 +136,8 @@ def the_ledger_in(store: ObjectStore, ledger_id: str | None) -> str:
     return known[0]
 
 
-def list_shelf(store: ObjectStore, ledger_id: str) -> Shelf:
-    """Return what a store holds of a ledger: no decision without its fact."""
+def read_index(store: ObjectStore, ledger_id: str) -> Index:
+    """List the segments of a ledger in a store: no decision without its fact."""
     segments: list[Segment] = []
     strange: list[str] = []
     known = [f"{ROOT}{ledger_id}/{name}/" for name in TOPICS]
@@ -120,16 +148,16 @@ def list_shelf(store: ObjectStore, ledger_id: str) -> Shelf:
                 strange.append(info.name)
             else:
                 segments.append(segment)
-    return Shelf(ledger_id, segments, strange)
+    return Index(ledger_id, segments, strange)
 
 
 def tip_of(segments: Iterable[Segment]) -> Segment | None:
-    """Return the segment that reaches furthest; of several, always the same one."""
+    """Return the segment with the last position; of several, always the same one."""
     return max(segments, key=lambda it: (it.last, it.digest), default=None)
 
 
 def find_tip(store: ObjectStore, place: Place) -> Segment | None:
-    """Return where an archive of a partition ends, by all that lies there."""
+    """Return the last segment of a partition, from the whole list."""
     found = (Segment.of(info.name) for info in store.list(place.prefix))
     return tip_of(it for it in found if it is not None)
 
@@ -141,7 +169,7 @@ def find_all(store: ObjectStore, place: Place) -> list[Segment]:
 
 
 def find_later(store: ObjectStore, place: Place, tip: Segment | None) -> Segment | None:
-    """Return where it ends, if others went on from what was known as its end."""
+    """Return the last segment of a partition, from the one known as its last."""
     while True:
         first = 0 if tip is None else tip.last + 1
         names = (info.name for info in store.list(f"{place.prefix}{first:016}-"))
@@ -152,10 +180,9 @@ def find_later(store: ObjectStore, place: Place, tip: Segment | None) -> Segment
 
 
 def pieces(segments: Sequence[Segment]) -> list[tuple[int, Segment]]:
-    """Return from which position on to read which segment, such that the fewest are read.
+    """Return from which position on to read which segment, so that the fewest are read.
 
-    Args:
-        segments: by their first positions.
+    The segments are in the order of their first positions.
     """
     found: list[tuple[int, Segment]] = []
     end = index = 0
@@ -175,7 +202,7 @@ def pieces(segments: Sequence[Segment]) -> list[tuple[int, Segment]]:
 
 
 def holes(segments: Sequence[Segment]) -> list[Hole]:
-    """Return the positions between 0 and the end of all that none of them holds."""
+    """Return the positions between 0 and the last one that are in none of them."""
     found: list[Hole] = []
     end = 0
     for position, segment in pieces(segments):

@@ -1,4 +1,4 @@
-"""A ledger to read from, made of the segments in a store; no broker is needed."""
+"""Reader of an archive: a ledger, for reading, made of the segments in a store."""
 
 import asyncio
 import bisect
@@ -9,22 +9,22 @@ from typing import Final, NamedTuple, Self
 from rung.events import TOPICS, topic
 from rung.events.errors import LedgerDamaged, LedgerError, LedgerTrimmed, ObjectMissing
 from rung.ledger import Draft, Record
-from rung.ledger.archive.index import Shelf, holes, list_shelf, pieces, the_ledger_in
-from rung.ledger.archive.segment import Place, Segment, open_segment
+from rung.ledger.archive.index import Index, holes, pieces, read_index, resolve_ledger
+from rung.ledger.archive.segment import Opened, Place, Segment, open_segment
 from rung.ledger.archive.signed import read_heads
 from rung.ledger.export.format import DECISIONS, FACTS_OF
 from rung.ledger.seals import HEADS
 from rung.storage import ObjectStore
 
 _KEPT: Final = 4
-"""So many segments are held unpacked: facts, two topics of decisions on them, and one more."""
+"""Segments kept unpacked: of facts, two topics of decisions on them, and one more."""
 _BATCH: Final = 1000
 DECIDED: Final = frozenset((*DECISIONS, *FACTS_OF, topic.SEALS))
-"""Topics of which nothing may be missing."""
+"""Topics of which no record may be missing."""
 
 
 class _Pieces(NamedTuple):
-    """How to read a partition."""
+    """The segments to read of a partition, and where to begin in each."""
 
     starts: list[int]
     segments: list[Segment]
@@ -42,9 +42,9 @@ _NOTHING: Final = _Pieces([], [])
 
 
 class ArchiveLedger:
-    """An archive as it was when it was opened; implements `rung.ledger.port.Ledger` for readers.
+    """An archive as of its opening; implements `rung.ledger.port.Ledger` for readers.
 
-    A segment is unpacked, and held against its digests, when something of it is read.
+    A segment is fetched and checked by its digests when it is read.
     """
 
     @classmethod
@@ -59,10 +59,10 @@ class ArchiveLedger:
         """Open the archive of a ledger.
 
         Args:
-            store: where it lies; the caller closes it.
-            ledger_id: of which ledger; the only one there if not given.
-            without: segments that are not to be used.
-            partly: read what comes before a hole, instead of refusing.
+            store: of the archive; the caller closes it.
+            ledger_id: of the ledger; by default the only one in the store.
+            without: segments not to use.
+            partly: read up to the first hole, instead of refusing.
 
         Raises:
             LedgerDamaged: positions are missing.
@@ -70,19 +70,19 @@ class ArchiveLedger:
             ObjectError: the store cannot be read.
         """
 
-        def look() -> Shelf:
-            return list_shelf(store, the_ledger_in(store, ledger_id))
+        def look() -> Index:
+            return read_index(store, resolve_ledger(store, ledger_id))
 
-        shelf = (await asyncio.to_thread(look)).without(without)
-        return cls(store, shelf, partly=partly)
+        index = (await asyncio.to_thread(look)).without(without)
+        return cls(store, index, partly=partly)
 
-    def __init__(self, store: ObjectStore, shelf: Shelf, *, partly: bool = False) -> None:
+    def __init__(self, store: ObjectStore, index: Index, *, partly: bool = False) -> None:
         self._store = store
-        self._id = shelf.ledger_id
-        self._partitions = shelf.partitions
+        self._id = index.ledger_id
+        self._partitions = index.partitions
         self._pieces = {
-            (name, partition): _arrange(shelf, name, partition, partly=partly)
-            for name, partition in shelf.places()
+            (name, partition): _arrange(index, name, partition, partly=partly)
+            for name, partition in index.places()
         }
         self._kept: OrderedDict[Segment, list[Record]] = OrderedDict()
 
@@ -116,7 +116,7 @@ class ArchiveLedger:
         if position == found.end or limit < 1:
             return []
         index = bisect.bisect(found.starts, position) - 1
-        if position > found.segments[index].last:  # in a hole of what is no decider's
+        if position > found.segments[index].last:  # in a hole of a topic without decisions
             index += 1
         records = await self._records(found.segments[index])
         at = bisect.bisect_left(records, position, key=_position)
@@ -137,7 +137,7 @@ class ArchiveLedger:
     async def follow(
         self, topic: str, partition: int, position: int
     ) -> AsyncIterator[Sequence[Record]]:
-        """Yield batches of records from `position` on; then wait, for nothing is appended."""
+        """Yield batches of records from `position` on; then wait for ever."""
         while records := await self.read(topic, partition, position, _BATCH):
             position = records[-1].position + 1
             yield records
@@ -163,7 +163,7 @@ class ArchiveLedger:
         raise self._refusal(f"the snapshot {name}/{partition} cannot be saved")
 
     async def close(self) -> None:
-        """Let go of what is held; the store stays open."""
+        """Drop the cached segments; the store stays open."""
         self._kept.clear()
 
     def _of(self, topic: str, partition: int) -> _Pieces:
@@ -184,30 +184,39 @@ class ArchiveLedger:
         return records
 
     def _refusal(self, what: str) -> LedgerError:
-        return LedgerError(f"an archive is only read: {what} ({self._store.url}, {self._id})")
+        return LedgerError(f"an archive is read-only: {what} ({self._store.url}, {self._id})")
 
 
-def read_segment(store: ObjectStore, segment: Segment) -> list[Record]:
-    """Return a segment's records, held against its digests.
+def fetch_segment(store: ObjectStore, segment: Segment) -> Opened:
+    """Return a segment, checked by its digests.
 
     Raises:
-        LedgerDamaged: it is damaged, or gone.
+        LedgerDamaged: it is damaged or missing.
         ObjectError: the store cannot be read.
     """
     try:
         data = store.read(segment.name)
     except ObjectMissing as error:
-        raise LedgerDamaged(f"the segment {segment} is gone") from error
-    return open_segment(segment, data).records()
+        raise LedgerDamaged(f"the segment {segment} is missing") from error
+    return open_segment(segment, data)
 
 
-def _arrange(shelf: Shelf, name: str, partition: int, *, partly: bool) -> _Pieces:
-    """Return how to read a partition, as far as nothing is missing that must not be."""
-    segments = shelf.of(name, partition)
+def read_segment(store: ObjectStore, segment: Segment) -> list[Record]:
+    """Return the records of a segment; raises as `fetch_segment`."""
+    return fetch_segment(store, segment).records()
+
+
+def _arrange(index: Index, name: str, partition: int, *, partly: bool) -> _Pieces:
+    """Return the segments to read of a partition.
+
+    Raises:
+        LedgerDamaged: positions are missing that must not be, unless `partly`.
+    """
+    segments = index.of(name, partition)
     found = pieces(segments)
     missing = [hole for hole in holes(segments) if name in DECIDED]
     if missing and not partly:
-        place = Place(shelf.ledger_id, name, partition, shelf.partitions)
+        place = Place(index.ledger_id, name, partition, index.partitions)
         raise LedgerDamaged(
             f"the archive lacks positions {missing[0].first} to {missing[0].last} of {place}; "
             "`rung audit --from-archive` says what else is wrong with it"

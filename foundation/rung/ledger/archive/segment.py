@@ -1,13 +1,13 @@
-"""A segment: some consecutive records of one partition as one object that never changes.
+"""Segment: consecutive records of one partition, as one immutable object of an archive.
 
     archive/<ledger>/<topic>/<partition>-of-<count>/<first>-<last>-<digest>.jsonl.gz
 
 Unpacked it is an export (`rung.ledger.export.format`): a header, then one line per record, so
-that `zcat` and whatever reads exports reads it. It is packed as two members of
-gzip, the header apart, and packing the same records twice gives the same bytes.
+`zcat` and readers of exports can read it. It is packed as two members of gzip, the header apart;
+packing the same records twice gives the same bytes.
 
-The header holds the digest of the records' lines and the digest of the segment before; the
-digest in the name is that of the header's line. So each segment vouches for all before it.
+The header holds the digest of the records' lines and the digest of the segment before; the digest
+in the name is that of the header's line. So each segment proves all before it.
 """
 
 import base64
@@ -33,7 +33,7 @@ _NAME: Final = re.compile(
     r"(?P<first>\d{16})-(?P<last>\d{16})-(?P<digest>[0-9a-f]{64})\.jsonl\.gz"
 )
 _GZIP: Final = 31
-"""What zlib calls gzip with the largest window."""
+"""zlib's number for gzip with the largest window."""
 _LEVEL: Final = 6
 _HEADER_BYTES_MAX: Final = 1 << 16
 
@@ -49,7 +49,7 @@ class Place(NamedTuple):
 
     @property
     def prefix(self) -> str:
-        """What the names of its segments begin with."""
+        """The prefix of the names of its segments."""
         return f"{ROOT}{self.ledger}/{self.topic}/{self.partition:04}-of-{self.partitions:04}/"
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class Place(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A segment as its name tells of it."""
+    """A segment, as named."""
 
     place: Place
     first: int
@@ -74,7 +74,7 @@ class Segment(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> Self | None:
-        """Return the segment of that name, None if it is no segment's."""
+        """Return the segment of a name, None if it is not the name of one."""
         found = _NAME.fullmatch(name)
         if found is None or found["topic"] not in TOPICS:
             return None
@@ -84,8 +84,8 @@ class Segment(NamedTuple):
         return cls(place, int(found["first"]), int(found["last"]), found["digest"])
 
 
-class Seal(Struct, frozen=True, kw_only=True):
-    """What a segment holds, and what it follows."""
+class Contents(Struct, frozen=True, kw_only=True):
+    """The contents of a segment, and the segment before it."""
 
     topic: str
     partition: int
@@ -95,13 +95,13 @@ class Seal(Struct, frozen=True, kw_only=True):
     size_bytes: int
     """Of the records' lines, unpacked."""
     sha256: str
-    """Of the same."""
+    """Of the same lines."""
     previous: str | None
-    """Digest of the segment before; None: there was none."""
+    """Digest of the segment before, None for the first one."""
 
 
 class Header(Struct, frozen=True, kw_only=True):
-    """A segment's first line: an export's header that says a little more."""
+    """A segment's first line: an export's header with the contents."""
 
     format: str = FORMAT
     version: int = VERSION
@@ -109,11 +109,11 @@ class Header(Struct, frozen=True, kw_only=True):
     rung: str
     experiment: None = None
     records: int
-    segment: Seal
+    segment: Contents
 
 
 class Opened(NamedTuple):
-    """A segment that was read and is what its name and its header say."""
+    """A segment that agrees with its name and its header."""
 
     segment: Segment
     header: Header
@@ -124,7 +124,7 @@ class Opened(NamedTuple):
         """Return its records.
 
         Raises:
-            LedgerDamaged: a line is not what the header promises.
+            LedgerDamaged: a line does not agree with the header.
         """
         try:
             return list(self._records())
@@ -132,20 +132,20 @@ class Opened(NamedTuple):
             raise LedgerDamaged(f"the segment {self.segment} is damaged: {error}") from error
 
     def _records(self) -> Iterator[Record]:
-        seal = self.header.segment
-        last = seal.first - 1
+        contents = self.header.segment
+        last = contents.first - 1
         for text in self.body[:-1].split(b"\n"):
             record = _record_of(text)
-            if (record.topic, record.partition) != (seal.topic, seal.partition):
+            if (record.topic, record.partition) != (contents.topic, contents.partition):
                 raise ValueError(f"a record of {record.topic}/{record.partition} is in it")
-            if partition_of(record.key, seal.partitions) != seal.partition:
+            if partition_of(record.key, contents.partitions) != contents.partition:
                 raise ValueError(f"the key {record.key!r} belongs into another partition")
-            if not last < record.position <= seal.last:
+            if not last < record.position <= contents.last:
                 raise ValueError(f"position {record.position} comes after {last}")
             last = record.position
             yield record
-        if last != seal.last:
-            raise ValueError(f"it ends at position {last} instead of {seal.last}")
+        if last != contents.last:
+            raise ValueError(f"it ends at position {last} instead of {contents.last}")
 
 
 _encoder: Final = msgspec.json.Encoder()
@@ -154,15 +154,15 @@ _line_decoder: Final = msgspec.json.Decoder(Line)
 
 
 class Builder:
-    """Packs records as they come, so that no more than the packed ones are held."""
+    """Packs records one by one, so only the packed ones are in memory."""
 
     def __init__(self, place: Place, previous: str | None, *, size_bytes: int) -> None:
         """Begin a segment.
 
         Args:
-            place: where its records come from.
+            place: of its records.
             previous: digest of the segment before.
-            size_bytes: of the lines, unpacked, with which it is full.
+            size_bytes: of the unpacked lines of a full segment.
         """
         self._place = place
         self._previous = previous
@@ -174,15 +174,15 @@ class Builder:
         self._last = -1
         self._size = 0
         self.count = 0
-        """How many records it holds."""
+        """The number of its records."""
 
     @property
     def full(self) -> bool:
-        """Whether it takes no more."""
+        """Whether it has its full size."""
         return self._size >= self._limit
 
     def add(self, records: Sequence[Record]) -> int:
-        """Take records until it is full; return how many it took."""
+        """Add records until it is full; return how many were added."""
         lines: list[bytes] = []
         for record in records:
             if self.full:
@@ -204,7 +204,7 @@ class Builder:
         """Return the segment and the bytes of its object."""
         assert self.count
         place = self._place
-        seal = Seal(
+        contents = Contents(
             topic=place.topic,
             partition=place.partition,
             partitions=place.partitions,
@@ -215,7 +215,7 @@ class Builder:
             previous=self._previous,
         )
         header = Header(
-            ledger=place.ledger, rung=version("rung"), records=self.count, segment=seal
+            ledger=place.ledger, rung=version("rung"), records=self.count, segment=contents
         )
         line = _encoder.encode(header) + b"\n"
         packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
@@ -225,10 +225,10 @@ class Builder:
 
 
 def open_segment(segment: Segment, data: bytes) -> Opened:
-    """Unpack an object and check that it is the segment which its name says.
+    """Unpack an object and check it against the segment's name.
 
     Raises:
-        LedgerDamaged: it is not; the message names the segment and what differs.
+        LedgerDamaged: it differs; the message names the segment and the difference.
     """
     try:
         return _open(segment, data)
@@ -241,16 +241,16 @@ def _open(segment: Segment, data: bytes) -> Opened:
     if hashlib.sha256(line).hexdigest() != segment.digest:
         raise ValueError("its header is not the one that its name has the digest of")
     header = _header_decoder.decode(line)
-    seal, place = header.segment, segment.place
-    said = Place(header.ledger, seal.topic, seal.partition, seal.partitions)
-    if (said, seal.first, seal.last) != (place, segment.first, segment.last):
-        raise ValueError(f"its header says {said} {seal.first} to {seal.last}")
+    contents, place = header.segment, segment.place
+    said = Place(header.ledger, contents.topic, contents.partition, contents.partitions)
+    if (said, contents.first, contents.last) != (place, segment.first, segment.last):
+        raise ValueError(f"its header says {said} {contents.first} to {contents.last}")
     if header.version != VERSION:
         raise ValueError(f"it is of format version {header.version}: upgrade Rung")
-    body, rest = _unpack(rest, seal.size_bytes)
+    body, rest = _unpack(rest, contents.size_bytes)
     if rest:
         raise ValueError(f"{len(rest)} bytes follow its end")
-    if hashlib.sha256(body).hexdigest() != seal.sha256:
+    if hashlib.sha256(body).hexdigest() != contents.sha256:
         raise ValueError("its records are not those that its header has the digest of")
     if body.count(b"\n") != header.records:
         raise ValueError(f"its header promises {header.records} records")
@@ -258,7 +258,7 @@ def _open(segment: Segment, data: bytes) -> Opened:
 
 
 def _unpack(data: bytes, limit: int) -> tuple[bytes, bytes]:
-    """Return a member of gzip, unpacked, and what follows it."""
+    """Return the first member of gzip, unpacked, and the bytes behind it."""
     unpacker = zlib.decompressobj(_GZIP)
     unpacked = unpacker.decompress(data, limit + 1)
     if len(unpacked) > limit:

@@ -1,10 +1,10 @@
-"""What is signed in an archive: where each partition ends in it, and the heads of the seals.
+"""Signed objects of an archive: the end of each partition, and the heads of the seals.
 
     archive/<ledger>/ends/<topic>/<partition>.json
     archive/<ledger>/heads/<partition>.json
 
-Nothing behind the last segment of a partition tells of it. Its signed end does, and the seals,
-which are archived like any other topic.
+That the last segments of a partition are missing shows by its signed end, and by the seals, which
+are archived like any other topic.
 """
 
 from typing import Final
@@ -21,7 +21,7 @@ _END: Final = "rung.ledger.archive.end.v1"
 
 
 class SignedEnd(Struct, frozen=True, kw_only=True):
-    """Where an archive of a partition ended at some time."""
+    """The end of a partition in an archive at some time."""
 
     ledger: str
     topic: str
@@ -40,7 +40,7 @@ class SignedEnd(Struct, frozen=True, kw_only=True):
 
 
 def sign_end(tip: Segment, key: SealKey) -> SignedEnd:
-    """Return where a partition ends whose last segment is this one."""
+    """Return the signed end of a partition with this last segment."""
     place = tip.place
     end = SignedEnd(
         ledger=place.ledger,
@@ -54,7 +54,7 @@ def sign_end(tip: Segment, key: SealKey) -> SignedEnd:
 
 
 def put_end(store: ObjectStore, end: SignedEnd) -> None:
-    """Store where a partition ends, unless what is there reaches further."""
+    """Store the end of a partition, unless the stored one is later."""
     name = _end_name(end.ledger, end.topic, end.partition)
     try:
         found = msgspec.json.decode(store.read(name), type=SignedEnd)
@@ -65,10 +65,10 @@ def put_end(store: ObjectStore, end: SignedEnd) -> None:
 
 
 def read_end(store: ObjectStore, ledger_id: str, topic: str, partition: int) -> SignedEnd | None:
-    """Return where a partition ended, whoever signed it; None if that is not there.
+    """Return the stored end of a partition, signed by any key, or None.
 
     Raises:
-        ValueError: something else lies there.
+        ValueError: it is damaged.
         ObjectError: the store cannot be read.
     """
     try:
@@ -82,7 +82,7 @@ def read_end(store: ObjectStore, ledger_id: str, topic: str, partition: int) -> 
 
 
 def put_heads(store: ObjectStore, heads: Heads) -> None:
-    """Store the heads of the seals, unless those that are there are newer."""
+    """Store the heads of the seals, unless the stored ones are newer."""
     name = _heads_name(heads.ledger, heads.partition)
     try:
         found = decode_heads(store.read(name))
@@ -93,7 +93,7 @@ def put_heads(store: ObjectStore, heads: Heads) -> None:
 
 
 def read_heads(store: ObjectStore, ledger_id: str, partition: int) -> bytes | None:
-    """Return the heads of the seals as they were stored; None if there are none.
+    """Return the stored heads of the seals, or None.
 
     Raises:
         ObjectError: the store cannot be read.

@@ -1,8 +1,8 @@
-"""Writes a ledger, or one experiment of it, as JSON lines; `import_` reads them back.
+"""Export of a ledger, or of one experiment, as JSON lines in the format of `format`.
 
-`line` has the format. Heartbeats and dead letters are left out, and so are pools and placements
-in the export of one experiment, since they belong to everybody. Each partition's records keep
-their order, and a fact comes before the decisions it caused.
+Heartbeats and dead letters are left out; so are pools and placements in the export of one
+experiment, as they are shared. Each partition's records keep their order, and a fact comes before
+the decisions it caused.
 
 The seals come last: all of them, or those of the ranges in which the experiment has records. A
 seal lists a digest for each experiment in its range, so it proves these records without others.
@@ -23,41 +23,42 @@ from rung.ledger.export.format import (
     VERSION,
     End,
     Header,
+    cause_of,
     end_message,
     line_of,
 )
 from rung.ledger.export.importer import Imported, Undone, import_
 from rung.ledger.port import Ledger, Record
+from rung.ledger.reading import read_all
 from rung.ledger.seals import Heads, SealKey, group_name, read_heads
 
 __all__ = ["Imported", "Sink", "Undone", "export", "history", "import_"]
 
 Ends = dict[tuple[str, int], int]
-"""Where each partition of each topic ends."""
-_OF_EVERYBODY: Final = (topic.POOLS, topic.PLACEMENTS)
-_NOT_EXPORTED: Final = (*_OF_EVERYBODY, topic.DEADLETTER)
-_BATCH: Final = 1000
+"""The end of each partition of each topic."""
+_SHARED: Final = (topic.POOLS, topic.PLACEMENTS)
+_NOT_EXPORTED: Final = (*_SHARED, topic.DEADLETTER)
 
 
 class Sink(Protocol):
-    """What an export is written to: a binary file, or anything else with its `write`."""
+    """A binary file, or anything else with its `write`."""
 
     def write(self, data: bytes, /) -> object:
-        """Take some bytes."""
+        """Write bytes."""
         ...
 
 
 async def export(
     ledger: Ledger, out: Sink, *, experiment_id: str | None = None, key: SealKey | None = None
 ) -> int:
-    """Write what the ledger holds at this moment; return how many records that was.
+    """Write the records that a ledger holds now, which may be in use; return their number.
 
     Args:
-        ledger: what to read; it may be in use.
-        out: a binary file.
-        experiment_id: only what concerns this experiment.
-        key: of the installation, by which the export is signed; without it, the export of one
-            experiment does not prove that no range is missing from it.
+        ledger: read from.
+        out: written to.
+        experiment_id: only records of this experiment.
+        key: of the installation, signs the export; without it, the export of one experiment does
+            not prove that no range is missing.
 
     Raises:
         LedgerError: there is no such experiment.
@@ -94,7 +95,7 @@ async def export(
 
 
 class _Lines:
-    """The lines of an export, counted and digested on their way."""
+    """The lines of an export, counted and digested while they are written."""
 
     def __init__(self, out: Sink) -> None:
         self._out = out
@@ -122,12 +123,12 @@ class _Lines:
 
 
 async def _heads(ledger: Ledger) -> list[Heads]:
-    """Return the signed heads of a ledger, as far as they can be read."""
+    """Return the signed heads of a ledger that can be read."""
     found: list[Heads] = []
     for partition in range(ledger.partitions(topic.SEALS)):
         try:
             heads = await read_heads(ledger, partition)
-        except (ValueError, LedgerError):  # verifying the export says that they are missing
+        except (ValueError, LedgerError):  # verifying the export reports them as missing
             continue
         if heads is not None:
             found.append(heads)
@@ -140,7 +141,7 @@ async def _seals(
     """Yield all seals, or those of the ranges in which an experiment has records."""
     name = None if experiment_id is None else group_name(experiment_id).encode()
     for partition, end in enumerate(ends):
-        async for record in _stream(ledger, topic.SEALS, partition, end):
+        async for record in _records(ledger, topic.SEALS, partition, end):
             if name is None or (
                 name in record.value and record.key.partition("/")[0] not in _NOT_EXPORTED
             ):
@@ -155,20 +156,18 @@ async def history(
     """Yield the records of all topics but heartbeats and dead letters, in an export's order.
 
     Args:
-        ledger: what to read.
-        ends: where to end in each partition of each topic; where it ends now by default.
-        experiment_id: only what concerns this experiment.
+        ledger: read from.
+        ends: the end of each partition of each topic; by default the present one.
+        experiment_id: only records of this experiment.
     """
     if ends is None:
         ends = await _ends(ledger)
     async for record in _decided(ledger, ends):
-        if experiment_id is None or (
-            record.key == experiment_id and record.topic not in _OF_EVERYBODY
-        ):
+        if experiment_id is None or (record.key == experiment_id and record.topic not in _SHARED):
             yield record
     for name in STREAMS:
         for partition in range(ledger.partitions(name)):
-            async for record in _stream(ledger, name, partition, ends[name, partition]):
+            async for record in _records(ledger, name, partition, ends[name, partition]):
                 if experiment_id is None or record.key.startswith(f"{experiment_id}."):
                     yield record
 
@@ -178,7 +177,7 @@ async def _decided(ledger: Ledger, ends: Ends) -> AsyncIterator[Record]:
     for facts, decisions in DECISIONS.items():
         for partition in range(ledger.partitions(facts)):
             streams = [
-                _stream(ledger, name, partition, ends[name, partition])
+                _records(ledger, name, partition, ends[name, partition])
                 for name in (facts, *decisions)
             ]
             async for record in _merged(streams[0], streams[1:]):
@@ -194,11 +193,11 @@ async def _merged(
         yield fact
         for index, stream in enumerate(decisions):
             head = heads[index]
-            while head is not None and _cause(head) <= fact.position:
+            while head is not None and cause_of(head.value) <= fact.position:
                 yield head
                 head = await anext(stream, None)
             heads[index] = head
-    # A decision on a fact that is not there would be damage; it is exported for a person to see.
+    # Decisions without their fact are damage, and exported so that they can be found.
     for head, stream in zip(heads, decisions, strict=True):
         if head is not None:
             yield head
@@ -206,35 +205,17 @@ async def _merged(
             yield record
 
 
-async def _stream(ledger: Ledger, name: str, partition: int, end: int) -> AsyncIterator[Record]:
-    position = min(await ledger.start(name, partition), end)
-    while position < end:
-        records = await ledger.read(name, partition, position, min(_BATCH, end - position))
-        for record in records:
-            yield record
-        position = records[-1].position + 1
+async def _records(ledger: Ledger, name: str, partition: int, end: int) -> AsyncIterator[Record]:
+    start = await ledger.start(name, partition)
+    async for record in read_all(ledger, name, partition, start, end):
+        yield record
 
 
 async def _ends(ledger: Ledger) -> Ends:
-    """Return where everything ends now: decisions first, so that none lacks its fact."""
+    """Return the present ends: decisions first, so that none lacks its fact."""
     decided = [name for names in DECISIONS.values() for name in names]
     return {
         (name, partition): await ledger.end(name, partition)
         for name in (*decided, *DECISIONS, *STREAMS)
         for partition in range(ledger.partitions(name))
     }
-
-
-class _Cause(msgspec.Struct):
-    causeposition: int = 0
-
-
-_causes: Final = msgspec.json.Decoder(_Cause)
-
-
-def _cause(record: Record) -> int:
-    """Return where the fact of a decision lies; one that cannot be read comes as it comes."""
-    try:
-        return _causes.decode(record.value).causeposition
-    except msgspec.DecodeError:
-        return 0

@@ -1,12 +1,12 @@
-"""One line of an export: a header first, then one per record, those of its seals, and the end.
+"""Format of exports: a header line, one line per record, those of the seals, and the end line.
 
     {"format": "rung-ledger", "version": 2, "ledger": …, "experiment": …, "records": n, …}
     {"topic": …, "partition": …, "position": …, "key": …, "event": {a CloudEvent}}
     {"topic": "seals", …}
     {"format": "rung-ledger-end", "lines": n, "digest": …, "heads": […], "key": …, "signature": …}
 
-A value that is no event of this version (it lies in the dead letters) is kept as it is, in
-base64 under `raw` instead of `event`.
+A value that is not an event of this version (a dead letter) is kept as it is, in base64 under
+`raw` instead of `event`.
 
 The last line holds the digest of all lines before it, the signed heads of the seals, and, where
 the installation's key was at hand, a signature. Version 1 has neither it nor seals.
@@ -26,7 +26,7 @@ from rung.ledger.seals import Heads, signed_by
 FORMAT: Final = "rung-ledger"
 VERSION: Final = 2
 VERSION_UNSEALED: Final = 1
-"""Of exports without seals and without a last line of their own."""
+"""Of exports without seals and without an end line."""
 END: Final = "rung-ledger-end"
 DECISIONS: Final = {
     topic.EXPERIMENTS: (topic.SEARCHES, topic.RETIREMENTS),
@@ -36,7 +36,7 @@ DECISIONS: Final = {
 STREAMS: Final = (topic.METRICS, topic.LOGS, topic.IMPORTS)
 FACTS_OF: Final = {name: facts for facts, names in DECISIONS.items() for name in names}
 TOPICS: Final = (*DECISIONS, *FACTS_OF, *STREAMS)
-"""Those that an export holds, beside their seals."""
+"""The topics of an export, beside the seals."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,11 +60,11 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
 
     format: str = END
     lines: int
-    """How many come before it."""
+    """The number of lines before it."""
     digest: str
-    """BLAKE3 of them."""
+    """BLAKE3 of those lines."""
     heads: list[Heads]
-    """Of the seals of the whole ledger when it was exported."""
+    """The heads of the seals of the whole ledger at the export."""
     key: str | None = None
     signature: str | None = None
 
@@ -88,7 +88,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Parsed(msgspec.Struct, frozen=True):
-    """A line that was understood: where it lay, its value, and the event if it holds one."""
+    """A parsed line: its place, its value, and the event if it holds one."""
 
     topic: str
     partition: int
@@ -98,9 +98,14 @@ class Parsed(msgspec.Struct, frozen=True):
     event: Event | None
 
 
+class _Cause(msgspec.Struct):
+    causeposition: int = -1
+
+
 _header_decoder: Final = msgspec.json.Decoder(Header)
 _end_decoder: Final = msgspec.json.Decoder(End)
 _line_decoder: Final = msgspec.json.Decoder(Line)
+_cause_decoder: Final = msgspec.json.Decoder(_Cause)
 
 
 def line_of(record: Record) -> Line:
@@ -122,17 +127,17 @@ def line_of(record: Record) -> Line:
 
 
 def parse_header(line: bytes | str) -> Header:
-    """Return what the first line says.
+    """Parse the first line.
 
     Raises:
-        LedgerError: it is no export, or one of a newer version.
+        LedgerError: it is not an export, or one of a newer version.
     """
     try:
         header = _header_decoder.decode(line)
     except msgspec.DecodeError as error:
-        raise LedgerError(f"line 1: this is no export of a ledger ({error})") from error
+        raise LedgerError(f"line 1: this is not an export of a ledger ({error})") from error
     if header.format != FORMAT:
-        raise LedgerError(f"line 1: this is no export of a ledger, but {header.format!r}")
+        raise LedgerError(f"line 1: this is not an export of a ledger, but {header.format!r}")
     if not VERSION_UNSEALED <= header.version <= VERSION:
         raise LedgerError(
             f"line 1: this export is of format version {header.version}, written by Rung "
@@ -150,7 +155,7 @@ def is_end(line: bytes | str) -> bool:
 
 
 def parse_end(line: bytes | str, number: int) -> End:
-    """Return what the last line says.
+    """Parse the last line.
 
     Raises:
         LedgerError: it is damaged.
@@ -162,12 +167,12 @@ def parse_end(line: bytes | str, number: int) -> End:
 
 
 def end_message(end: End) -> bytes:
-    """Return what the signature of a last line is made for."""
+    """Return the message that the signature of a last line signs."""
     return msgspec.json.encode((END, end.lines, end.digest, end.heads, end.key))
 
 
 def parse_line(line: bytes | str, number: int) -> Parsed:
-    """Return the record that a line holds.
+    """Parse the line of a record.
 
     Raises:
         LedgerError: the line is damaged.
@@ -197,3 +202,11 @@ def _parse(line: Line) -> Parsed:
     else:
         raise ValueError("neither `event` nor `raw`")  # noqa: TRY004 - the line's value, not type
     return Parsed(line.topic, line.partition, line.position, line.key, value, event)
+
+
+def cause_of(value: bytes) -> int:
+    """Return the position of a decision's fact, -1 where it cannot be read."""
+    try:
+        return _cause_decoder.decode(value).causeposition
+    except msgspec.DecodeError:
+        return -1

@@ -1,8 +1,7 @@
-"""What the topic `imports` says: which imports began on a ledger, what they brought, which ended.
+"""Records of imports, on the topic `imports`: begun, with which keys and digests, completed.
 
-Events are keyed by the id of the ledger that was imported into, so a ledger's own imports lie in
-one partition, in their order. Those under another key came along with an export: they tell of
-imports into former ledgers.
+Events are keyed by the id of the ledger that is imported into, so a ledger's own imports lie in
+one partition, in order. Those with other keys came with an export: of imports into former ledgers.
 """
 
 import hashlib
@@ -23,37 +22,32 @@ from rung.events.ledger_import import (
 )
 from rung.ledger.export.format import FACTS_OF
 from rung.ledger.port import Draft, Ledger, Record
+from rung.ledger.reading import read_all
 
 _SOURCE: Final = "/rung/import"
 _KEYS_MAX: Final = 1_000
 """Of one event: some 200 KB."""
-_READ: Final = 1_000
 _OF_IMPORTS: Final = (ImportStarted, ImportKeysListed, ImportCompleted)
 _NO_CAUSE: Final = (-1, -1)
 
 
 class Import(Struct, kw_only=True):
-    """One import, as far as it is on record."""
+    """One import, as recorded."""
 
     started: ImportStarted
     time: str
-    """When it began, RFC 3339 in UTC."""
+    """Of its start, RFC 3339 in UTC."""
     parts: dict[int, list[ImportedKey]] = field(default_factory=dict[int, list[ImportedKey]])
     completed: ImportCompleted | None = None
 
     @property
     def keys(self) -> Iterator[ImportedKey]:
-        """What it brings, key by key."""
+        """The keys that it appends, with their digests."""
         return (key for part in sorted(self.parts) for key in self.parts[part])
 
 
 async def imports_of(ledger: Ledger, *, into: str | None = None) -> list[Import]:
-    """Return the imports on record, the first of each partition first.
-
-    Args:
-        ledger: whose topic `imports` is read.
-        into: only those into the ledger of this id.
-    """
+    """Return the recorded imports in order, or only those `into` the ledger of this id."""
     found: dict[tuple[str, str], Import] = {}
     async for event in _events(ledger, into):
         match event.data:
@@ -72,10 +66,10 @@ async def imports_of(ledger: Ledger, *, into: str | None = None) -> list[Import]
 
 
 async def check_imported(ledger: Ledger) -> None:
-    """Refuse a ledger into which an import began and did not end: nothing may decide there.
+    """Check that no import into a ledger is incomplete: nothing may decide there.
 
     Raises:
-        LedgerError: so it is; it says what to do.
+        LedgerError: one is; the message says what to do.
     """
     for item in await imports_of(ledger, into=ledger.id):
         if item.completed is None:
@@ -83,7 +77,7 @@ async def check_imported(ledger: Ledger) -> None:
 
 
 def unfinished(item: Import) -> str:
-    """Return what to say of an import that did not end."""
+    """Return the message about an import that did not end."""
     started = item.started
     return (
         f"an import into this ledger is not complete: {started.records:,} records of the ledger"
@@ -95,16 +89,10 @@ def unfinished(item: Import) -> str:
 
 
 class ImportRecord:
-    """Writes down one import as it goes on."""
+    """Records one import while it runs."""
 
     def __init__(self, ledger: Ledger, started: ImportStarted, time: str) -> None:
-        """Prepare it; `start` begins.
-
-        Args:
-            ledger: that is imported into.
-            started: what is to be said of it.
-            time: now, RFC 3339 in UTC.
-        """
+        """Prepare the record of an import; `time` is now, RFC 3339 in UTC."""
         self._ledger = ledger
         self._started = started
         self._time = time
@@ -114,7 +102,7 @@ class ImportRecord:
         self._position = 0
 
     async def start(self, keys: Sequence[ImportedKey], known: Import | None) -> None:
-        """Say that it begins, or goes on, and what it brings.
+        """Record that it starts, or resumes, and its keys.
 
         Raises:
             LedgerError: another import began at the same time.
@@ -139,22 +127,19 @@ class ImportRecord:
                 )
 
     async def check_owner(self) -> None:
-        """Refuse to go on if another process began to import meanwhile; then that one goes on.
+        """Check that no other process began to import meanwhile; that one would go on.
 
         Raises:
-            LedgerError: so it is.
+            LedgerError: one did.
         """
-        while records := await self._ledger.read(
-            topic.IMPORTS, self._partition, self._position, _READ
-        ):
-            for record in records:
-                event = _event(record)
-                if event is not None and record.key == self._started.ledger_id:
-                    self._check_own(event)
-                self._position = record.position + 1
+        async for record in read_all(self._ledger, topic.IMPORTS, self._partition, self._position):
+            event = _event(record)
+            if event is not None and record.key == self._started.ledger_id:
+                self._check_own(event)
+            self._position = record.position + 1
 
     async def complete(self, *, forwarded: int, lost: int, undeleted: int) -> None:
-        """Say that all of it is there."""
+        """Record that it is complete."""
         await self.check_owner()
         completed = ImportCompleted(
             ledger_id=self._started.ledger_id,
@@ -191,28 +176,28 @@ class ImportRecord:
 class KeyDigests:
     """Counts the decisions of each key, and chains their digests.
 
-    A decision that is there twice, as it may be on Kafka, counts once; and its digest does not
-    depend on where its fact lies, so it stays the same from ledger to ledger.
+    A repeated decision, as on Kafka, counts once. The digest does not depend on the position of
+    the fact, so it is the same in each ledger.
     """
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], tuple[int, bytes, tuple[int, int]]] = {}
 
     def add(self, name: str, key: str, value: bytes) -> None:
-        """Take in a decision on record, in its order."""
+        """Add the next decision of a key."""
         count, digest, last = self._known.get((name, key), (0, b"", _NO_CAUSE))
-        lasting, cause = _lasting(value)
+        lasting, cause = _invariant(value)
         if cause is not None and cause <= last:
             return
         digest = hashlib.sha256(digest + lasting).digest()
         self._known[name, key] = (count + 1, digest, cause or last)
 
     def count(self, name: str, key: str) -> int:
-        """Return how many decisions of a key were taken in."""
+        """Return the number of decisions of a key."""
         return self._known.get((name, key), (0,))[0]
 
     def digest(self, name: str, key: str) -> str:
-        """Return the digest of the decisions of a key that were taken in so far."""
+        """Return the digest of the decisions of a key."""
         return self._known[name, key][1].hex()
 
     def keys(self) -> list[ImportedKey]:
@@ -227,8 +212,8 @@ DECIDED: Final = tuple(FACTS_OF)
 """Topics of which `KeyDigests` are made."""
 
 
-def _lasting(value: bytes) -> tuple[bytes, tuple[int, int] | None]:
-    """Return what of a decision does not change with its ledger, and its cause and index."""
+def _invariant(value: bytes) -> tuple[bytes, tuple[int, int] | None]:
+    """Return the fields of a decision that are equal in all ledgers, and its cause and index."""
     try:
         event = msgspec.json.decode(value, type=dict[str, msgspec.Raw])
         position = msgspec.json.decode(event.pop("causeposition"), type=int)
@@ -241,13 +226,11 @@ def _lasting(value: bytes) -> tuple[bytes, tuple[int, int] | None]:
 async def _events(ledger: Ledger, into: str | None) -> AsyncIterator[Event]:
     count = ledger.partitions(topic.IMPORTS)
     for partition in range(count) if into is None else [partition_of(into, count)]:
-        position = await ledger.start(topic.IMPORTS, partition)
-        while records := await ledger.read(topic.IMPORTS, partition, position, _READ):
-            for record in records:
-                event = _event(record)
-                if event is not None and into in {None, record.key}:
-                    yield event
-            position = records[-1].position + 1
+        start = await ledger.start(topic.IMPORTS, partition)
+        async for record in read_all(ledger, topic.IMPORTS, partition, start):
+            event = _event(record)
+            if event is not None and into in {None, record.key}:
+                yield event
 
 
 def _event(record: Record) -> Event | None:

@@ -1,17 +1,17 @@
-"""Imports an export into a ledger, all of it or nothing.
+"""Import of an export into a ledger, all or nothing.
 
-Theory of operation. The export is checked whole, in a temporary database, before anything is
-written. A ledger that has transactions then takes all of it in one: records, the forwarders'
-positions, what the caller adds to it, and the record of the import on the topic `imports`.
+Theory of operation. The whole export is checked, in a temporary database, before anything is
+written. A ledger with transactions then takes all of it in one: records, the positions of relays,
+what the caller appends, and the record of the import on the topic `imports`.
 
-A ledger on Kafka has none, so there the import can be resumed. `ImportStarted` is appended first
-and says from which positions on the import's records lie; `ImportCompleted` is appended last. The
-same import, run again, reads back what is there: of each partition that is a beginning of what is
-to be there, some of it perhaps twice, and it goes on behind that. Facts come before decisions,
-which point at the positions of their facts. Services refuse a ledger with a start and no end.
+Kafka has no such transactions, so there an import can be resumed. `ImportStarted` is appended
+first, with the positions from which the import's records follow; `ImportCompleted` is appended
+last. The same import, run again, reads back what was appended: in each partition the first of its
+records, some perhaps twice. It continues behind them. Facts come before decisions, which refer to
+the positions of their facts. Services refuse a ledger with a start and no end.
 
-Between an import's records may lie others of keys that it does not bring. A record that it does
-not bring under a key that it does bring is refused, for it would change what was decided.
+Records of other keys may lie between those of the import. A record that is not of the import but
+has one of its keys is refused, as it would change decisions.
 """
 
 import contextlib
@@ -26,19 +26,20 @@ from rung.ledger.export.format import DECISIONS, FACTS_OF, STREAMS
 from rung.ledger.export.import_record import Import, ImportRecord, imports_of, unfinished
 from rung.ledger.export.staging import Place, Row, Staging
 from rung.ledger.port import Draft, Ledger, Record, Transactional
+from rung.ledger.reading import read_all
 
 _NEW_KEYS: Final = (topic.EXPERIMENTS, topic.POOLS)
 """Topics whose keys must not be in the ledger yet."""
 _READ: Final = 1_000
 _RECENT: Final = 50_000
-"""So many records may lie between a record and its repetition."""
+"""Most records between a record and its repetition."""
 
 
 class Undone(NamedTuple):
-    """What the exported ledger left undone."""
+    """What the exported ledger had not done yet."""
 
     forwarded: int = 0
-    """Facts that follow from decisions on record."""
+    """Facts that relays make of recorded decisions."""
     lost: int = 0
     """Runs that were ended as lost."""
     undeleted: int = 0
@@ -46,7 +47,7 @@ class Undone(NamedTuple):
 
 
 class Imported(NamedTuple):
-    """What an import added."""
+    """The result of an import."""
 
     records: int
     experiments: list[str]
@@ -55,7 +56,7 @@ class Imported(NamedTuple):
     undone: Undone = Undone()
 
 
-async def import_(  # noqa: PLR0913 - what it takes
+async def import_(  # noqa: PLR0913 - options of one operation
     ledger: Ledger,
     lines: Iterable[bytes | str],
     *,
@@ -67,18 +68,17 @@ async def import_(  # noqa: PLR0913 - what it takes
     """Append an export to a ledger that nothing else uses meanwhile.
 
     Everything is checked before anything is written; until then the lines lie in a temporary
-    file, so that memory does not grow with them. Decisions are pointed at their facts' new
-    positions. Blocks the event loop while it reads the lines.
+    file, so that memory does not grow with them. Decisions refer to the new positions of their
+    facts. Blocks the event loop while it reads the lines.
 
     Args:
-        ledger: where to append.
+        ledger: appended to.
         lines: of the export, with or without their line ends.
-        consumers: forwarders, as pairs of name and topic, that must not act on what is imported:
-            their committed positions are moved behind it.
-        at: now, RFC 3339 in UTC: the import is put on record. Without, it is not, and cannot be
-            resumed.
+        consumers: relays, as pairs of name and topic, that must not act on the imported records:
+            their committed positions are moved behind them.
+        at: now, RFC 3339 in UTC; without it the import is not recorded, and cannot be resumed.
         check_idle: raises if something else uses the ledger. It is called before anything is
-            written, and again once the import is on record: what starts later finds that.
+            written, and again once the import is recorded, which later starts find.
         finish: completes the ledger once all is appended. It may be called again after a failure.
 
     Raises:
@@ -118,7 +118,7 @@ async def import_(  # noqa: PLR0913 - what it takes
 
 @contextlib.contextmanager
 def _staging(partitions: int) -> Iterator[Staging]:
-    """Give a place for the lines of an export.
+    """Open the temporary database for the lines of an export.
 
     Raises:
         LedgerUnavailable: the temporary database cannot be written.
@@ -135,10 +135,10 @@ def _staging(partitions: int) -> Iterator[Staging]:
 
 
 async def _check_record(ledger: Ledger, staging: Staging) -> Import | None:
-    """Return the import of this export that did not end, None if there is none.
+    """Return the incomplete import of this export, None if there is none.
 
     Raises:
-        LedgerError: it ended, so that all of it is there; or another one did not end.
+        LedgerError: it is complete; or another one is incomplete.
     """
     for item in await imports_of(ledger, into=ledger.id):
         same = item.started.import_id == staging.digest
@@ -178,7 +178,7 @@ async def _append(
     *,
     resumes: bool,
 ) -> None:
-    """Append what is not there yet: facts and streams, then decisions, which point at facts."""
+    """Append what is missing: facts and streams, then decisions, which refer to facts."""
     into = _Destination(ledger, staging, about.starts)
     for decisions in (False, True):
         skip: dict[Place, int] = {}
@@ -193,12 +193,12 @@ async def _append(
 
 
 def _place(staging: Staging, found: Iterable[tuple[Row, int]]) -> None:
-    """Note where facts lie: decisions on them will point there."""
+    """Note the positions of facts, for the decisions on them."""
     staging.place((row.number, position) for row, position in found if row.topic in DECISIONS)
 
 
 class _Destination:
-    """The partitions that an import appends to: where each ends, and what was appended last."""
+    """The partitions that an import appends to: their ends, and the records appended last."""
 
     def __init__(self, ledger: Ledger, staging: Staging, starts: dict[str, list[int]]) -> None:
         self._ledger = ledger
@@ -215,7 +215,7 @@ class _Destination:
         return [place for place in self._ends if (place[0] in FACTS_OF) == decisions]
 
     async def find_all(self, place: Place) -> int:
-        """Find what an earlier run appended to a partition; return how many records it was."""
+        """Find the records that an earlier run appended to a partition; return their number."""
         count = 0
         some: list[tuple[Row, int]] = []
         async for found in self._find(place, self._staging.rows(place)):
@@ -228,7 +228,7 @@ class _Destination:
         return count
 
     async def append(self, batch: Sequence[Row]) -> list[int]:
-        """Append rows; return their positions: of what was written twice, the first.
+        """Append rows; return their positions, of repeated ones the first.
 
         Raises:
             LedgerError: something else was appended under a key of the import.
@@ -253,7 +253,7 @@ class _Destination:
         return positions
 
     async def _find(self, place: Place, rows: Iterator[Row]) -> AsyncIterator[tuple[Row, int]]:
-        """Yield rows with the positions at which they lie, as far as they do."""
+        """Yield the rows that are in the ledger, with their positions."""
         position = self._ends[place]
         row = next(rows, None)
         while row is not None:
@@ -278,10 +278,10 @@ class _Destination:
             del self._recent[next(iter(self._recent))]
 
     def _check_stray(self, place: Place, record: Record) -> None:
-        """Refuse a record that the import does not bring, under a key that it does bring.
+        """Check that a record that is not of the import has none of its keys.
 
         Raises:
-            LedgerError: it is one.
+            LedgerError: it has.
         """
         name, part = place
         if (
@@ -298,7 +298,7 @@ class _Destination:
 
 
 async def _move(ledger: Ledger, consumers: Sequence[tuple[str, str]]) -> None:
-    """Commit consumers' positions behind what was imported."""
+    """Commit the positions of consumers behind the imported records."""
     for consumer, name in consumers:
         for partition in range(ledger.partitions(name)):
             end = await ledger.end(name, partition)
@@ -311,12 +311,12 @@ async def _check_new(ledger: Ledger, staging: Staging) -> None:
         count = ledger.partitions(name)
         for partition in range(count):
             new = {key for key in keys if partition_of(key, count) == partition}
-            position = await ledger.start(name, partition)
-            while new and (records := await ledger.read(name, partition, position, _READ)):
-                for record in records:
-                    if record.key in new:
-                        raise LedgerError(_already(name, record.key))
-                position = records[-1].position + 1
+            if not new:
+                continue
+            start = await ledger.start(name, partition)
+            async for record in read_all(ledger, name, partition, start):
+                if record.key in new:
+                    raise LedgerError(_already(name, record.key))
 
 
 def _already(name: str, key: str) -> str:
@@ -334,6 +334,6 @@ async def _check_read(ledger: Ledger, consumers: Sequence[tuple[str, str]]) -> N
             position = await ledger.position(consumer, name, partition)
             if position < await ledger.end(name, partition):
                 raise LedgerError(
-                    f"{consumer} has not read all of {name} yet; start Rung, wait until it comes "
-                    "to rest, stop it, and import then"
+                    f"{consumer} has not read all of {name} yet; start Rung, wait until it is "
+                    "idle, stop it, and import then"
                 )

@@ -1,4 +1,4 @@
-"""The lines of an export in a temporary database on the disk, checked before any is appended."""
+"""Staging of an import: the lines of an export in a temporary database, checked there."""
 
 import hashlib
 import sqlite3
@@ -43,25 +43,21 @@ Place = tuple[str, int]
 
 
 class Row(NamedTuple):
-    """A line that is to be appended; a decision points at its fact already."""
+    """A line to append; a decision refers to the new position of its fact."""
 
     number: int
     topic: str
     key: str
     value: bytes
     target: int
-    """Its partition in the ledger that is imported into."""
+    """Its partition in the destination."""
 
 
 class Staging:
     """The lines of an export."""
 
     def __init__(self, partitions: int) -> None:
-        """Begin without lines.
-
-        Args:
-            partitions: of each topic of the ledger that is imported into.
-        """
+        """Create the database; the destination has so many partitions of each topic."""
         self.records = 0
         self.header = Header(version=0, ledger="", rung="", experiment=None, records=0)
         self._partitions = partitions
@@ -80,11 +76,11 @@ class Staging:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all records and where they lay, in hexadecimal."""
+        """SHA-256 of all records and their places, in hexadecimal."""
         return self._digest.hexdigest()
 
     def fill(self, lines: Iterable[bytes | str]) -> None:
-        """Take all lines, in one transaction.
+        """Insert all lines, in one transaction.
 
         Raises:
             LedgerError: the export is damaged, cut short, or of another version; a decision's fact
@@ -100,29 +96,27 @@ class Staging:
                 ended = True
                 break
             parsed = parse_line(line, number)
-            if parsed.topic != topic.SEALS:  # of other positions: the new ledger makes its own
+            if parsed.topic != topic.SEALS:  # the destination makes its own
                 self._take(number, parsed)
         self._database.execute("COMMIT")
         self._check(ended=ended)
 
     def keys(self, name: str) -> list[str]:
-        """Return the keys that a topic of facts has here, sorted."""
+        """Return the keys of a topic of facts, sorted."""
         return sorted(self._keys[name])
 
     def has_key(self, name: str, key: str) -> bool:
-        """Return whether there are facts of a key here, given a topic of facts or decisions."""
+        """Return whether there are facts of a key, given a topic of facts or decisions."""
         return key in self._keys[FACTS_OF.get(name, name)]
 
     def decided(self) -> list[ImportedKey]:
-        """Return the keys that have decisions here."""
+        """Return the keys with decisions."""
         return self._digests.keys()
 
     def batches(self, *, decisions: bool, skip: dict[Place, int]) -> Iterator[list[Row]]:
-        """Yield facts and streams, or the decisions on them, in their order.
+        """Yield facts and streams, or the decisions on them, in order.
 
-        Args:
-            decisions: which of both.
-            skip: how many rows of each place to leave out; counted down.
+        The first `skip` rows of each place are left out; it is counted down.
         """
         batch: list[Row] = []
         size = 0
@@ -139,19 +133,21 @@ class Staging:
             yield batch
 
     def rows(self, place: Place) -> Iterator[Row]:
-        """Yield the rows of a place of the ledger that is imported into, in their order."""
+        """Yield the rows for a partition of the destination, in order."""
         self._database.execute(_INDEX)
         return self._rows(f"{_ROWS} WHERE topic = ? AND target = ? ORDER BY number", place)
 
     def place(self, placed: Iterable[tuple[int, int]]) -> None:
-        """Note where facts were appended: pairs of number and position."""
+        """Note the positions of appended facts: pairs of number and position."""
         self._database.execute("BEGIN")
         self._database.executemany("INSERT INTO placed VALUES (?, ?)", placed)
         self._database.execute("COMMIT")
 
     def _rows(self, query: str, parameters: tuple[object, ...]) -> Iterator[Row]:
         for number, name, key, value, target, fact in self._database.execute(query, parameters):
-            yield Row(number, name, key, value if fact is None else _point(value, fact), target)
+            yield Row(
+                number, name, key, value if fact is None else _with_cause(value, fact), target
+            )
 
     def _take(self, number: int, line: Parsed) -> None:
         place = (line.topic, line.partition)
@@ -191,7 +187,7 @@ class Staging:
             self._follow_imports(line)
 
     def _follow_imports(self, line: Parsed) -> None:
-        """Note which imports into the exported ledger began and did not end."""
+        """Note the imports into the exported ledger that did not end."""
         match line.event and line.event.data:
             case ImportStarted(ledger_id=ledger_id, import_id=import_id):
                 self._unfinished[ledger_id, import_id] = None
@@ -201,7 +197,7 @@ class Staging:
                 pass
 
     def _fact(self, number: int, line: Parsed) -> int | None:
-        """Return the line of a decision's fact."""
+        """Return the line number of a decision's fact."""
         if line.topic not in FACTS_OF or line.event is None:
             return None
         cause, position = line.event.cause, line.event.causeposition
@@ -231,8 +227,8 @@ class Staging:
             )
 
 
-def _point(value: bytes, position: int) -> bytes:
-    """Return a decision that points at its fact's new position, otherwise unchanged."""
+def _with_cause(value: bytes, position: int) -> bytes:
+    """Return a decision with the new position of its fact."""
     event = msgspec.json.decode(value, type=dict[str, msgspec.Raw])
     event["causeposition"] = msgspec.Raw(str(position).encode())
     return msgspec.json.encode(event)

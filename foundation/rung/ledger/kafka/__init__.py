@@ -1,10 +1,9 @@
 """The ledger on Kafka; needs the extra `rung[kafka]`."""
 
 from rung.ledger.kafka.access import Access, Granted, Rule, grant
-from rung.ledger.kafka.finding import Finding
 from rung.ledger.kafka.ledger import KafkaLedger
 from rung.ledger.kafka.settings import Address, KafkaSettings, parse_address
-from rung.ledger.kafka.topics import Created, check, create
+from rung.ledger.kafka.topics import Created, Finding, check, create
 
 __all__ = [
     "Access",

@@ -1,7 +1,6 @@
-"""Access rights on a cluster: what a component does with the topics of a ledger, as Kafka's ACLs.
+"""Access to the topics of a ledger, as Kafka's ACLs: the rules that each component needs.
 
-A principal that has the rules of its component can do that and nothing else. Everybody who opens a
-ledger reads who it is, and the shape and settings of all of its topics.
+Every component reads the ledger's identity, and the partitions and settings of all topics.
 """
 
 from collections.abc import Iterable
@@ -10,21 +9,20 @@ from typing import Literal
 from msgspec import Struct
 
 from rung.ledger.kafka.cluster import connect
-from rung.ledger.kafka.identity import IDENTITY, names
-from rung.ledger.kafka.settings import Address, KafkaSettings, parse_address
+from rung.ledger.kafka.settings import IDENTITY, Address, KafkaSettings, parse_address
 
 Operation = Literal["READ", "WRITE", "DELETE", "DESCRIBE", "DESCRIBE_CONFIGS"]
 
 
 class Access(Struct, frozen=True, kw_only=True):
-    """What a component does with a ledger."""
+    """The topics and groups of a ledger that a component uses."""
 
     reads: frozenset[str] = frozenset()
     appends: frozenset[str] = frozenset()
     trims: frozenset[str] = frozenset()
-    """Topics whose old records it removes."""
+    """Topics whose oldest records it removes."""
     groups: frozenset[str] = frozenset()
-    """Consumers whose positions it commits, and groups of replicas that it joins."""
+    """Consumers whose positions it commits, and consumer groups that it joins."""
 
     def __or__(self, other: "Access") -> "Access":
         return Access(
@@ -36,7 +34,7 @@ class Access(Struct, frozen=True, kw_only=True):
 
 
 class Rule(Struct, frozen=True):
-    """That a principal may do something, from any host."""
+    """An ACL: a principal may do an operation, from any host."""
 
     principal: str
     operation: Operation
@@ -50,7 +48,7 @@ class Rule(Struct, frozen=True):
 
     @property
     def command(self) -> str:
-        """The options of `kafka-acls.sh` that add it."""
+        """The options of `kafka-acls.sh` that add the rule."""
         return (
             f"--add --allow-principal '{self.principal}' --operation {self.operation}"
             f" --{self.resource.lower()} {self.name}"
@@ -59,16 +57,16 @@ class Rule(Struct, frozen=True):
 
 
 class Granted(Struct, frozen=True, kw_only=True):
-    """What `grant` found and made."""
+    """The result of `grant`."""
 
     made: list[Rule] = []
-    """That were not there before; with `dry_run` those that are missing."""
+    """Rules that were missing; with `dry_run` they still are."""
     surplus: list[str] = []
-    """What else the same principals may do."""
+    """Other rules of the same principals."""
 
 
 def rules(address: Address, principal: str, access: Access) -> list[Rule]:
-    """Return the rules that let a principal do what a component does."""
+    """Return the rules of a principal for a component's access."""
     every = f"{address.prefix}."
     found = [
         Rule(principal, "DESCRIBE", "TOPIC", every, "PREFIXED"),
@@ -90,13 +88,7 @@ def rules(address: Address, principal: str, access: Access) -> list[Rule]:
 async def grant(
     url: str, settings: KafkaSettings, wanted: Iterable[Rule], *, dry_run: bool = False
 ) -> Granted:
-    """Add the rules that are missing; none is removed.
-
-    Args:
-        url: `kafka://host:9092/prefix`.
-        settings: how to reach the cluster, as a user that may ALTER it.
-        wanted: the rules.
-        dry_run: change nothing.
+    """Add the rules that are missing, as a user that may ALTER the cluster; none is removed.
 
     Raises:
         LedgerUnavailable: the cluster does not answer.
@@ -104,16 +96,15 @@ async def grant(
     """
     from rung.ledger.kafka import admin  # noqa: PLC0415 - kafka-python, not needed everywhere
 
-    address = parse_address(url)
-    cluster = await connect(address, settings, names(address))
+    cluster = await connect(parse_address(url), settings)
     try:
-        there = await admin.allowed(cluster)
+        there = await admin.list_rules(cluster)
         wanted = list(dict.fromkeys(wanted))
         missing = [rule for rule in wanted if rule not in there]
         principals = {rule.principal for rule in wanted}
         surplus = [rule for rule in there if rule.principal in principals and rule not in wanted]
         if missing and not dry_run:
-            await admin.allow(cluster, missing)
+            await admin.add_rules(cluster, missing)
         return Granted(made=missing, surplus=sorted(str(rule) for rule in surplus))
     finally:
         await cluster.close()

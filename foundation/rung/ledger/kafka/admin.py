@@ -1,7 +1,7 @@
-"""What an operator's tools do with topics and ACLs, by kafka-python: made, trimmed, settings read.
+"""Administration of topics and ACLs by kafka-python.
 
-It blocks, so its calls run on a thread. Whoever makes or checks no topics does not import it: that
-takes a third of a second, which services and agents need not spend.
+Its calls block, so they run on a thread. It is imported only where it is needed: that takes a
+third of a second.
 """
 
 import asyncio
@@ -19,8 +19,6 @@ from kafka.admin import (
     ACLOperation,
     ACLPermissionType,
     ACLResourcePatternType,
-    ConfigResource,
-    ConfigResourceType,
     KafkaAdminClient,
     ResourcePattern,
     ResourcePatternFilter,
@@ -30,20 +28,19 @@ from kafka.admin import (
 from rung.events.errors import LedgerError
 from rung.ledger.kafka.access import Rule
 from rung.ledger.kafka.cluster import Cluster
-from rung.ledger.kafka.errors import failed, passes
+from rung.ledger.kafka.errors import error_of, is_transient
 
 _ALREADY_EXISTS: Final = 36
-_RIGHT: Final = "DESCRIBE_CONFIGS"
 _ANY_HOST: Final = "*"
 
 T = TypeVar("T")
 
 
-async def make(cluster: Cluster, topics: Mapping[str, Mapping[str, object]]) -> None:
-    """Make topics; those that somebody else made meanwhile stay as they are.
+async def create_topics(cluster: Cluster, topics: Mapping[str, Mapping[str, object]]) -> None:
+    """Create topics; those that exist by now stay as they are.
 
     Args:
-        cluster: where.
+        cluster: of the topics.
         topics: by their names on the cluster, each as kafka-python describes a new one.
 
     Raises:
@@ -55,17 +52,17 @@ async def make(cluster: Cluster, topics: Mapping[str, Mapping[str, object]]) -> 
     def ask(client: Any) -> Any:
         try:
             answer = client.create_topics(topics, timeout_ms=timeout_ms, raise_errors=False)
-        except RuntimeError as error:  # how kafka-python says that the controller moved twice
+        except RuntimeError as error:  # the controller moved twice
             raise theirs.NotControllerError(*error.args) from error
         return answer["topics"]
 
     async def attempt() -> None:
-        for answer in await _asked(cluster, ask):
+        for answer in await _call(cluster, ask):
             code, name = answer["error_code"], answer["name"]
             if code in {0, _ALREADY_EXISTS}:
                 continue
-            error = failed(code)
-            if passes(error):
+            error = error_of(code)
+            if is_transient(error):
                 raise error
             why = answer.get("error_message") or str(error)
             raise LedgerError(
@@ -75,48 +72,8 @@ async def make(cluster: Cluster, topics: Mapping[str, Mapping[str, object]]) -> 
     await cluster.persist(attempt, "making topics")
 
 
-async def described(
-    cluster: Cluster, topics: Sequence[str]
-) -> dict[str, Mapping[str, str] | None]:
-    """Return the settings of those topics that are there, None where this user may not read them.
-
-    Some brokers do not tell all settings, or none.
-
-    Raises:
-        LedgerUnavailable: the cluster does not answer.
-        LedgerError: it refuses.
-    """
-    there = [name for name in topics if name in cluster.topics]
-    if not there:
-        return {}
-
-    def ask(client: Any) -> dict[str, Mapping[str, str] | None]:
-        resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in there]
-        try:
-            answer = client.describe_configs(resources, config_filter="all").get("topic", {})
-        except theirs.IncompatibleBrokerVersion:
-            return {name: {} for name in there}
-        found: dict[str, Mapping[str, str] | None] = {
-            name: {key: entry["value"] or "" for key, entry in answer.get(name, {}).items()}
-            for name in there
-        }
-        silent = [name for name in there if not found[name]]
-        return {**found, **(_without_right(client, silent) if silent else {})}
-
-    async def attempt() -> dict[str, Mapping[str, str] | None]:
-        return await _asked(cluster, ask)
-
-    return await cluster.persist(attempt, "reading the topics' settings")
-
-
-async def remove(cluster: Cluster, topic: str, partition: int, position: int) -> None:
-    """Remove the records of a partition before a position.
-
-    Args:
-        cluster: where.
-        topic: its name on the cluster.
-        partition: of it.
-        position: the first one that stays.
+async def delete_records(cluster: Cluster, topic: str, partition: int, position: int) -> None:
+    """Delete the records of a partition before a position.
 
     Raises:
         LedgerUnavailable: the cluster does not answer.
@@ -133,13 +90,13 @@ async def remove(cluster: Cluster, topic: str, partition: int, position: int) ->
             ) from error
 
     async def attempt() -> None:
-        await _asked(cluster, ask)
+        await _call(cluster, ask)
 
     await cluster.persist(attempt, f"trimming {topic}/{partition}")
 
 
-async def allowed(cluster: Cluster) -> list[Rule]:
-    """Return what principals may do with topics and groups, from any host.
+async def list_rules(cluster: Cluster) -> list[Rule]:
+    """Return the ACLs that allow something from any host.
 
     Raises:
         LedgerUnavailable: the cluster does not answer.
@@ -169,12 +126,12 @@ async def allowed(cluster: Cluster) -> list[Rule]:
         ]
 
     async def attempt() -> list[Rule]:
-        return await _asked(cluster, ask)
+        return await _call(cluster, ask)
 
     return await cluster.persist(attempt, "reading the ACLs")
 
 
-async def allow(cluster: Cluster, rules: Sequence[Rule]) -> None:
+async def add_rules(cluster: Cluster, rules: Sequence[Rule]) -> None:
     """Add rules.
 
     Raises:
@@ -200,17 +157,17 @@ async def allow(cluster: Cluster, rules: Sequence[Rule]) -> None:
                 raise error(f"of {len(acls)} ACLs")
 
     async def attempt() -> None:
-        await _asked(cluster, ask)
+        await _call(cluster, ask)
 
     await cluster.persist(attempt, "adding ACLs")
 
 
 @contextlib.contextmanager
 def _explained(cluster: Cluster) -> Iterator[None]:
-    """Say what to do about a refusal of ACLs.
+    """Turn a refusal of ACLs into an error that says what to do.
 
     Raises:
-        LedgerError: there is one.
+        LedgerError: it was refused.
     """
     try:
         yield
@@ -226,37 +183,24 @@ def _explained(cluster: Cluster) -> Iterator[None]:
         ) from error
 
 
-def _without_right(client: Any, silent: Sequence[str]) -> dict[str, Mapping[str, str] | None]:
-    """Return why nothing was told about topics: kafka-python drops the code that says it."""
-    why: dict[str, Mapping[str, str] | None] = {}
-    for topic in client.describe_topics(silent):
-        if topic["error_code"]:
-            raise theirs.for_code(topic["error_code"])(topic["name"])
-        rights = topic.get("authorized_operations")
-        if rights is not None and _RIGHT in rights:  # a broker that has not heard of it yet
-            raise theirs.UnknownTopicOrPartitionError(topic["name"])
-        why[topic["name"]] = {} if rights is None else None
-    return why
-
-
-async def _asked(cluster: Cluster, ask: Callable[[Any], T]) -> T:
-    """Return what a client of kafka-python was told; its errors come out as aiokafka's.
+async def _call(cluster: Cluster, ask: Callable[[Any], T]) -> T:
+    """Call a client of kafka-python on a thread; its errors come out as aiokafka's.
 
     Raises:
-        KafkaError: it was told nothing.
+        KafkaError: there is no answer.
     """
     try:
-        return await asyncio.to_thread(_ask, cluster, ask)
+        return await asyncio.to_thread(_call_blocking, cluster, ask)
     except theirs.KafkaError as error:
         kind = getattr(errors, type(error).__name__, errors.KafkaError)
         code = getattr(error, "errno", None)
-        ours = failed(code) if code else kind()
+        ours = error_of(code) if code else kind()
         ours.args, ours.retriable = error.args, error.retriable
         raise ours from error
 
 
-def _ask(cluster: Cluster, ask: Callable[[Any], T]) -> T:
-    logging.getLogger("kafka").setLevel(logging.ERROR)  # a debug line of it tells the password
+def _call_blocking(cluster: Cluster, ask: Callable[[Any], T]) -> T:
+    logging.getLogger("kafka").setLevel(logging.ERROR)  # one of its debug lines holds the password
     limit_ms = int(cluster.settings.request_timeout_s * 1000)
     servers = cluster.brokers.values() or cluster.address.servers
     with KafkaAdminClient(

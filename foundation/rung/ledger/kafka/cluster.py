@@ -1,13 +1,14 @@
-"""Cluster: how its clients are configured, and what it tells of its brokers and topics.
+"""Cluster: connections to its brokers, metadata of the ledger's topics, and retries.
 
 The clients of a ledger are aiokafka's own: `AIOKafkaProducer` in `writer`, an `AIOKafkaConsumer`
-each in `reader` and `follower`, and here an `AIOKafkaClient` for whatever else is asked. They find
+each in `reader` and `follower`, and here an `AIOKafkaClient` for all other requests. They find
 new leaders by themselves, but keep to the brokers that they saw last. So a client that failed is
 replaced by a new one, which begins with the addresses of the URL.
 """
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
@@ -17,15 +18,15 @@ from aiokafka.client import CoordinationType
 from aiokafka.conn import create_conn
 from aiokafka.protocol.metadata import MetadataRequest
 
+from rung.backoff import Backoff
 from rung.events.errors import LedgerDamaged, LedgerError, LedgerUnavailable
-from rung.ledger.kafka.errors import FAILURES, explain, failed, passes, told
+from rung.ledger.kafka.errors import FAILURES, describe, error_of, explain, is_transient
 from rung.ledger.kafka.settings import Address, KafkaSettings, Server
 
 CLIENT_ID: Final = "rung"
-_WAIT_S_MIN: Final = 0.05
-_WAIT_S_MAX: Final = 1.0
+_BACKOFF: Final = Backoff(0.05, 1.0)
 _LOOKS_EACH_S: Final = 1.0
-"""So often it is asked, while something is not answered, whether the topic is still there."""
+"""How often to check, while a request is not answered, that its topic still exists."""
 _TURNS: Final = 20
 _GONE_S: Final = 3.0
 _GONE_ANSWERS: Final = 3
@@ -46,23 +47,15 @@ class Partition(NamedTuple):
 
 
 class Cluster:
-    """A cluster, and what it tells about the topics of a ledger."""
+    """A cluster and the metadata of a ledger's topics; connects at the first request."""
 
-    def __init__(self, address: Address, settings: KafkaSettings, topics: Sequence[str]) -> None:
-        """Prepare it; nothing is connected yet.
-
-        Args:
-            address: some of its brokers.
-            settings: how to speak to them.
-            topics: by their names on the cluster.
-        """
+    def __init__(self, address: Address, settings: KafkaSettings) -> None:
         self.address: Final = address
         self.settings: Final = settings
         self.brokers: dict[int, Server] = {}
-        """Those that take requests, by node id, as of the newest answer."""
+        """By node id, as of the newest metadata."""
         self.topics: dict[str, list[Partition]] = {}
-        """Those of the ledger that are there, as of the newest answer."""
-        self._names: Final = list(topics)
+        """The ledger's topics that exist, by name on the cluster, as of the newest metadata."""
         self._login: Final = settings.login()
         self._client: AIOKafkaClient | None = None
         self._starting = asyncio.Lock()
@@ -72,7 +65,7 @@ class Cluster:
         self._lost: set[str] = set()
 
     def options(self) -> dict[str, Any]:
-        """Return what all clients of aiokafka are made with."""
+        """Return the options that all clients of aiokafka share."""
         servers = [*self.address.servers]
         random.shuffle(servers)
         return {
@@ -95,27 +88,27 @@ class Cluster:
         except BaseException as error:
             await (one.close() if plain else one.stop())
             if isinstance(error, errors.KafkaConnectionError):
-                await self._greet()
+                await self._probe()
             raise
         return client
 
     async def send(self, request: Any, node: int | None = None) -> Any:
-        """Send a request to a node, any one if none is named, and return its answer.
+        """Send a request to a node, by default to any, and return its answer.
 
         Raises:
-            KafkaError, OSError: there is none.
+            KafkaError, OSError: there is no answer.
         """
         client = await self._started()
         try:
             return await client.send(client.get_random_node() if node is None else node, request)
         except FAILURES as error:
-            if passes(error) and self._client is not None and self._client is client:
+            if is_transient(error) and self._client is not None and self._client is client:
                 self._client = None
                 await client.close()
             raise
 
     async def coordinator(self, group: str) -> int:
-        """Return the node that keeps the positions of a group.
+        """Return the node that coordinates a group.
 
         Raises:
             KafkaError, OSError: none is known.
@@ -123,21 +116,21 @@ class Cluster:
         return int(await (await self._started()).coordinator_lookup(CoordinationType.GROUP, group))
 
     async def refresh(self) -> None:
-        """Ask for brokers and topics anew; callers at the same time share one answer.
+        """Fetch the metadata again; concurrent callers share one request.
 
         Raises:
             KafkaError, OSError: no broker answers.
         """
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._refresh())
-            self._refreshing.add_done_callback(_retrieve)
+            self._refreshing.add_done_callback(retrieve)
         await asyncio.shield(self._refreshing)
 
     def require(self, name: str) -> None:
-        """Refuse a topic that brokers agree for a while not to have.
+        """Check that a topic exists.
 
         Raises:
-            LedgerDamaged: the topic is gone.
+            LedgerDamaged: several answers over some seconds lacked it.
         """
         since, answers = self._missing.get(name, (0.0, 0))
         waited_s = asyncio.get_running_loop().time() - since
@@ -145,34 +138,34 @@ class Cluster:
             raise self.gone(name)
 
     def lose(self, name: str) -> None:
-        """Take note that what was in a topic is gone; nothing is appended to it any more.
+        """Mark a topic as lost, so that nothing is appended to it any more.
 
-        Brokers make a topic that is missing when a client asks for it, if they are set up so.
+        It may exist again: brokers may be configured to create topics that clients ask for.
         """
         self._lost.add(name)
 
     def emptied(self, name: str) -> None:
-        """Take note that a topic which had records has none, as if it were not there.
+        """Note that a topic which had records is empty.
 
         Raises:
-            LedgerDamaged: this has been so for a while, the topic is gone.
+            LedgerDamaged: it has been empty for some seconds.
         """
         now = asyncio.get_running_loop().time()
         if now - self._emptied.setdefault(name, now) > _GONE_S:
             raise self.gone(name)
 
     def gone(self, name: str) -> LedgerDamaged:
-        """Return the error that says so."""
+        """Return the error of a topic that no longer exists."""
         return LedgerDamaged(
             f"the topic {name} is not on {self.address} any more: it was deleted, or the "
             "cluster lost it. Restore it, or begin a new ledger under another prefix"
         )
 
     async def look(self, name: str) -> None:
-        """Ask whether a topic is still there, if there is an answer.
+        """Fetch the metadata and check that a topic exists, if there is an answer.
 
         Raises:
-            LedgerDamaged: it is gone.
+            LedgerDamaged: it no longer exists.
         """
         try:
             await self.refresh()
@@ -183,44 +176,45 @@ class Cluster:
     async def persist(
         self, attempt: Callable[[], Awaitable[T]], what: str, *, topic: str | None = None
     ) -> T:
-        """Try until it succeeds.
+        """Retry an operation with back-off until it succeeds.
 
         Args:
             attempt: may raise KafkaError or OSError.
-            what: is being done, for the message.
-            topic: that it needs, by its name on the cluster.
+            what: the operation, for messages.
+            topic: the topic it needs, by its name on the cluster.
 
         Raises:
-            LedgerUnavailable: it did not succeed in time.
-            LedgerDamaged: the topic is gone.
+            LedgerUnavailable: it did not succeed within `timeout_s`.
+            LedgerDamaged: the topic no longer exists.
             LedgerError: it cannot succeed.
         """
-        wait_s = _WAIT_S_MIN
-        last: Exception = TimeoutError("no answer")
+        last: BaseException | None = None
+
+        async def attempt_once() -> T:
+            if last is not None and topic is not None:
+                await self.look(topic)
+            return await self._attempt(attempt, topic)
+
+        def note(error: BaseException, _: float) -> None:
+            nonlocal last
+            last = error
+
         try:
             async with asyncio.timeout(self.settings.timeout_s):
-                while True:
-                    try:
-                        return await self._attempt(attempt, topic)
-                    except FAILURES as error:
-                        if not passes(error):
-                            raise explain(error, what) from error
-                        last = error
-                    await asyncio.sleep(wait_s * random.uniform(0.5, 1))  # noqa: S311 - no secret
-                    wait_s = min(2 * wait_s, _WAIT_S_MAX)
-                    if topic is not None:
-                        await self.look(topic)
+                return await _BACKOFF.retry(attempt_once, _patience_s, note=note)
         except TimeoutError:
             raise LedgerUnavailable(
                 f"{what}: {self.address} does not serve it since {self.settings.timeout_s:g} s "
-                f"({told(last)})"
+                f"({describe(last) if last else 'no answer'})"
             ) from last
+        except FAILURES as error:
+            raise explain(error, what) from error
 
     async def attend(self, future: asyncio.Future[T], topic: str) -> T:
-        """Return what becomes of a future, unless the topic that it needs is gone.
+        """Return the result of a future, unless the topic it needs no longer exists.
 
         Raises:
-            LedgerDamaged: it is.
+            LedgerDamaged: it does not.
         """
         await asyncio.wait({future}, timeout=_LOOKS_EACH_S)
         if not future.done():
@@ -262,14 +256,15 @@ class Cluster:
                 await asyncio.gather(trying, return_exceptions=True)
 
     async def _watch(self, topic: str) -> None:
-        """Look after a topic until it is gone."""
+        """Raise once a topic no longer exists."""
         while True:
             await self.look(topic)
             await asyncio.sleep(_LOOKS_EACH_S)
 
     async def _refresh(self) -> None:
-        # What the clients ask by themselves would make missing topics, where brokers do that.
-        answer = await self.send(MetadataRequest(self._names, allow_auto_topic_creation=False))
+        # The clients' own requests would create missing topics, where brokers do that.
+        request = MetadataRequest(self.address.topics, allow_auto_topic_creation=False)
+        answer = await self.send(request)
         if not answer.brokers:
             raise errors.KafkaConnectionError("no broker takes requests yet")
         self.brokers = {node: Server(host, port) for node, host, port, _ in answer.brokers}
@@ -281,16 +276,16 @@ class Cluster:
                 self._missing[name] = (since, answers + 1)
                 continue
             self._missing.pop(name, None)
-            if code and not passes(error := failed(code)):
+            if code and not is_transient(error := error_of(code)):
                 raise error
             topics[name] = sorted(Partition(*item[1:5]) for item in partitions)
         self.topics = topics
 
-    async def _greet(self) -> None:
-        """Connect to one broker, to see why a client could not: it logs that, and does not raise.
+    async def _probe(self) -> None:
+        """Connect to one broker to learn why a client could not: it only logs the reason.
 
         Raises:
-            KafkaError, OSError: why.
+            KafkaError, OSError: the reason.
         """
         server = random.choice(self.address.servers)  # noqa: S311 - no secret
         try:
@@ -308,15 +303,15 @@ class Cluster:
         link.close()
 
 
-async def connect(address: Address, settings: KafkaSettings, topics: Sequence[str]) -> Cluster:
+async def connect(address: Address, settings: KafkaSettings) -> Cluster:
     """Connect to a cluster.
 
     Raises:
         LedgerUnavailable: no broker answers in time.
         LedgerError: the settings do not fit the cluster.
     """
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it logs each attempt of each retry
-    cluster = Cluster(address, settings, topics)
+    _quiet_aiokafka()
+    cluster = Cluster(address, settings)
     try:
         await cluster.persist(cluster.refresh, "connecting")
     except LedgerError as error:
@@ -336,10 +331,10 @@ async def connect(address: Address, settings: KafkaSettings, topics: Sequence[st
 
 
 async def stop(consumer: AIOKafkaConsumer) -> None:
-    """Stop a consumer, whatever it waits for.
+    """Stop a consumer.
 
-    A fetch that is canceled in its back-off would end `AIOKafkaConsumer.stop` half-way, so it is
-    ended before.
+    A fetch that is canceled in its back-off would end `AIOKafkaConsumer.stop` half-way, so
+    fetching is ended first.
     """
     if consumer.assignment():
         consumer.unsubscribe()
@@ -348,7 +343,33 @@ async def stop(consumer: AIOKafkaConsumer) -> None:
     await asyncio.gather(asyncio.create_task(consumer.stop()), return_exceptions=True)
 
 
-def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Take note of how a task ended that perhaps nobody waits for any more."""
+def retrieve(task: asyncio.Future[Any]) -> None:
+    """Mark the exception of a task as retrieved, as nothing may await it any more."""
     if not task.cancelled():
         task.exception()
+
+
+class _Unexpected(logging.Handler):
+    """Passes records with a traceback on to the root logger."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            logging.getLogger().handle(record)
+
+
+_unexpected: Final = _Unexpected()
+
+
+def _quiet_aiokafka() -> None:
+    """Log of aiokafka only what it did not expect.
+
+    It logs each attempt of each retry, without a traceback; such failures are raised here, and
+    logged once by whoever retries.
+    """
+    logger = logging.getLogger("aiokafka")
+    logger.propagate = False
+    logger.addHandler(_unexpected)
+
+
+def _patience_s(error: BaseException) -> float:
+    return math.inf if isinstance(error, FAILURES) and is_transient(error) else 0.0

@@ -1,4 +1,4 @@
-"""What Kafka and the network say when something fails, in words that a person can act on."""
+"""Errors of Kafka and the network, as errors of the ledger that say what to do."""
 
 import ssl
 from typing import Final
@@ -8,7 +8,7 @@ from aiokafka import errors
 from rung.events.errors import LedgerDamaged, LedgerError, LedgerRefused, LedgerUnavailable
 
 FAILURES: Final = (errors.KafkaError, OSError)
-"""What a request to a broker may raise."""
+"""Errors that a request to a broker may raise."""
 
 _LOGIN: Final = (
     errors.SaslAuthenticationFailed,
@@ -20,26 +20,26 @@ _FORBIDDEN: Final = (
     errors.GroupAuthorizationFailedError,
     errors.ClusterAuthorizationFailedError,
 )
-_ELSEWHERE: Final = {
+_TRANSIENT: Final = {
     72,  # the listener is not there on every broker yet
 }
-"""Codes of passing errors that the client's library knows, and takes for lasting."""
+"""Codes of transient errors that aiokafka takes for permanent."""
 
 
-def failed(code: int) -> errors.KafkaError:
-    """Return the error of a code that a broker answered with."""
+def error_of(code: int) -> errors.KafkaError:
+    """Return the error of a broker's error code."""
     kind = errors.for_code(code)
-    if kind is errors.UnknownError:  # the client's library does not know it either
+    if kind is errors.UnknownError:  # aiokafka does not know it
         error: errors.KafkaError = kind(f"the broker answered with the error code {code}")
     else:
         error = kind()
-    if kind is errors.UnknownError or code in _ELSEWHERE:
+    if kind is errors.UnknownError or code in _TRANSIENT:
         error.retriable = True
     return error
 
 
-def passes(error: Exception) -> bool:
-    """Whether the same request may succeed later without anybody's doing."""
+def is_transient(error: Exception) -> bool:
+    """Return whether a retry of the same request may succeed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return False
     if isinstance(error, (OSError, errors.KafkaTimeoutError)):
@@ -48,12 +48,7 @@ def passes(error: Exception) -> bool:
 
 
 def explain(error: Exception, what: str) -> LedgerError:
-    """Turn a failure into what a person can act on.
-
-    Args:
-        error: what was raised.
-        what: what was being done, such as `appending to rung.experiments/3`.
-    """
+    """Return the ledger's error for a failure of `what`, such as `appending to rung.pools/3`."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return LedgerRefused(
             f"{what}: the broker's certificate is not trusted ({error.verify_message}); "
@@ -62,23 +57,23 @@ def explain(error: Exception, what: str) -> LedgerError:
         )
     if isinstance(error, _LOGIN):
         return LedgerRefused(
-            f"{what}: the broker refuses the login ({told(error)}); check "
+            f"{what}: the broker refuses the login ({describe(error)}); check "
             "RUNG_KAFKA_SASL_USERNAME, RUNG_KAFKA_SASL_PASSWORD and RUNG_KAFKA_SASL_MECHANISM"
         )
     if isinstance(error, _FORBIDDEN):
         return LedgerRefused(
-            f"{what}: the cluster does not allow it ({told(error)}); grant this user READ, WRITE, "
-            "DESCRIBE and DESCRIBE_CONFIGS on the topics and READ on the groups that begin with "
-            "the prefix"
+            f"{what}: the cluster does not allow it ({describe(error)}); grant this user READ, "
+            "WRITE, DESCRIBE and DESCRIBE_CONFIGS on the topics and READ on the groups that "
+            "begin with the prefix"
         )
     if isinstance(error, errors.CorruptRecordException):
-        return LedgerDamaged(f"{what}: the broker has damaged records ({told(error)})")
-    kind = LedgerUnavailable if passes(error) else LedgerError
-    return kind(f"{what}: {told(error)}")
+        return LedgerDamaged(f"{what}: the broker has damaged records ({describe(error)})")
+    kind = LedgerUnavailable if is_transient(error) else LedgerError
+    return kind(f"{what}: {describe(error)}")
 
 
-def told(error: BaseException) -> str:
-    """Return what an error says, with its kind."""
+def describe(error: BaseException) -> str:
+    """Return the text of an error, with its type."""
     text = " ".join(str(error).split())
     kind = type(error).__name__
     return text if text.startswith(kind) else f"{kind}: {text}" if text else kind

@@ -1,16 +1,15 @@
-"""Follows partitions on behalf of all followers in this process.
+"""Follower: fetches each partition once for all that follow it in this process.
 
-Theory of operation. A *stream* per partition holds what came and was not taken yet: each partition
-is fetched once for all its followers, at the pace of the foremost; one that falls far behind reads
-for itself. A stream that has something to catch up with is read by the reader. At the end of its
-partition it goes *live*: one `AIOKafkaConsumer` for all waits at the brokers for what is appended.
-A live stream of which more comes than is taken is paused, and catches up again.
+Theory of operation. A *stream* per partition buffers records that are fetched and not yet
+consumed, at the speed of its fastest follower; one that falls far behind reads for itself. A
+stream behind the end of its partition is filled by the reader. At the end it becomes *live*: one
+`AIOKafkaConsumer` for all live streams waits at the brokers for new records. A live stream that
+grows faster than it is consumed is paused, and catches up again.
 
-While a broker is away those who follow its partitions wait. A live stream of which no broker
-tells anything for a while, or tells that its position is not there, goes back to the reader, which
-finds the broker again or the reason: a topic that is gone, or a position that is no longer or not
-yet there, ends the following. A consumer that is told of nothing at all is replaced by one that
-begins at the addresses of the URL.
+While a broker is away, followers of its partitions wait. A live stream without an answer for a
+while, or whose position does not exist, goes back to the reader, which finds the broker again or
+the reason: a topic that no longer exists, or a position that does not exist, ends the following. A
+consumer without any answer is replaced by one that begins with the addresses of the URL.
 """
 
 import asyncio
@@ -27,29 +26,29 @@ from aiokafka import AIOKafkaConsumer, TopicPartition, errors
 
 from rung.events.errors import LedgerDamaged, LedgerError, LedgerUnavailable
 from rung.ledger.kafka.cluster import Cluster, stop
-from rung.ledger.kafka.errors import FAILURES, explain, told
+from rung.ledger.kafka.errors import FAILURES, describe, explain
 from rung.ledger.kafka.reader import FETCH_BYTES, Reader, records_of
 from rung.ledger.port import Record
 
 _BATCH: Final = 1000
 _ALL: Final = sys.maxsize
 _ANSWER_BYTES: Final = 8 << 20
-"""Of one broker's partitions together comes at once."""
+"""Bytes of all partitions of a broker in one answer."""
 _AHEAD_BYTES: Final = 1 << 20
-"""A stream runs until this much lies ready for its foremost follower."""
+"""A stream is filled until it has so many bytes ahead of its fastest follower."""
 _KEPT_BYTES: Final = 4 << 20
-"""What is kept for slower ones; who falls behind that reads for itself."""
+"""Bytes kept for slower followers; one behind them reads for itself."""
 _TICK_S: Final = 1.0
 _BACKOFF_S: Final = 0.2
 _AGAIN_S: Final = 0.05
 _QUIET_S: Final = 10.0
-"""Between two warnings that a broker does not answer."""
+"""Least time between two warnings that a broker does not answer."""
 
 _log = structlog.get_logger()
 
 
 class Follower:
-    """Fetches what the followers of a ledger wait for."""
+    """Follows the partitions of a ledger."""
 
     def __init__(self, cluster: Cluster, reader: Reader) -> None:
         self._cluster = cluster
@@ -57,8 +56,8 @@ class Follower:
         self._streams: dict[TopicPartition, _Stream] = {}
         self._consumer: AIOKafkaConsumer | None = None
         self._running: set[TopicPartition] = set()
-        """What the consumer fetches; it has more, which is paused."""
-        self._pump: asyncio.Task[None] | None = None
+        """Partitions that the consumer fetches; the others it is assigned are paused."""
+        self._fetching: asyncio.Task[None] | None = None
         self._feeding: set[asyncio.Task[None]] = set()
         self._scheduled = False
         self._warned_s = float("-inf")
@@ -80,19 +79,19 @@ class Follower:
                 records = stream.recent(cursor.position, _BATCH)
                 if not records and cursor.position < stream.position:
                     records = await self._read(place, stream, cursor.position, _BATCH)
-                    if not records:  # they are there: others have seen the stream go past them
+                    if not records:  # the stream is past them, so they exist
                         await asyncio.sleep(_AGAIN_S)
                         continue
                 if records:
                     cursor.position = records[-1].position + 1
-                    self._pace(place, stream)
+                    self._fill(place, stream)
                     yield records
                 else:
-                    if cursor.position > stream.position:  # others read for themselves
+                    if cursor.position > stream.position:  # it read for itself
                         stream.skip(cursor.position)
                         self._running.discard(place)
                         self._steer_soon()
-                    self._pace(place, stream)
+                    self._fill(place, stream)
                     await stream.wait(cursor)
         finally:
             stream.cursors.discard(cursor)
@@ -101,18 +100,18 @@ class Follower:
                 self._steer_soon()
 
     async def close(self, reason: LedgerError) -> None:
-        """Send the followers away."""
+        """Stop; followers raise the reason."""
         self._closed = reason
         for stream in self._streams.values():
             stream.fail(reason)
-        tasks = [*self._feeding, *([self._pump] if self._pump else [])]
+        tasks = [*self._feeding, *([self._fetching] if self._fetching else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._stop()
 
-    def _pace(self, place: TopicPartition, stream: "_Stream") -> None:
-        """Have a stream of which somebody wants more filled."""
+    def _fill(self, place: TopicPartition, stream: "_Stream") -> None:
+        """Have a stream filled if more of it is wanted."""
         if self._closed is not None or not stream.wanted:
             return
         if stream.live:
@@ -125,13 +124,13 @@ class Follower:
             task.add_done_callback(self._feeding.discard)
 
     async def _feed(self, place: TopicPartition, stream: "_Stream") -> None:
-        """Read on behalf of a stream until it has enough or is live."""
+        """Fill a stream by the reader until it has enough or is live."""
         try:
             while stream.wanted and not stream.live:
                 position = stream.position
                 records = await self._read(place, stream, position, _ALL)
                 if stream.position != position:
-                    continue  # somebody who follows further ahead has come meanwhile
+                    continue  # a follower further ahead was added meanwhile
                 if records:
                     stream.grow(records)
                 else:
@@ -147,7 +146,7 @@ class Follower:
     async def _read(
         self, place: TopicPartition, stream: "_Stream", position: int, limit: int
     ) -> list[Record]:
-        """Read what is there, however long the ledger is away."""
+        """Read existing records, however long the ledger is unavailable."""
         while True:
             try:
                 return await self._reader.read(stream.topic, place.partition, position, limit)
@@ -157,21 +156,21 @@ class Follower:
                 self._warn(str(error))
 
     def _steer_soon(self) -> None:
-        """Change what the consumer fetches, once for all that changes at the same time."""
+        """Schedule `_steer` once for all changes of this turn of the event loop."""
         if not self._scheduled and self._closed is None:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._steer)
 
     def _steer(self) -> None:
-        """Have the consumer fetch the live streams of which more is wanted."""
+        """Make the consumer fetch the live streams of which more is wanted."""
         self._scheduled = False
         if self._closed is not None:
             return
-        if self._pump is None:
-            self._pump = asyncio.create_task(self._keep_fetching())
+        if self._fetching is None:
+            self._fetching = asyncio.create_task(self._keep_fetching())
         consumer = self._consumer
         if consumer is None:
-            return  # the pump is about to start one
+            return  # the task is about to start one
         wanted = {at for at, stream in self._streams.items() if stream.live and stream.wanted}
         if not wanted <= consumer.assignment():
             consumer.assign(list(self._streams))
@@ -182,21 +181,21 @@ class Follower:
         consumer.pause(*self._running - wanted)
         started = wanted - self._running
         for place in started:
-            self._streams[place].heard_ms = _now_ms()
+            self._streams[place].answered_ms = _now_ms()
             consumer.seek(place, self._streams[place].position)
         consumer.resume(*started)
         self._running = wanted
 
     async def _keep_fetching(self) -> None:
-        """Hand what comes to the streams, for ever."""
+        """Fetch for the live streams, for ever."""
         while True:
             try:
                 await self._fetch()
             except FAILURES as error:
-                self._warn(told(error))
+                self._warn(describe(error))
                 await self._stop()
                 await asyncio.sleep(_BACKOFF_S)
-            except Exception as error:  # noqa: BLE001 - those who follow must learn of it
+            except Exception as error:  # noqa: BLE001 - goes to the followers
                 reason = explain(error, "following")
                 for stream in self._streams.values():
                     stream.fail(reason)
@@ -207,7 +206,7 @@ class Follower:
         """Fetch until the consumer fails.
 
         Raises:
-            KafkaError, OSError: it did.
+            KafkaError, OSError: the consumer failed.
         """
         if self._consumer is None:
             self._consumer = await self._cluster.started(
@@ -227,8 +226,8 @@ class Follower:
             try:
                 found = await consumer.getmany(timeout_ms=int(_TICK_S * 1000))
             except errors.KafkaError as error:
-                self._running.clear()  # what else came is lost with it: all begin where they are
-                self._blame(error)
+                self._running.clear()  # other records are lost with it: all seek again
+                self._handle(error)
             else:
                 for place, items in found.items():
                     stream = self._streams.get(place)
@@ -238,7 +237,7 @@ class Follower:
             self._steer()
             if time.monotonic() - looked_s > _TICK_S:
                 looked_s = time.monotonic()
-                self._look_after(consumer)
+                self._check_answers(consumer)
 
     async def _stop(self) -> None:
         consumer, self._consumer = self._consumer, None
@@ -246,48 +245,50 @@ class Follower:
         if consumer is not None:
             await stop(consumer)
 
-    def _blame(self, error: errors.KafkaError) -> None:
-        """End the following of what an error is about, or let the reader see to it.
+    def _handle(self, error: errors.KafkaError) -> None:
+        """Fail the streams that an error names, or hand them back to the reader.
 
         Raises:
-            KafkaError: it is about no partition.
+            KafkaError: it names no partition.
         """
         if isinstance(error, errors.OffsetOutOfRangeError):
             for place in error.args[0]:
                 self._back_to_reader(place)
             return
-        blamed = [
+        failed = [
             (place, stream)
             for place, stream in self._streams.items()
             if error.args in {(place.topic,), (f"Invalid CRC - {place}",)}
         ]
-        if not blamed:
+        if not failed:
             raise error
-        for place, stream in blamed:
+        for place, stream in failed:
             stream.fail(explain(error, f"following {place.topic}/{place.partition}"))
 
-    def _look_after(self, consumer: AIOKafkaConsumer) -> None:
-        """Let the reader see to partitions that no broker tells of, or that end too early.
+    def _check_answers(self, consumer: AIOKafkaConsumer) -> None:
+        """Hand partitions without an answer, or that end too early, back to the reader.
 
         Raises:
-            KafkaError: no broker tells of any.
+            KafkaError: no partition has an answer.
         """
         silent_ms = _now_ms() - 1000 * (self._cluster.settings.fetch_wait_s + 2 * _TICK_S)
-        heard = {
-            place: max(self._streams[place].heard_ms, consumer.last_poll_timestamp(place) or 0)
+        answered = {
+            place: max(self._streams[place].answered_ms, consumer.last_poll_timestamp(place) or 0)
             for place in self._running & self._streams.keys()
         }
-        for place, heard_ms in heard.items():
+        for place, answered_ms in answered.items():
             end = consumer.highwater(place)
-            if heard_ms < silent_ms or (end is not None and end < self._streams[place].position):
+            if answered_ms < silent_ms or (
+                end is not None and end < self._streams[place].position
+            ):
                 self._back_to_reader(place)
-        if heard and max(heard.values()) < silent_ms:
-            raise errors.KafkaConnectionError(f"no broker tells of {len(heard)} partitions")
+        if answered and max(answered.values()) < silent_ms:
+            raise errors.KafkaConnectionError(f"no broker answers for {len(answered)} partitions")
 
     def _back_to_reader(self, place: TopicPartition) -> None:
         if (stream := self._streams.get(place)) is not None:
             stream.live = False
-            self._pace(place, stream)
+            self._fill(place, stream)
 
     def _warn(self, error: str) -> None:
         now = asyncio.get_running_loop().time()
@@ -297,7 +298,7 @@ class Follower:
 
 
 class _Cursor:
-    """Where one follower is, and what it waits for there."""
+    """Position of one follower, and the future it waits for there."""
 
     def __init__(self, position: int) -> None:
         self.position = position
@@ -305,7 +306,7 @@ class _Cursor:
 
 
 class _Chunk(NamedTuple):
-    """What came at once."""
+    """Records that were fetched at once."""
 
     records: list[Record]
     size: int
@@ -313,32 +314,32 @@ class _Chunk(NamedTuple):
 
 
 class _Stream:
-    """One partition as the followers in this process see it."""
+    """The buffered records of one partition."""
 
     def __init__(self, topic: str, position: int, *, live: bool) -> None:
         self.topic: Final = topic
         self.position = position
-        """Where what is fetched next begins."""
+        """Where the next fetch begins."""
         self.live = live
-        """Whether the consumer fetches it, and not the reader."""
+        """Whether the consumer fetches it, in place of the reader."""
         self.feeding = False
         self.grown = False
-        """Whether records came."""
-        self.heard_ms = 0
+        """Whether it ever had records."""
+        self.answered_ms = 0
         self.cursors: set[_Cursor] = set()
         self._chunks: deque[_Chunk] = deque()
 
     @property
     def wanted(self) -> bool:
-        """Whether somebody follows the newest of it and has little left to take."""
-        foremost = max((cursor.position for cursor in self.cursors), default=-1)
+        """Whether its fastest follower is at the newest records and has few left."""
+        fastest = max((cursor.position for cursor in self.cursors), default=-1)
         first = self._chunks[0].records[0].position if self._chunks else self.position
-        if foremost < first:
+        if fastest < first:
             return False
-        return sum(chunk.size for chunk in self._chunks if chunk.end > foremost) < _AHEAD_BYTES
+        return sum(chunk.size for chunk in self._chunks if chunk.end > fastest) < _AHEAD_BYTES
 
     def recent(self, position: int, limit: int) -> Sequence[Record]:
-        """Return records from a position on, nothing if they are not at hand."""
+        """Return buffered records from a position on."""
         for chunk in self._chunks:
             if position < chunk.records[0].position:
                 break
@@ -348,7 +349,7 @@ class _Stream:
         return ()
 
     async def wait(self, cursor: _Cursor) -> None:
-        """Wait until there is something at the cursor's position, or a failure.
+        """Wait for records at the cursor's position.
 
         Raises:
             LedgerError: following it failed.
@@ -360,13 +361,13 @@ class _Stream:
             cursor.waiting = None
 
     def skip(self, position: int) -> None:
-        """Go on at a later position."""
+        """Continue at a later position."""
         self._chunks.clear()
         self.position = position
-        self._wake()  # those behind read for themselves what nobody fetches for them now
+        self._wake()  # those behind must read the skipped records themselves
 
     def grow(self, records: list[Record]) -> None:
-        """Take what was fetched at the stream's position."""
+        """Add records fetched at the stream's position."""
         self.position = records[-1].position + 1
         self.grown = True
         size = sum(map(len, map(_value, records)))
@@ -375,7 +376,7 @@ class _Stream:
         self._wake()
 
     def fail(self, error: LedgerError) -> None:
-        """Make all who wait meet a failure."""
+        """Raise an error in all waiting followers."""
         for cursor in self.cursors:
             if cursor.waiting and not cursor.waiting.done():
                 cursor.waiting.set_exception(error)
@@ -387,11 +388,11 @@ class _Stream:
 
     def _trim(self) -> None:
         positions = [cursor.position for cursor in self.cursors]
-        hindmost, foremost = min(positions, default=0), max(positions, default=0)
+        slowest, fastest = min(positions, default=0), max(positions, default=0)
         kept = sum(chunk.size for chunk in self._chunks)
         while self._chunks:
             first = self._chunks[0]
-            if first.end > hindmost and not (kept > _KEPT_BYTES and first.end <= foremost):
+            if first.end > slowest and not (kept > _KEPT_BYTES and first.end <= fastest):
                 return
             kept -= first.size
             self._chunks.popleft()

@@ -1,7 +1,7 @@
 """The ledger on a Kafka cluster, for all processes of all machines.
 
-A topic is a topic, a partition a partition, a position an offset. Consumers' positions are
-committed offsets; snapshots, which do not fit into messages, lie in an object store.
+Positions are offsets, and positions of consumers committed offsets; snapshots, which do not fit
+into messages, lie in an object store.
 """
 
 import asyncio
@@ -19,11 +19,10 @@ from rung.events.errors import (
 )
 from rung.ledger.kafka.cluster import Cluster, connect
 from rung.ledger.kafka.follower import Follower
-from rung.ledger.kafka.identity import Identity, identity, names
-from rung.ledger.kafka.limits import limits
 from rung.ledger.kafka.positions import Positions
 from rung.ledger.kafka.reader import Reader
 from rung.ledger.kafka.settings import KafkaSettings, parse_address
+from rung.ledger.kafka.topics import Identity, read_identity, record_limits
 from rung.ledger.kafka.writer import BATCH_BYTES, OVERHEAD_BYTES, Place, Row, Writer
 from rung.ledger.port import Draft, Record, check_trim
 from rung.storage import ObjectStore
@@ -45,42 +44,39 @@ class KafkaLedger:
         """Open the ledger at an URL such as `kafka://host:9092,other:9092/prefix`.
 
         Args:
-            url: some of the cluster's brokers, and what its topics' names begin with.
-            snapshots: where snapshots lie; who saves and reads none needs none.
-            settings: how to reach the cluster; from the environment if not given.
+            url: some of the cluster's brokers, and the prefix of the topics.
+            snapshots: the store of snapshots; None where none are saved or read.
+            settings: of the connections; from the environment if not given.
 
         Raises:
             LedgerUnavailable: the cluster does not answer.
             LedgerMissing: there is no ledger, or not all of its topics.
             LedgerError: its topics do not fit, or the login is refused.
         """
-        address = parse_address(url)
-        cluster = await connect(
-            address, settings or KafkaSettings.from_environment(), names(address)
-        )
+        cluster = await connect(parse_address(url), settings or KafkaSettings.from_environment())
         reader = Reader(cluster)
         try:
-            found = _check(cluster, await identity(cluster, reader))
-            sizes = await limits(cluster)
+            found = _check(cluster, await read_identity(cluster, reader))
+            limits = await record_limits(cluster)
         except BaseException:
             await reader.close()
             await cluster.close()
             raise
-        return cls(cluster, reader, found, sizes, snapshots)
+        return cls(cluster, reader, found, limits, snapshots)
 
     def __init__(
         self,
         cluster: Cluster,
         reader: Reader,
         found: Identity,
-        sizes: dict[str, int],
+        limits: dict[str, int],
         snapshots: ObjectStore | None,
     ) -> None:
         self._cluster = cluster
         self._identity = found
-        self._sizes = sizes
+        self._limits = limits
         self._snapshots = snapshots
-        self._writer = Writer(cluster, min(BATCH_BYTES, *sizes.values()))
+        self._writer = Writer(cluster, min(BATCH_BYTES, *limits.values()))
         self._reader = reader
         self._follower = Follower(cluster, reader)
         self._positions = Positions(cluster)
@@ -138,9 +134,11 @@ class KafkaLedger:
         check_trim(topic, partition, position, await self._reader.end(topic, partition))
         if position <= await self._reader.start(topic, partition):
             return
-        from rung.ledger.kafka.admin import remove  # noqa: PLC0415 - takes a third of a second
+        from rung.ledger.kafka.admin import delete_records  # noqa: PLC0415 - takes a third of a second
 
-        await remove(self._cluster, self._cluster.address.topic(topic), partition, position)
+        await delete_records(
+            self._cluster, self._cluster.address.topic(topic), partition, position
+        )
 
     async def follow(
         self, topic: str, partition: int, position: int
@@ -198,7 +196,7 @@ class KafkaLedger:
         partition = partition_of(key, self.partitions(name))
         row = (key.encode(), value)
         size = len(row[0]) + len(value)
-        limit = self._sizes[name]
+        limit = self._limits[name]
         if size + OVERHEAD_BYTES > limit:
             raise EventTooLarge(
                 f"an event of {size} bytes for {name} (key {key!r}) is larger than the topic "
@@ -236,7 +234,7 @@ class KafkaLedger:
 
 
 def _check(cluster: Cluster, found: Identity | None) -> Identity:
-    """Return who the ledger is; refuse one that was not made, or whose topics do not fit."""
+    """Return the ledger's identity, if it was created and its topics fit."""
     if found is None:
         raise LedgerMissing(
             f"there is no ledger on {cluster.address}: {_INIT.format(url=cluster.address)}"
@@ -252,7 +250,7 @@ def _check(cluster: Cluster, found: Identity | None) -> Identity:
         if count != found.partitions:
             raise LedgerError(
                 f"the topic {full} has {count} partitions; the ledger was made with "
-                f"{found.partitions}, and keys are looked for by that number. Take another "
+                f"{found.partitions}, which decides where a key lies. Take another "
                 "prefix, and export and import the ledger"
             )
     return found

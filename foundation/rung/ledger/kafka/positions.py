@@ -1,7 +1,6 @@
-"""Positions of consumers, kept by the cluster as the committed offsets of groups.
+"""Positions of consumers: committed offsets of groups, so that Kafka's own tools show the lag.
 
-A consumer is a group without members, so that Kafka's own tools show its lag; such a group must
-not be used by anybody who joins it.
+Each consumer is a group without members; nothing may join it.
 """
 
 from typing import Any, Final
@@ -9,11 +8,11 @@ from typing import Any, Final
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 
 from rung.ledger.kafka.cluster import Cluster
-from rung.ledger.kafka.errors import FAILURES, failed
+from rung.ledger.kafka.errors import FAILURES, error_of
 
 _FOR_EVER_MS: Final = 100 * 365 * 24 * 3600 * 1000
-"""Kafka would forget a position a week after its last commit, however long nothing came, and the
-clients of the libraries cannot ask for more."""
+"""By default Kafka forgets a position a week after its last commit; the clients of the libraries
+cannot ask for more."""
 _NO_GENERATION: Final = -1
 
 
@@ -35,10 +34,10 @@ class Positions:
                     return max(int(position), 0)
             return 0
 
-        return await self._cluster.persist(attempt, f"asking where {group} is in {name}")
+        return await self._cluster.persist(attempt, f"reading the position of {group} in {name}")
 
     async def commit(self, consumer: str, topic: str, partition: int, position: int) -> None:
-        """Remember where a consumer goes on after a restart."""
+        """Commit the position at which a consumer resumes."""
         group, name = self._names(consumer, topic)
         request = OffsetCommitRequest(
             group, _NO_GENERATION, "", _FOR_EVER_MS, [(name, [(partition, position, "")])]
@@ -47,7 +46,7 @@ class Positions:
         async def attempt() -> None:
             await self._send(group, request)
 
-        await self._cluster.persist(attempt, f"committing where {group} is in {name}")
+        await self._cluster.persist(attempt, f"committing the position of {group} in {name}")
 
     def _names(self, consumer: str, topic: str) -> tuple[str, str]:
         return self._cluster.address.topic(consumer), self._cluster.address.topic(topic)
@@ -56,7 +55,7 @@ class Positions:
         """Send a request to the group's coordinator and return its answer.
 
         Raises:
-            KafkaError, OSError: there is none, or one of its codes is an error's.
+            KafkaError, OSError: there is none, or it holds the code of an error.
         """
         node = self._coordinators.get(group)
         if node is None:
@@ -66,7 +65,7 @@ class Positions:
             codes = [item[-1] for _, partitions in answer.topics for item in partitions]
             for code in (getattr(answer, "error_code", 0), *codes):
                 if code:
-                    raise failed(code)
+                    raise error_of(code)
         except FAILURES:
             self._coordinators.pop(group, None)
             raise

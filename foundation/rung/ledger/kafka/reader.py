@@ -1,9 +1,9 @@
-"""Reads records from any position, without waiting for more.
+"""Reader: reads records from any position, without waiting for more.
 
-Theory of operation. One `AIOKafkaConsumer` has all partitions of the ledger, all paused. A read
-goes to its position, lets its own partition run until records come, and pauses it again; reads of
-different partitions run beside each other. What was fetched beyond the limit is kept for the next
-read. Where nothing is to come nothing is fetched, for the consumer would wait at the broker.
+Theory of operation. One `AIOKafkaConsumer` is assigned all partitions of the ledger, all paused. A
+read seeks its position, resumes its partition until records arrive, and pauses it again; reads of
+different partitions are concurrent. What was fetched beyond the limit is kept for the next read.
+At the end of a partition nothing is fetched, for the consumer would wait at the broker.
 """
 
 import asyncio
@@ -18,13 +18,12 @@ from rung.ledger.kafka.cluster import Cluster, stop
 from rung.ledger.port import FLEETING, Record
 
 FETCH_BYTES: Final = 1 << 20
-"""How much of a partition comes at once; a record that is larger comes all the same."""
+"""Bytes of a partition in one answer; a larger record comes all the same."""
 _AT_ONCE_MS: Final = 1
-"""How long a broker waits for records of which there are some: not at all. With 0 there are
-brokers that do not even look."""
-_COMES_WITHIN_MS: Final = 1000
+"""How long a broker waits for records that exist: not at all. Some brokers do not look with 0."""
+_FETCH_MS_MAX: Final = 1000
 _AHEAD: Final = 16
-"""Of so many partitions is kept what was fetched beyond what was asked for."""
+"""Partitions of which records beyond the limit are kept."""
 
 T = TypeVar("T")
 
@@ -37,9 +36,9 @@ class Reader:
         self._consumer: AIOKafkaConsumer | None = None
         self._starting = asyncio.Lock()
         self._users = 0
-        self._turns: defaultdict[TopicPartition, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks: defaultdict[TopicPartition, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._ends: dict[TopicPartition, int] = {}
-        """Positions that partitions are known to reach."""
+        """Positions that partitions reach at least."""
         self._ahead: OrderedDict[tuple[str, int], list[Record]] = OrderedDict()
 
     async def read(self, topic: str, partition: int, position: int, limit: int) -> list[Record]:
@@ -47,15 +46,15 @@ class Reader:
 
         Raises:
             LedgerUnavailable: no answer in time.
-            LedgerTrimmed: the position is no longer there.
-            LedgerDamaged: the position is not there yet, so that records were lost.
+            LedgerTrimmed: the position was removed.
+            LedgerDamaged: the position lies beyond the end, so records were lost.
         """
         if limit < 1:
             return []
         place = (topic, partition)
         records = self._ahead.pop(place, [])
         if not records or records[0].position != position:
-            records = await self._ask(
+            records = await self._use(
                 topic,
                 partition,
                 f"reading from {position} of",
@@ -69,21 +68,21 @@ class Reader:
 
     async def end(self, topic: str, partition: int) -> int:
         """Return the position that the next record will get."""
-        _, end = await self._ask(topic, partition, "asking for the end of", self._bounds)
+        _, end = await self._use(topic, partition, "asking for the end of", self._bounds)
         return end
 
     async def start(self, topic: str, partition: int) -> int:
         """Return the first position that exists."""
-        return await self._ask(topic, partition, "asking for the start of", _start)
+        return await self._use(topic, partition, "asking for the start of", _start)
 
     async def place(self, topic: str, partition: int, position: int) -> tuple[int, int]:
-        """Return where to read when a position is asked for, and where the partition ends.
+        """Return the position at which to read, and the end of the partition.
 
         Raises:
-            LedgerTrimmed: it is no longer there.
-            LedgerDamaged: it is not there yet, so that records were lost.
+            LedgerTrimmed: the position was removed.
+            LedgerDamaged: it lies beyond the end, so records were lost.
         """
-        return await self._ask(
+        return await self._use(
             topic,
             partition,
             f"looking for {position} in",
@@ -95,19 +94,19 @@ class Reader:
         if self._consumer is not None:
             await stop(self._consumer)
 
-    async def _ask(
+    async def _use(
         self,
         topic: str,
         partition: int,
         what: str,
         work: Callable[[AIOKafkaConsumer, TopicPartition], Awaitable[T]],
     ) -> T:
-        """Let the consumer do something with a partition that nothing else does at the time."""
+        """Use the consumer for a partition that nothing else reads meanwhile."""
         place = TopicPartition(self._cluster.address.topic(topic), partition)
 
         async def attempt() -> T:
             consumer = await self._started()
-            async with self._turns[place]:
+            async with self._locks[place]:
                 try:
                     return await work(consumer, place)
                 except ConsumerStoppedError:
@@ -158,15 +157,15 @@ class Reader:
             if position == end:
                 return []
         try:
-            found = await _come(consumer, place, position)
+            found = await _fetch_at(consumer, place, position)
         except errors.OffsetOutOfRangeError as error:
             placed, _ = await self._placed(consumer, topic, place, position)
-            if placed == position:  # a leader that does not know yet how far it reaches
+            if placed == position:  # a leader that does not know its end yet
                 raise errors.StaleMetadata(str(error)) from error
             return await self._fetch(consumer, topic, place, placed)
         if not found:
             del self._ends[place]
-            raise errors.RequestTimedOutError("nothing comes")
+            raise errors.RequestTimedOutError("no records arrived")
         return records_of(found, topic)
 
     async def _placed(
@@ -178,15 +177,15 @@ class Reader:
             if topic in FLEETING:
                 return start, end
             raise LedgerTrimmed(
-                f"position {position} of {name}/{partition} is no longer there, its retention "
-                f"took it away: the first one is {start}",
+                f"position {position} of {name}/{partition} was removed by retention: the first "
+                f"one is {start}",
                 first=start,
             )
         if position > end:
             await self._cluster.refresh()
-            if name not in self._cluster.topics:  # brokers may not say so here
+            if name not in self._cluster.topics:  # brokers may not raise that here
                 raise errors.UnknownTopicOrPartitionError(name)
-            if end == 0:  # deleted, and made again by a client that asked for it
+            if end == 0:  # deleted, and created again for a client that asked
                 self._cluster.emptied(name)
                 raise errors.UnknownTopicOrPartitionError(name)
             raise LedgerDamaged(
@@ -197,15 +196,15 @@ class Reader:
         return position, end
 
     async def _bounds(self, consumer: AIOKafkaConsumer, place: TopicPartition) -> tuple[int, int]:
-        """Return where a partition begins and ends.
+        """Return the start and the end of a partition.
 
-        The end is looked for in the last records too: there are brokers (Tansu) that say where
-        the last batch begins.
+        The last records are fetched too: some brokers (Tansu) return as the end where the last
+        batch begins.
         """
         start, end = await _start(consumer, place), (await consumer.end_offsets([place]))[place]
         if end > start:
             try:
-                last = await _come(consumer, place, end - 1)
+                last = await _fetch_at(consumer, place, end - 1)
             except errors.OffsetOutOfRangeError as error:  # trimmed meanwhile
                 raise errors.StaleMetadata(str(error)) from error
             end = max([end, *(item.offset + 1 for item in last[-1:])])
@@ -214,7 +213,7 @@ class Reader:
 
 
 def records_of(items: Sequence[Any], topic: str) -> list[Record]:
-    """Return what was fetched of one partition as the ledger gives it."""
+    """Return fetched messages of one partition as records."""
     keys: dict[bytes | None, str] = {}  # they repeat, and decoding one costs as much as the rest
     make, records = Record._make, []
     for item in items:
@@ -229,12 +228,12 @@ async def _start(consumer: AIOKafkaConsumer, place: TopicPartition) -> int:
     return int((await consumer.beginning_offsets([place]))[place])
 
 
-async def _come(consumer: AIOKafkaConsumer, place: TopicPartition, position: int) -> list[Any]:
-    """Return what is fetched at a position; nothing if it does not come."""
+async def _fetch_at(consumer: AIOKafkaConsumer, place: TopicPartition, position: int) -> list[Any]:
+    """Return the messages fetched at a position; none if they do not arrive in time."""
     consumer.seek(place, position)
     consumer.resume(place)
     try:
-        found = await consumer.getmany(place, timeout_ms=_COMES_WITHIN_MS)
+        found = await consumer.getmany(place, timeout_ms=_FETCH_MS_MAX)
     finally:
         consumer.pause(place)
     return list(found.get(place, []))

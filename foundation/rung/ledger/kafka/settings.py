@@ -1,4 +1,4 @@
-"""How a Kafka cluster is reached: its address as an URL, and the settings of the environment."""
+"""Settings of the connections to a Kafka cluster: its URL, and the environment's variables."""
 
 import contextlib
 import math
@@ -10,10 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
+from rung.events import TOPICS
 from rung.events.errors import LedgerError
 
 SCHEME: Final = "kafka"
 PREFIX: Final = "rung"
+IDENTITY: Final = "ledger"
+"""The topic that holds the ledger's identity."""
 _PORT: Final = 9092
 _EXAMPLE: Final = "kafka://host:9092,other:9092/rung"
 _PREFIX: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
@@ -27,7 +30,7 @@ _BUFFER_BYTES: Final = 64 << 20
 
 
 class Server(NamedTuple):
-    """Where a broker listens."""
+    """Address of a broker."""
 
     host: str
     port: int
@@ -37,7 +40,7 @@ class Server(NamedTuple):
 
 
 class Address(NamedTuple):
-    """A ledger on a cluster: some of its brokers, and what its topics' names begin with."""
+    """Address of a ledger: some of the cluster's brokers, and the prefix of the topics."""
 
     servers: tuple[Server, ...]
     prefix: str
@@ -47,15 +50,20 @@ class Address(NamedTuple):
         return f"{SCHEME}://{servers}/{self.prefix}"
 
     def topic(self, name: str) -> str:
-        """Return what a topic of the ledger is called on the cluster."""
+        """Return the name on the cluster of a topic of the ledger."""
         return f"{self.prefix}.{name}"
+
+    @property
+    def topics(self) -> list[str]:
+        """The names on the cluster of all topics of the ledger."""
+        return [self.topic(name) for name in (IDENTITY, *TOPICS)]
 
 
 def parse_address(url: str) -> Address:
-    """Read an URL such as `kafka://host:9092,other:9092/prefix`.
+    """Parse an URL such as `kafka://host:9092,other:9092/prefix`.
 
     Raises:
-        LedgerError: it is none.
+        LedgerError: it is not one.
     """
     scheme, separator, rest = url.partition("://")
     if scheme != SCHEME or not separator:
@@ -87,32 +95,32 @@ def _server(url: str, text: str) -> Server:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KafkaSettings:
-    """What the environment says about a cluster; `from_environment` names the variables."""
+    """Settings of the connections; `from_environment` reads them."""
 
     security_protocol: str = "PLAINTEXT"
     sasl_mechanism: str | None = None
     sasl_username: str | None = None
     sasl_password: str | None = field(default=None, repr=False)
     ssl_cafile: Path | None = None
-    """The authorities that sign brokers' certificates; the system's own if not given."""
+    """Authorities of the brokers' certificates; by default the system's."""
     ssl_certfile: Path | None = None
-    """This client's certificate, where the brokers ask for one."""
+    """This client's certificate, where the brokers require one."""
     ssl_keyfile: Path | None = None
     timeout_s: float = _TIMEOUT_S
-    """After this long without success an append, a read or a commit fails."""
+    """Seconds without success after which an append, a read or a commit fails."""
     request_timeout_s: float = _REQUEST_TIMEOUT_S
-    """After this long without an answer a connection is given up."""
+    """Seconds without an answer after which a connection is closed."""
     fetch_wait_s: float = _FETCH_WAIT_S
-    """How long a follower's request waits at a broker that has nothing new; Kafka answers it the
-    moment something comes, Tansu looks twice in this time."""
+    """Seconds that a broker may hold a follower's fetch while it has nothing new; Kafka answers it
+    at the next record, Tansu looks twice in this time."""
     buffer_bytes: int = _BUFFER_BYTES
-    """What may wait to be sent; more appends wait until there is room."""
+    """Bound on the bytes that wait to be sent; appends beyond it wait."""
 
     def __post_init__(self) -> None:
-        """Check what belongs together.
+        """Check that the settings fit each other.
 
         Raises:
-            LedgerError: something is missing or of no effect; the variable is named.
+            LedgerError: one is missing or has no effect; the message names its variable.
         """
         _among("SECURITY_PROTOCOL", self.security_protocol, _PROTOCOLS)
         if self.security_protocol.startswith("SASL"):
@@ -120,7 +128,7 @@ class KafkaSettings:
         elif self.sasl_mechanism or self.sasl_username or self.sasl_password:
             raise _wrong(
                 "SECURITY_PROTOCOL",
-                f"is {self.security_protocol}, which knows no user; with a SASL user it is "
+                f"is {self.security_protocol}, which has no users; with a SASL user it is "
                 "SASL_SSL or SASL_PLAINTEXT",
             )
         self._check_ssl()
@@ -138,7 +146,7 @@ class KafkaSettings:
         """Read `RUNG_KAFKA_…`: each field in capitals; the password also as `…_PASSWORD_FILE`.
 
         Raises:
-            LedgerError: a variable does not fit; its name and what would be right are said.
+            LedgerError: a variable is not valid; the message names it and what is.
         """
         found = os.environ if environment is None else environment
 
@@ -166,7 +174,7 @@ class KafkaSettings:
         )
 
     def login(self) -> dict[str, Any]:
-        """Return how to encrypt and log in, by the names that aiokafka and kafka-python share.
+        """Return the options for encryption and login that aiokafka and kafka-python share.
 
         Raises:
             LedgerError: a file holds no certificate or no key.
@@ -180,7 +188,7 @@ class KafkaSettings:
         }
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """Return what encrypts the connections, None if nothing does.
+        """Return the TLS context of the connections, None without TLS.
 
         Raises:
             LedgerError: a file holds no certificate or no key.

@@ -1,24 +1,31 @@
-"""The topics of a ledger on a cluster: made, and checked.
+"""Topics of a ledger on a cluster: created, checked, with their limits and the ledger's identity.
 
 `<prefix>.<topic>` for each topic of the ledger, all with the same number of partitions, and
-`<prefix>.ledger`, which holds who the ledger is.
+`<prefix>.ledger` with the identity. The records of the latter have keys that never repeat, so that
+compaction keeps all of them, and the first one counts: two processes that create the same ledger
+at the same time agree on it.
 """
 
-from collections.abc import Mapping
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 import msgspec
+import structlog
 from aiokafka import errors
+from aiokafka.protocol.admin import DescribeConfigsRequest
 
 from rung.events import TOPICS, topic
-from rung.events.errors import LedgerError
-from rung.ledger.kafka.cluster import Cluster, connect
-from rung.ledger.kafka.finding import Finding, compare_settings, compare_shape
-from rung.ledger.kafka.identity import IDENTITY, Identity, identity, introduce, names
-from rung.ledger.kafka.limits import RECORD_BYTES_MAX
+from rung.events.errors import LedgerDamaged, LedgerError
+from rung.ledger.kafka.cluster import Cluster, Partition, connect
+from rung.ledger.kafka.errors import FAILURES, describe, error_of
 from rung.ledger.kafka.reader import Reader
-from rung.ledger.kafka.settings import KafkaSettings, parse_address
+from rung.ledger.kafka.settings import IDENTITY, KafkaSettings, parse_address
+from rung.ledger.kafka.writer import Writer
 
 FOR_EVER: Final = None
 RETENTION: Final[Mapping[str, timedelta | None]] = {
@@ -27,18 +34,57 @@ RETENTION: Final[Mapping[str, timedelta | None]] = {
     topic.LOGS: timedelta(days=30),
     topic.HEARTBEATS: timedelta(days=1),
 }
-"""How long the records of each topic are kept, where nothing else is asked for."""
+"""Default retention of the records of each topic."""
 PARTITIONS: Final = 16
 REPLICATION: Final = 3
+RECORD_BYTES_MAX: Final = 8 << 20
+"""Largest record of the topics that `create` makes."""
+_LIMIT: Final = "max.message.bytes"
+_UNLIMITED: Final = -1
+_TOPIC_RESOURCE: Final = 2
+_FORMAT: Final = 1
+
+_log = structlog.get_logger()
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """The identity of a ledger."""
+
+    id: str
+    partitions: int
+    """Of each topic; it decides the partition of each key, so it never changes."""
+    version: int = _FORMAT
+    created_ms: int = 0
 
 
 class Created(msgspec.Struct, frozen=True, kw_only=True):
-    """What `create` found and made."""
+    """The result of `create`."""
 
     id: str
     partitions: int
     made: list[str]
-    """Topics that were not there before."""
+    """Topics that did not exist before."""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """A property of a topic that differs from what it should be, or is not known."""
+
+    topic: str
+    """By its name on the cluster."""
+    setting: str
+    expected: str
+    found: str
+    grave: bool
+    """Whether the ledger cannot be used like this, or will lose what it must keep."""
+    unknown: bool = False
+    """Whether brokers of this kind do not tell it."""
+
+    def __str__(self) -> str:
+        return f"{self.topic}: {self.setting} is {self.found}, should be {self.expected}"
+
+
+_encoder: Final = msgspec.json.Encoder()
+_decoder: Final = msgspec.json.Decoder(Identity)
 
 
 async def create(
@@ -49,42 +95,32 @@ async def create(
     replication: int | None = None,
     retention: Mapping[str, timedelta | None] | None = None,
 ) -> Created:
-    """Make what is missing of a ledger on a cluster; what is there stays as it is.
+    """Create what is missing of a ledger on a cluster; existing topics stay as they are.
 
     Args:
         url: `kafka://host:9092/prefix`.
-        settings: how to reach the cluster.
-        partitions: of each topic, 16 if not given; a ledger that is there keeps its number.
-        replication: on how many brokers each record lies; three, or as many as there are.
+        settings: of the connections.
+        partitions: of each topic, by default 16, or those of the existing ledger.
+        replication: brokers that hold each record; three, or as many as there are.
         retention: by topic, None for ever; over `RETENTION`.
 
     Raises:
         LedgerUnavailable: the cluster does not answer.
-        LedgerError: it refuses, or the ledger is there with another number of partitions.
+        LedgerError: it refuses, or the ledger exists with another number of partitions.
     """
     kept = _retention(retention)
-    address = parse_address(url)
-    cluster = await connect(address, settings, names(address))
-    reader = Reader(cluster)
-    try:
-        known = await identity(cluster, reader)
+    async with _opened(url, settings) as (cluster, reader):
+        known = await read_identity(cluster, reader)
         if known and partitions not in {None, known.partitions}:
             raise LedgerError(
-                f"{address} has {known.partitions} partitions per topic, not {partitions}: their "
-                "number says where a key lies, and cannot change. Take another prefix, and "
-                "export and import the ledger"
+                f"{cluster.address} has {known.partitions} partitions per topic, not "
+                f"{partitions}: their number decides where a key lies, and cannot change. Take "
+                "another prefix, and export and import the ledger"
             )
         count = known.partitions if known else partitions or PARTITIONS
-        copies = replication or min(REPLICATION, len(cluster.brokers))
-        made = await _make_topics(cluster, count, copies, kept)
-        if known is None:
-            await reader.close()  # it does not know the topics that were just made
-            reader = Reader(cluster)
-            known = await identity(cluster, reader) or await introduce(cluster, reader, count)
+        made = await _create_topics(cluster, count, _copies(cluster, replication), kept)
+        known = known or await _introduce(cluster, reader, count)
         return Created(id=known.id, partitions=known.partitions, made=made)
-    finally:
-        await reader.close()
-        await cluster.close()
 
 
 async def check(
@@ -94,50 +130,168 @@ async def check(
     replication: int | None = None,
     retention: Mapping[str, timedelta | None] | None = None,
 ) -> list[Finding]:
-    """Compare a ledger on a cluster with what it should be; nothing is changed.
-
-    Args:
-        url: `kafka://host:9092/prefix`.
-        settings: how to reach the cluster.
-        replication: on how many brokers each record should lie; three, or as many as there are.
-        retention: by topic, None for ever; over `RETENTION`.
+    """Compare the topics of a ledger with what they should be; arguments as for `create`.
 
     Raises:
         LedgerUnavailable: the cluster does not answer.
         LedgerError: it refuses.
     """
-    from rung.ledger.kafka import admin  # noqa: PLC0415 - kafka-python, not needed everywhere
-
     kept = _retention(retention)
-    address = parse_address(url)
-    cluster = await connect(address, settings, names(address))
-    reader = Reader(cluster)
-    try:
-        known = await identity(cluster, reader)
-        copies = replication or min(REPLICATION, len(cluster.brokers))
-        configs = await admin.described(cluster, names(address))
+    async with _opened(url, settings) as (cluster, reader):
+        known = await read_identity(cluster, reader)
+        copies = _copies(cluster, replication)
+        configurations = await cluster.persist(
+            partial(_configurations, cluster), "reading the topics' settings"
+        )
         findings: list[Finding] = []
         for name in (IDENTITY, *TOPICS):
-            full = address.topic(name)
-            there = cluster.topics.get(full, [])
-            findings += compare_shape(
-                full,
-                found=len(there),
-                partitions=_partitions(name, known),
-                replicas=[len(partition.replicas) for partition in there],
-                copies=copies,
-            )
-            if full in configs:
+            full = cluster.address.topic(name)
+            count = 1 if name == IDENTITY else known.partitions if known else None
+            findings += _compare_shape(full, cluster.topics.get(full, ()), count, copies)
+            if full in configurations:
                 lasting = RETENTION.get(name, FOR_EVER) is FOR_EVER
                 expected = _config(name, copies, kept)
-                findings += compare_settings(full, expected, configs[full], lasting=lasting)
+                findings += compare_settings(full, expected, configurations[full], lasting=lasting)
         return findings
+
+
+async def read_identity(cluster: Cluster, reader: Reader) -> Identity | None:
+    """Return the identity of the ledger on a cluster, None if it was not created yet.
+
+    Raises:
+        LedgerDamaged: it is of a newer version, or its record is damaged.
+    """
+    name = cluster.address.topic(IDENTITY)
+    if name not in cluster.topics:
+        return None
+    start = await reader.start(IDENTITY, 0)
+    records = await reader.read(IDENTITY, 0, start, 1)
+    if not records:
+        return None
+    try:
+        found = _decoder.decode(records[0].value)
+    except msgspec.DecodeError as error:
+        raise LedgerDamaged(f"{name} does not hold the ledger's identity: {error}") from error
+    if found.version != _FORMAT:
+        raise LedgerDamaged(
+            f"{cluster.address} was made by a newer Rung (version {found.version} of the layout; "
+            f"this one knows {_FORMAT}). Upgrade Rung"
+        )
+    return found
+
+
+async def record_limits(cluster: Cluster) -> dict[str, int]:
+    """Return the size of the largest record that each topic takes, in bytes.
+
+    Where the cluster does not tell, it is what `create` asks for: a broker that takes less refuses
+    the record with a message, while too low a limit here would refuse what the broker takes.
+    """
+    reason = "the broker does not tell it"
+    configurations: Mapping[str, Mapping[str, str] | None] = {}
+    try:
+        configurations = await _configurations(cluster)
+    except (*FAILURES, NotImplementedError) as error:
+        reason = describe(error)
+    full = {name: cluster.address.topic(name) for name in TOPICS}
+    limits = {name: (configurations.get(full[name]) or {}).get(_LIMIT) for name in TOPICS}
+    if unknown := [full[name] for name, limit in limits.items() if not limit]:
+        _log.warning(
+            f"the topics' {_LIMIT} is not known; this user needs DESCRIBE_CONFIGS on them",
+            topics=unknown,
+            assumed=RECORD_BYTES_MAX,
+            reason=reason,
+        )
+    return {name: int(limit or RECORD_BYTES_MAX) for name, limit in limits.items()}
+
+
+def compare_settings(
+    full: str, expected: Mapping[str, str], found: Mapping[str, str] | None, *, lasting: bool
+) -> Iterator[Finding]:
+    """Compare the settings of a topic.
+
+    Args:
+        full: the topic, by its name on the cluster.
+        expected: what they should be.
+        found: the settings that the cluster tells, None if this user may not read them.
+        lasting: whether the topic's records are kept for ever by default.
+    """
+    if found is None:
+        yield Finding(
+            topic=full,
+            setting="configuration",
+            expected="legible: grant this user DESCRIBE_CONFIGS on the topic",
+            found="hidden",
+            grave=False,
+        )
+        return
+    for setting, value in expected.items():
+        if setting in found and found[setting] != value:
+            grave = _is_grave(setting, value, found[setting], lasting=lasting)
+            yield Finding(
+                topic=full, setting=setting, expected=value, found=found[setting], grave=grave
+            )
+    if untold := [
+        f"{setting} {expected[setting]}" for setting in expected if setting not in found
+    ]:
+        yield Finding(
+            topic=full,
+            setting="configuration",
+            expected=", ".join(untold),
+            found="not told by this broker",
+            grave=False,
+            unknown=True,
+        )
+
+
+def _compare_shape(
+    full: str, found: Sequence[Partition], partitions: int | None, copies: int
+) -> Iterator[Finding]:
+    """Compare the partitions of a topic and their replicas; None: any number of partitions."""
+    differs = partial(Finding, topic=full)
+    if not found:
+        yield differs(setting="topic", expected="there", found="missing", grave=True)
+        return
+    count, fewest = len(found), min(len(partition.replicas) for partition in found)
+    if partitions not in {None, count}:
+        yield differs(setting="partitions", expected=str(partitions), found=str(count), grave=True)
+    if fewest < copies:
+        yield differs(setting="replication", expected=str(copies), found=str(fewest), grave=False)
+
+
+def _is_grave(setting: str, expected: str, found: str, *, lasting: bool) -> bool:
+    """Return whether a difference costs records, or makes the topic refuse some.
+
+    An event that a topic refuses for its size is lost: what an agent reported never arrives.
+    """
+    match setting:
+        case "cleanup.policy" | "unclean.leader.election.enable":
+            return True
+        case "max.message.bytes":
+            return int(found) < int(expected)
+        case "retention.ms" | "retention.bytes":
+            return lasting and _is_shorter(int(found), int(expected))
+        case _:
+            return False
+
+
+def _is_shorter(found: int, expected: int) -> bool:
+    return found != _UNLIMITED and (expected == _UNLIMITED or found < expected)
+
+
+@contextlib.asynccontextmanager
+async def _opened(url: str, settings: KafkaSettings) -> AsyncIterator[tuple[Cluster, Reader]]:
+    cluster = await connect(parse_address(url), settings)
+    reader = Reader(cluster)
+    try:
+        yield cluster, reader
     finally:
         await reader.close()
         await cluster.close()
 
 
-def _retention(asked: Mapping[str, timedelta | None] | None) -> Mapping[str, timedelta | None]:
+def _retention(
+    asked: Mapping[str, timedelta | None] | None,
+) -> Mapping[str, timedelta | None]:
     for name in asked or {}:
         if name not in TOPICS:
             raise LedgerError(
@@ -146,16 +300,14 @@ def _retention(asked: Mapping[str, timedelta | None] | None) -> Mapping[str, tim
     return {**RETENTION, **(asked or {})}
 
 
-def _partitions(name: str, known: Identity | None) -> int | None:
-    if name == IDENTITY:
-        return 1
-    return known.partitions if known else None
+def _copies(cluster: Cluster, asked: int | None) -> int:
+    return asked or min(REPLICATION, len(cluster.brokers))
 
 
 def _config(name: str, copies: int, kept: Mapping[str, timedelta | None]) -> dict[str, str]:
     """Return the settings that a topic should have."""
     shared = {
-        "max.message.bytes": str(RECORD_BYTES_MAX),
+        _LIMIT: str(RECORD_BYTES_MAX),
         "message.timestamp.type": "LogAppendTime",
         "min.insync.replicas": str(max(copies - 1, 1)),
         "unclean.leader.election.enable": "false",
@@ -163,16 +315,43 @@ def _config(name: str, copies: int, kept: Mapping[str, timedelta | None]) -> dic
     if name == IDENTITY:
         return {**shared, "cleanup.policy": "compact"}
     limit = kept[name]
-    limit_ms = -1 if limit is None else round(limit.total_seconds() * 1000)
+    limit_ms = _UNLIMITED if limit is None else round(limit.total_seconds() * 1000)
     return {
         **shared,
         "cleanup.policy": "delete",
-        "retention.bytes": "-1",
+        "retention.bytes": str(_UNLIMITED),
         "retention.ms": str(limit_ms),
     }
 
 
-async def _make_topics(
+async def _configurations(cluster: Cluster) -> dict[str, Mapping[str, str] | None]:
+    """Return the settings of the existing topics, None where this user may not read them.
+
+    Some brokers do not tell all settings, or none.
+
+    Raises:
+        KafkaError, OSError: there is no answer.
+    """
+    names = [name for name in cluster.address.topics if name in cluster.topics]
+    try:
+        answer = await cluster.send(
+            DescribeConfigsRequest([(_TOPIC_RESOURCE, name, None) for name in names])
+        )
+    except (errors.IncompatibleBrokerVersion, NotImplementedError):
+        return {name: {} for name in names}
+    found: dict[str, Mapping[str, str] | None] = {}
+    for code, _, _, name, entries in answer.resources:
+        error = error_of(code) if code else None
+        if isinstance(error, errors.TopicAuthorizationFailedError):
+            found[name] = None
+        elif error is not None:
+            raise error
+        else:
+            found[name] = {setting: value or "" for setting, value, *_ in entries}
+    return found
+
+
+async def _create_topics(
     cluster: Cluster, count: int, copies: int, kept: Mapping[str, timedelta | None]
 ) -> list[str]:
     from rung.ledger.kafka import admin  # noqa: PLC0415 - kafka-python, not needed everywhere
@@ -190,7 +369,7 @@ async def _make_topics(
             if not there or any(partition.leader < 0 for partition in there):
                 raise errors.LeaderNotAvailableError(full)
 
-    await admin.make(
+    await admin.create_topics(
         cluster,
         {
             full: {
@@ -203,3 +382,18 @@ async def _make_topics(
     )
     await cluster.persist(see, "waiting for the topics")
     return missing
+
+
+async def _introduce(cluster: Cluster, reader: Reader, count: int) -> Identity:
+    """Write the ledger's identity, and return the one that was written first."""
+    drawn = Identity(id=str(uuid.uuid4()), partitions=count, created_ms=int(time.time() * 1000))
+    writer = Writer(cluster)
+    name = cluster.address.topic(IDENTITY)
+    try:
+        await writer.append({(name, 0): [(drawn.id.encode(), _encoder.encode(drawn))]})
+    finally:
+        await writer.close()
+    found = await read_identity(cluster, reader)
+    if found is None:
+        raise LedgerDamaged(f"{name} is empty after a record was written to it")
+    return found

@@ -1,20 +1,20 @@
-"""Appends: what waits for a partition goes out as one batch, and each batch is all or nothing.
+"""Writer: appends to the partitions of a cluster, in batches that are written whole or not at all.
 
-Theory of operation. Every partition has a *lane*, in which what was appended lies in its order.
-One batch of each lane at a time is with the producer (an `AIOKafkaProducer`, which sends those of
-all lanes that one broker leads in one request, and repeats them until they are acknowledged).
-Meanwhile more comes to lie in the lane, so that a hundred writers share a batch, and one writer
-never waits for others to come. As nothing follows a batch before it is settled, nothing overtakes
-it, whatever a broker makes of it.
+Theory of operation. Each partition has a queue of appends, in order. One batch of each queue at a
+time is with the producer (an `AIOKafkaProducer`, which sends the batches of all partitions that
+one broker leads in one request, and retries until they are acknowledged). What is appended
+meanwhile forms the next batch: a hundred concurrent appends share one, and a single append never
+waits for others. Nothing follows a batch before it is settled, so nothing overtakes it, whatever
+the broker does.
 
-An append that is too late (`timeout_s`) or canceled leaves its lane, with all of it that was not
-handed to the producer: what lies in the partition of one append is all of it, or its beginning.
-The producer cannot be asked to drop a batch, so what it has counts until it is settled.
+An append that times out (`timeout_s`) or is canceled leaves its queue with all rows that were not
+handed to the producer: of one append, a partition holds all rows, or the first ones. A batch
+cannot be taken back from the producer, so its bytes count as buffered until it is settled.
 
-The producer numbers its batches, so that what it repeats is written once. The numbers do not go
-on after a batch that was refused, so another producer takes over then; what one producer may have
-written and another one writes again is there twice, and readers drop it. Brokers that give out no
-such numbers serve too, with one more occasion for that.
+The producer is idempotent: it numbers its batches, so that what it retries is written once. The
+numbers do not go on after a refused batch, so a new producer takes over then. What the old one may
+have written and the new one writes again is there twice, and readers drop it. Brokers without
+idempotent producers work too, with one more occasion for duplicates.
 """
 
 import asyncio
@@ -27,22 +27,21 @@ from typing import Any, Final
 from aiokafka import AIOKafkaProducer, errors
 
 from rung.events.errors import EventTooLarge, LedgerError, LedgerUnavailable
-from rung.ledger.kafka.budget import Budget
-from rung.ledger.kafka.cluster import Cluster
-from rung.ledger.kafka.errors import FAILURES, explain, passes, told
+from rung.ledger.kafka.cluster import Cluster, retrieve
+from rung.ledger.kafka.errors import FAILURES, describe, explain, is_transient
 
 BATCH_BYTES: Final = 1 << 20
 OVERHEAD_BYTES: Final = 100
-"""What a batch and a record weigh beside key and value, at most."""
+"""Most bytes that a batch and a record add to key and value."""
 _BACKOFF_S: Final = 0.1
 _STOPS_WITHIN_S: Final = 1.0
-_NO_NUMBERS: Final = (
+_NOT_IDEMPOTENT: Final = (
     errors.UnknownError,
     errors.ClusterAuthorizationFailedError,
     errors.IncompatibleBrokerVersion,
 )
-"""How a broker says that it gives out no numbers for batches, or not to this user."""
-_LOST_COUNT: Final = (
+"""Errors of a broker without idempotent producers, or that refuses them to this user."""
+_SEQUENCE_LOST: Final = (
     errors.OutOfOrderSequenceNumber,
     errors.DuplicateSequenceNumber,
     errors.UnknownProducerId,
@@ -50,7 +49,7 @@ _LOST_COUNT: Final = (
     errors.ProducerFenced,
     errors.ProducerClosed,
 )
-"""What another producer can write."""
+"""Errors after which a new producer can write the batch."""
 
 Row = tuple[bytes, bytes]
 """Key and value."""
@@ -64,12 +63,12 @@ class Writer:
     def __init__(self, cluster: Cluster, batch_bytes: int = BATCH_BYTES) -> None:
         self._cluster = cluster
         self._batch_bytes = batch_bytes
-        self._lanes: dict[Place, _Lane] = {}
+        self._queues: dict[Place, _Queue] = {}
         self._producer: AIOKafkaProducer | None = None
         self._starting = asyncio.Lock()
-        self._numbers = True
+        self._idempotent = True
         self._stopping: set[asyncio.Task[None]] = set()
-        self._last: Exception | None = None
+        self._last_error: Exception | None = None
         self._budget = Budget(cluster.settings.buffer_bytes)
         self._appends = 0
         self._idle = asyncio.Event()
@@ -87,101 +86,82 @@ class Writer:
             LedgerUnavailable: they were not acknowledged in time.
             LedgerError: the cluster refuses them.
         """
-        size = sum(_size(more) for more in rows.values())
-        size = min(size, self._cluster.settings.buffer_bytes)
+        size = min(sum(map(_size, rows.values())), self._cluster.settings.buffer_bytes)
+        taken = 0
+        parts: list[_Part] = []
         self._appends += 1
         self._idle.clear()
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._cluster.settings.timeout_s
-        parts: list[_Part] = []
-        timer: asyncio.TimerHandle | None = None
         try:
-            if not self._budget.take_now(size):
-                await self._take(size, deadline, next(iter(rows)))
-            parts = [self._put(place, more) for place, more in rows.items()]
-            timer = loop.call_at(deadline, self._expire, parts)
-            for part in parts:
-                await part.done
-        finally:
-            if timer is not None:
-                timer.cancel()
+            async with asyncio.timeout(self._cluster.settings.timeout_s):
+                await self._budget.take(size)
+                taken = size
+                parts = [self._put(place, more) for place, more in rows.items()]
                 for part in parts:
-                    size -= _leave(part, size)
-                self._budget.give(size)
+                    await part.done
+        except TimeoutError:
+            raise self._too_late(rows, parts) from self._last_error
+        finally:
+            for part in parts:
+                taken -= _abandon(part, taken)
+            self._budget.give(taken)
             self._appends -= 1
             if not self._appends:
                 self._idle.set()
-        return {part.lane.place: part.positions for part in parts}
+        return {part.queue.place: part.positions for part in parts}
 
     async def close(self) -> None:
-        """Wait until what was appended is acknowledged or given up, and stop.
+        """Stop once every append is acknowledged or has failed.
 
-        Where a broker is away, the producer goes on by itself with the batches that it has.
+        While a broker is away, the producer keeps retrying the batches that it has.
         """
         await self._idle.wait()
-        pumps = [lane.pump for lane in self._lanes.values() if lane.pump is not None]
-        for pump in pumps:
-            pump.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
+        senders = [queue.sender for queue in self._queues.values() if queue.sender is not None]
+        for sender in senders:
+            sender.cancel()
+        await asyncio.gather(*senders, return_exceptions=True)
         self._replace(self._producer)
         if self._stopping:
             await asyncio.wait(self._stopping, timeout=_STOPS_WITHIN_S)
 
-    async def _take(self, size: int, deadline: float, place: Place) -> None:
-        """Wait in line for room.
-
-        Raises:
-            LedgerUnavailable: there was none in time.
-        """
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self._budget.take(size)
-        except TimeoutError:
-            raise self._too_late(place, "nothing of it was written") from self._last
-
-    def _expire(self, parts: Sequence["_Part"]) -> None:
-        """Fail an append that is too late."""
-        for part in parts:
-            if not part.done.done():
-                outcome = "whether it was written is not known"
-                part.done.set_exception(self._too_late(part.lane.place, outcome))
-
     def _put(self, place: Place, rows: Sequence[Row]) -> "_Part":
-        lane = self._lanes.setdefault(place, _Lane(place))
-        part = _Part(lane, rows)
-        lane.parts.append(part)
-        if lane.pump is None:
-            lane.pump = asyncio.create_task(self._pump(lane))
+        queue = self._queues.setdefault(place, _Queue(place))
+        part = _Part(queue, rows)
+        queue.parts.append(part)
+        if queue.sender is None:
+            queue.sender = asyncio.create_task(self._send_all(queue))
         return part
 
-    def _too_late(self, place: Place, outcome: str) -> LedgerUnavailable:
-        why = told(self._last) if self._last else "no answer"
+    def _too_late(self, rows: Iterable[Place], parts: Sequence["_Part"]) -> LedgerUnavailable:
+        unfinished = [part.queue.place for part in parts if part.sent < len(part.rows)]
+        topic, partition = (unfinished or [*rows])[0]
+        why = describe(self._last_error) if self._last_error else "no answer"
+        outcome = "whether it was written is not known" if parts else "nothing of it was written"
         return LedgerUnavailable(
-            f"appending to {place[0]}/{place[1]}: {self._cluster.address} did not acknowledge it "
+            f"appending to {topic}/{partition}: {self._cluster.address} did not acknowledge it "
             f"within {self._cluster.settings.timeout_s:g} s ({why}); {outcome}"
         )
 
-    async def _pump(self, lane: "_Lane") -> None:
-        """Send what waits in a lane, batch by batch."""
+    async def _send_all(self, queue: "_Queue") -> None:
+        """Send what waits in a queue, batch by batch."""
         try:
-            while lane.waits():
+            while queue.waits():
                 try:
-                    await self._send(lane)
+                    await self._send(queue)
                 except LedgerError as error:
-                    lane.fail(error)
-                except Exception as error:  # noqa: BLE001 - those who wait must learn of it
-                    what = f"appending to {lane.place[0]}/{lane.place[1]}"
-                    lane.fail(explain(error, what))
+                    queue.fail(error)
+                except Exception as error:  # noqa: BLE001 - goes to the appends that wait
+                    what = f"appending to {queue.place[0]}/{queue.place[1]}"
+                    queue.fail(explain(error, what))
         finally:
-            lane.pump = None
+            queue.sender = None
 
-    async def _send(self, lane: "_Lane") -> None:
-        """Have one batch written.
+    async def _send(self, queue: "_Queue") -> None:
+        """Write one batch.
 
         Raises:
             LedgerError: nothing can be written to this partition.
         """
-        name, partition = lane.place
+        name, partition = queue.place
         if name not in self._cluster.topics:
             await self._cluster.look(name)
         self._cluster.require(name)
@@ -189,58 +169,58 @@ class Writer:
         try:
             producer = await self._started()
             builder = producer.create_batch()
-            lane.batch = _Batch(builder, lane.parts)
+            queue.batch = _Batch(builder, queue.parts)
             try:
                 future = await producer.send_batch(builder, name, partition=partition)
-            except AssertionError:  # how it says that there is no such partition
+            except AssertionError:  # raised where there is no such partition
                 raise errors.UnknownTopicOrPartitionError(name) from None
-            future.add_done_callback(_retrieve)
+            future.add_done_callback(retrieve)
             found = await self._cluster.attend(future, name)
             if found.offset < 0:
                 raise errors.DuplicateSequenceNumber
-            if found.offset < lane.end:
+            if found.offset < queue.end:
                 self._cluster.lose(name)
                 raise self._cluster.gone(name)
-            lane.end = lane.batch.acknowledge(found.offset)
+            queue.end = queue.batch.acknowledge(found.offset)
         except FAILURES as error:
-            self._last = error
+            self._last_error = error
             self._replace(producer)
-            if not passes(error) and not isinstance(error, _LOST_COUNT):
-                if lane.batch is None:
+            if not is_transient(error) and not isinstance(error, _SEQUENCE_LOST):
+                if queue.batch is None:
                     raise explain(error, f"appending to {name}/{partition}") from error
-                lane.batch.fail(_refusal(error, lane.batch, lane.place))
+                queue.batch.fail(_refusal(error, queue.batch, queue.place))
                 return
-            self._settle(lane)
+            self._settle(queue)
             await asyncio.sleep(_BACKOFF_S)
             await self._cluster.look(name)
         finally:
-            self._settle(lane)
+            self._settle(queue)
 
-    def _settle(self, lane: "_Lane") -> None:
-        """Take note that the producer has nothing of a lane any more."""
-        if lane.batch is not None:
-            self._budget.give(lane.batch.kept)
-            lane.batch = None
+    def _settle(self, queue: "_Queue") -> None:
+        """Note that the producer has no batch of a queue."""
+        if queue.batch is not None:
+            self._budget.give(queue.batch.kept)
+            queue.batch = None
 
     async def _started(self) -> AIOKafkaProducer:
         async with self._starting:
             while self._producer is None:
                 producer: Any = AIOKafkaProducer(
                     acks="all",
-                    enable_idempotence=self._numbers,
+                    enable_idempotence=self._idempotent,
                     max_batch_size=self._batch_bytes,
                     **self._cluster.options(),
                 )
                 try:
                     self._producer = await self._cluster.started(producer)
-                except _NO_NUMBERS:
-                    if not self._numbers:
+                except _NOT_IDEMPOTENT:
+                    if not self._idempotent:
                         raise
-                    self._numbers = False
+                    self._idempotent = False
             return self._producer
 
     def _replace(self, producer: Any) -> None:
-        """Let a new producer take over; the old one ends when it has settled what it has."""
+        """Drop a producer, which stops once its batches are settled; the next batch starts one."""
         if self._producer is not None and producer is self._producer:
             self._producer = None
             task: asyncio.Task[None] = asyncio.create_task(producer.stop())
@@ -248,8 +228,32 @@ class Writer:
             task.add_done_callback(self._stopping.discard)
 
 
-class _Lane:
-    """What waits for one partition."""
+class Budget:
+    """A bound on the bytes that wait to be sent; appends beyond it wait, in order."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._turn = asyncio.Lock()
+        self._given = asyncio.Event()
+        self.taken = 0
+
+    async def take(self, size: int) -> None:
+        """Take bytes; more than the bound waits for all of it."""
+        size = min(size, self._size)
+        async with self._turn:
+            while self.taken + size > self._size:
+                self._given.clear()
+                await self._given.wait()
+            self.taken += size
+
+    def give(self, size: int) -> None:
+        """Give bytes back."""
+        self.taken -= min(size, self._size)
+        self._given.set()
+
+
+class _Queue:
+    """The appends to one partition, in order."""
 
     def __init__(self, place: Place) -> None:
         self.place: Final = place
@@ -257,29 +261,29 @@ class _Lane:
         self.batch: _Batch | None = None
         """What the producer has of it."""
         self.end = 0
-        """Behind what was acknowledged."""
-        self.pump: asyncio.Task[None] | None = None
+        """The position behind the last acknowledged record."""
+        self.sender: asyncio.Task[None] | None = None
 
     def waits(self) -> bool:
-        """Whether there is something to send; what was settled or given up is cleared."""
+        """Drop what is settled or given up; return whether anything is left to send."""
         while self.parts and self.parts[0].done.done():
             self.parts.popleft()
         return bool(self.parts)
 
     def fail(self, error: LedgerError) -> None:
-        """Fail all that waits."""
+        """Fail all appends in the queue."""
         for part in self.parts:
             if not part.done.done():
                 part.done.set_exception(error)
 
 
 class _Part:
-    """What one append has for one partition."""
+    """The rows of one append for one partition."""
 
-    __slots__ = ("done", "lane", "positions", "rows", "sent")
+    __slots__ = ("done", "positions", "queue", "rows", "sent")
 
-    def __init__(self, lane: _Lane, rows: Sequence[Row]) -> None:
-        self.lane = lane
+    def __init__(self, queue: _Queue, rows: Sequence[Row]) -> None:
+        self.queue = queue
         self.rows = rows
         self.sent = 0
         self.positions: list[int] = []
@@ -287,12 +291,12 @@ class _Part:
 
 
 class _Batch:
-    """What the producer has of a lane: how many rows of which part."""
+    """The rows of a queue that the producer has: how many of which part."""
 
     def __init__(self, builder: Any, parts: Iterable[_Part]) -> None:
         """Take from the parts as many rows as fit, at least one."""
         self.kept = 0
-        """Bytes of the budget that stay taken until it is settled: of appends that gave up."""
+        """Bytes, of appends that gave up, that stay taken until it is settled."""
         self._taken: list[tuple[_Part, int]] = []
         timestamp = int(time.time() * 1000)
         for part in parts:
@@ -311,14 +315,14 @@ class _Batch:
         self.size: Final = int(builder.size())
 
     def keep(self, part: _Part, size_max: int) -> int:
-        """Count what the producer has of a part whose append gave up; return how much that is."""
+        """Keep the bytes that the producer has of a part whose append gave up, and return them."""
         count = sum(count for taken, count in self._taken if taken is part)
         size = min(_size(part.rows[part.sent : part.sent + count]), size_max)
         self.kept += size
         return size
 
     def acknowledge(self, first: int) -> int:
-        """Tell the parts their positions; return the one behind."""
+        """Give the parts their positions; return the one behind."""
         for part, count in self._taken:
             part.positions += range(first, first + count)
             first += count
@@ -334,12 +338,12 @@ class _Batch:
                 part.done.set_exception(error)
 
 
-def _leave(part: _Part, size_max: int) -> int:
-    """Give up what was not sent of a part, and whatever failed it besides the first.
+def _abandon(part: _Part, size_max: int) -> int:
+    """Drop the rows of a part that were not sent, and its failure if the append has another one.
 
     Returns how many bytes of it stay with the producer until it has settled them.
     """
-    batch = part.lane.batch
+    batch = part.queue.batch
     kept = batch.keep(part, size_max) if batch is not None else 0
     part.rows = ()
     if not part.done.done():
@@ -354,7 +358,7 @@ def _size(rows: Iterable[Row]) -> int:
 
 
 def _refusal(error: Exception, batch: _Batch, place: Place) -> LedgerError:
-    """Return why the cluster does not take a batch."""
+    """Return the error of a batch that the cluster refused."""
     name, partition = place
     if isinstance(error, errors.MessageSizeTooLargeError):
         return EventTooLarge(
@@ -362,9 +366,3 @@ def _refusal(error: Exception, batch: _Batch, place: Place) -> LedgerError:
             "topic's max.message.bytes"
         )
     return explain(error, f"appending to {name}/{partition}")
-
-
-def _retrieve(future: asyncio.Future[Any]) -> None:
-    """Take note of what became of a batch that perhaps nobody waits for any more."""
-    if not future.cancelled():
-        future.exception()

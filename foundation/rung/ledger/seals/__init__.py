@@ -1,8 +1,7 @@
-"""Seals: signed digests of ranges of records, in chains, by which an altered ledger is found.
+"""Seals: signed digests of ranges of records, in chains, to detect an altered ledger.
 
-`rung.runtime.sealing.sealer` writes them; `verify` holds a ledger, an export or an
-archive against them.
-Decision 0020 says what they protect from, and what not.
+`rung.runtime.sealing.sealer` writes them; `verify` checks a ledger, an export or an archive.
+Decision 0020 lists what they protect from, and what not.
 """
 
 from rung.ledger.seals.chain import (
@@ -21,7 +20,7 @@ from rung.ledger.seals.chain import (
     save_heads,
     seals_partition,
 )
-from rung.ledger.seals.digest import RangeHasher, group_name, group_of
+from rung.ledger.seals.digest import RangeHasher, group_name
 from rung.ledger.seals.key import ENVIRONMENT, FILE, SealKey, parse_public, signed_by
 
 __all__ = [
@@ -38,7 +37,6 @@ __all__ = [
     "decode_heads",
     "draft_of",
     "group_name",
-    "group_of",
     "load_chains",
     "make_seal",
     "parse_public",

@@ -1,13 +1,13 @@
-"""Seals as they lie in the ledger: how one is made, which one counts, and the signed heads.
+"""Chains of seals in the ledger, and their signed heads.
 
 The seals of a partition form a chain: each holds the digest of the seal before. Of two that follow
-the same one, the first in the ledger counts and the other is ignored, as are repetitions; so two
-sealers of one partition do no harm. Seals that no trusted key signed are ignored, too.
+the same one, the first in the ledger is valid and the other is ignored, as are repetitions; so two
+sealers of one partition do no harm. Seals without the signature of a trusted key are ignored too.
 
-The *heads* are kept apart from the records: for each partition of the topic `seals`, up to which
-position it was read, the digest of everything in it until there, and the newest seal of each
-partition that is sealed there. They are signed. Without them, a cut end would not show: neither of
-the seals nor, together with them, of the records.
+The *heads* are kept apart from the records: for each partition of the topic `seals`, the position
+up to which it was read, the digest of all records before it, and the newest seal of each partition
+that is sealed there. They are signed. Without them a truncation would not show: neither of the
+seals nor, together with them, of the records.
 """
 
 from typing import Final, NamedTuple
@@ -29,17 +29,17 @@ from rung.events import (
 from rung.events.seal import PartitionSealed, PartitionTrimmed
 from rung.events.topic import TOPICS
 from rung.ledger.port import Draft, Ledger, Record
+from rung.ledger.reading import read_all
 from rung.ledger.seals.digest import RangeDigest, digest_of
 from rung.ledger.seals.key import SealKey, signed_by
 
 SEALED: Final = tuple(name for name in TOPICS if name not in {topic.HEARTBEATS, topic.SEALS})
-"""Topics that are sealed: all but heartbeats, of which only the newest are kept."""
+"""The sealed topics: all but heartbeats, of which only the newest are kept."""
 TRIMMED: Final = frozenset({topic.METRICS, topic.LOGS, topic.DEADLETTER})
-"""Topics whose oldest records retention may remove: those that no decision rests on."""
+"""Topics whose oldest records retention may remove: those without decisions."""
 SOURCE: Final = "/rung/sealer"
 HEADS: Final = "seals"
-"""Name of the snapshots that hold the signed heads."""
-_READ: Final = 1000
+"""Name of the snapshots of the signed heads."""
 _encoder: Final = msgspec.json.Encoder()
 
 
@@ -54,15 +54,15 @@ class Head(Struct, frozen=True, kw_only=True):
 
 
 class Heads(Struct, frozen=True, kw_only=True):
-    """How far a partition of the topic `seals` was read, and the newest seals in it, signed."""
+    """The position up to which a partition of `seals` was read, and the newest seals, signed."""
 
     ledger: str
     partition: int
     """Of the topic `seals`."""
     position: int
-    """What lies before it was read."""
+    """The position behind the last record that was read."""
     digest: str
-    """BLAKE3 over all that lies before it."""
+    """BLAKE3 of all records before it."""
     heads: dict[str, Head]
     """By `<topic>/<partition>`."""
     key: str
@@ -70,7 +70,7 @@ class Heads(Struct, frozen=True, kw_only=True):
 
     @property
     def authentic(self) -> bool:
-        """Whether the key signed them."""
+        """Whether the signature is valid."""
         return signed_by(self.key, self.signature, _heads_message(self))
 
 
@@ -79,16 +79,16 @@ class Rejected(NamedTuple):
 
     reason: str
     harmless: bool
-    """It is a repetition, one of two, or of a foreign key: nothing was altered."""
+    """Whether it is a repetition, one of two, or of a foreign key: nothing was altered."""
 
 
 class Accepted(NamedTuple):
-    """A seal that is."""
+    """A seal that is part of its partition's chain."""
 
     seal: PartitionSealed
     position: int
     gap: bool
-    """The one before is missing or was altered."""
+    """Whether the one before is missing or was altered."""
 
 
 _START: Final = blake3(b"rung seals").hexdigest()
@@ -101,13 +101,9 @@ class Chains:
     def __init__(
         self, ledger_id: str, partition: int, trusted: frozenset[str], known: Heads | None = None
     ) -> None:
-        """Begin at the partition's beginning, or where trusted heads say.
+        """Begin at the start of a partition of `seals`, or at `known` heads.
 
-        Args:
-            ledger_id: of the ledger to which the seals must belong.
-            partition: of the topic `seals`.
-            trusted: the public keys whose seals count.
-            known: signed heads to go on from.
+        The seals must be of the ledger, and signed by one of the `trusted` public keys.
         """
         self._ledger = ledger_id
         self.partition: Final = partition
@@ -116,14 +112,12 @@ class Chains:
         self.digest = known.digest if known else _START
         self.heads: dict[str, Head] = dict(known.heads) if known else {}
         self.trimmed: dict[str, int] = {}
-        """What retention removed since: the first position that it kept, by partition."""
+        """The first position that retention kept since, by partition."""
 
     def take(self, record: Record, *, resume: bool = False) -> Accepted | Rejected | None:
-        """Fold a record; return what it means, None for one that is no seal.
+        """Fold the next record; return None for one that is not a seal.
 
-        Args:
-            record: the next one.
-            resume: go on behind a seal that is missing, in place of ignoring what follows it.
+        With `resume`, seals behind a missing one are accepted, in place of ignored.
         """
         self.position = record.position + 1
         said = b"%s %d %s\0" % (self.digest.encode(), record.position, record.key.encode())
@@ -149,7 +143,7 @@ class Chains:
         return msgspec.structs.replace(made, signature=key.sign(_heads_message(made)))
 
     def _read(self, record: Record) -> PartitionSealed | PartitionTrimmed | Rejected:
-        """Return what a record says, if a trusted key signed it."""
+        """Return the data of a record, if a trusted key signed it."""
         try:
             event = decode(record.value)
         except UndecodableEvent as error:
@@ -190,7 +184,7 @@ class Chains:
 def make_seal(
     ledger_id: str, place: tuple[str, int], made: RangeDigest, head: Head | None, key: SealKey
 ) -> PartitionSealed:
-    """Return the seal of a range that follows the partition's newest one, signed."""
+    """Return the signed seal of a range, behind the partition's newest one."""
     seal = PartitionSealed(
         ledger=ledger_id,
         topic=place[0],
@@ -210,7 +204,7 @@ def make_seal(
 
 
 def draft_of(data: PartitionSealed | PartitionTrimmed, time: str) -> Draft:
-    """Return the event of a seal, ready to be appended."""
+    """Return the draft of a seal's event."""
     event = _event_of(data, time)
     return Draft(event.topic, event.key, encode(event))
 
@@ -230,15 +224,15 @@ def _event_of(data: PartitionSealed | PartitionTrimmed, time: str) -> Event:
 
 
 def seals_partition(ledger: Ledger, name: str, partition: int) -> int:
-    """Return in which partition of the topic `seals` a partition's seals lie."""
+    """Return the partition of the topic `seals` with a partition's seals."""
     return partition_of(f"{name}/{partition}", ledger.partitions(topic.SEALS))
 
 
 async def read_heads(ledger: Ledger, partition: int) -> Heads | None:
-    """Return the signed heads that a ledger keeps, whoever signed them.
+    """Return the heads in a ledger, signed by any key.
 
     Raises:
-        ValueError: what it keeps are no heads.
+        ValueError: they are damaged.
         LedgerError: it cannot be read.
     """
     data = await ledger.snapshot(HEADS, partition)
@@ -246,15 +240,15 @@ async def read_heads(ledger: Ledger, partition: int) -> Heads | None:
 
 
 async def save_heads(ledger: Ledger, heads: Heads) -> None:
-    """Keep signed heads, in place of older ones."""
+    """Replace the signed heads."""
     await ledger.save_snapshot(HEADS, heads.partition, _encoder.encode(heads))
 
 
 def decode_heads(data: bytes) -> Heads:
-    """Return heads from JSON.
+    """Parse heads.
 
     Raises:
-        ValueError: they are none.
+        ValueError: they are damaged.
     """
     try:
         return _heads_decoder.decode(data)
@@ -266,7 +260,7 @@ async def load_chains(ledger: Ledger, partition: int, trusted: frozenset[str]) -
     """Return the chains of a partition of `seals` up to its end, from the signed heads on.
 
     Raises:
-        LedgerDamaged: the heads are further than the seals: seals were cut off.
+        LedgerDamaged: the heads are behind the end of the seals: seals were truncated.
     """
     try:
         known = await read_heads(ledger, partition)
@@ -290,28 +284,26 @@ async def load_chains(ledger: Ledger, partition: int, trusted: frozenset[str]) -
 
 
 async def catch_up(ledger: Ledger, chains: Chains, partition: int) -> None:
-    """Fold what was appended to a partition of `seals` meanwhile."""
-    while records := await ledger.read(topic.SEALS, partition, chains.position, _READ):
-        for record in records:
-            chains.take(record)
+    """Fold the records that were appended to a partition of `seals` meanwhile."""
+    async for record in read_all(ledger, topic.SEALS, partition, chains.position):
+        chains.take(record)
 
 
 async def record_trim(  # noqa: PLR0913 - a partition is named by its topic and its number
     ledger: Ledger, key: SealKey | None, name: str, partition: int, position: int, *, time: str
 ) -> int:
-    """Put on record that retention removes what lies before `position`; return where to trim.
+    """Record that retention removes the records before `position`; return where to trim.
 
-    The position is rounded down to the beginning of a sealed range, so that what is left can be
-    verified. To be called before `Ledger.trim`: killed between, the records are still there, which
-    is no fault.
+    The position is rounded down to the start of a sealed range, so that the rest can be verified.
+    Call it before `Ledger.trim`: if the process is killed in between, the records are still there.
 
     Args:
-        ledger: where the records lie.
-        key: of the installation; None where it seals nothing.
+        ledger: of the records.
+        key: of the installation; None where it has none.
         name: the topic, one of `TRIMMED`.
         partition: of the topic.
-        position: of the first record that is to be kept.
-        time: now, as events say it.
+        position: of the first record to keep.
+        time: now, as in events.
 
     Returns:
         The position of the first record to keep, at most `position`; the present start where
@@ -328,13 +320,12 @@ async def record_trim(  # noqa: PLR0913 - a partition is named by its topic and 
         return start if await ledger.end(topic.SEALS, where) else position
     chains = Chains(ledger.id, where, key.trusted)
     kept = start
-    while records := await ledger.read(topic.SEALS, where, chains.position, _READ):
-        for record in records:
-            found = chains.take(record)
-            if isinstance(found, Accepted) and found.seal.place == place:
-                for boundary in (found.seal.first, found.seal.last + 1):
-                    if kept < boundary <= position:
-                        kept = boundary
+    async for record in read_all(ledger, topic.SEALS, where):
+        found = chains.take(record)
+        if isinstance(found, Accepted) and found.seal.place == place:
+            for boundary in (found.seal.first, found.seal.last + 1):
+                if kept < boundary <= position:
+                    kept = boundary
     if kept > start:
         made = PartitionTrimmed(
             ledger=ledger.id,
@@ -350,7 +341,7 @@ async def record_trim(  # noqa: PLR0913 - a partition is named by its topic and 
 
 
 def _message(data: PartitionSealed | PartitionTrimmed) -> bytes:
-    """Return what the signature of a seal is made for."""
+    """Return the message that the signature of a seal signs."""
     about = (data.TYPE, data.ledger, data.topic, data.partition, data.first, data.key)
     if isinstance(data, PartitionTrimmed):
         return _encoder.encode(about)

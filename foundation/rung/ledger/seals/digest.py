@@ -1,11 +1,11 @@
-"""The digest of a range of records: one BLAKE3 per experiment, and one over all of them.
+"""Digest of a range of records: one BLAKE3 per experiment, and one over all of them.
 
 Records are grouped by their key up to its first dot, so that the records of an experiment and of
 its trials form one group. A group's digest covers the position, key and value of each of its
 records, in order. The digest of the range covers the sorted list of groups; so the records of one
 experiment can be verified, and are known to be complete in that range, without those of others.
 
-CRC-32 checksums, one per record, tell which record differs. They are no protection by themselves.
+CRC-32 checksums, one per record, locate a record that differs; they protect from nothing.
 """
 
 import base64
@@ -21,7 +21,7 @@ from blake3 import blake3
 from msgspec import Struct
 
 from rung.events.seal import PartitionSealed, SealedGroup
-from rung.ledger.port import Record
+from rung.ledger.port import Record, root_of
 
 _HEAD: Final = struct.Struct("<QII").pack
 """Position, bytes of the key, bytes of the value."""
@@ -30,7 +30,7 @@ _encoder: Final = msgspec.json.Encoder()
 
 
 class RangeDigest(Struct, frozen=True, kw_only=True):
-    """What a seal says about its records."""
+    """The fields of a seal about its records."""
 
     first: int
     last: int
@@ -62,13 +62,13 @@ class RangeHasher:
         self._first = -1
         self._last = -1
         self.count = 0
-        """How many records were added."""
+        """The number of records."""
         self.size_bytes = 0
-        """Of their values."""
+        """The size of their values."""
 
     @property
     def groups(self) -> int:
-        """How many groups there are."""
+        """The number of groups."""
         return len(self._groups)
 
     def add(self, records: Sequence[Record]) -> None:
@@ -99,7 +99,7 @@ class RangeHasher:
                 group.parts.clear()
 
     def finish(self) -> RangeDigest:
-        """Return the digest of what was added; there must be something."""
+        """Return the digest of the records; there must be some."""
         assert self.count
         groups = sorted(
             (
@@ -122,30 +122,25 @@ class RangeHasher:
         return msgspec.structs.replace(made, digest=digest_of(*self._place, made))
 
     def _enter(self, key: str) -> tuple[_Group, bytes, int]:
-        group = self._groups.setdefault(group_of(key), _Group())
+        group = self._groups.setdefault(root_of(key), _Group())
         encoded = key.encode()
         return group, encoded, crc32(encoded)
 
 
-def group_of(key: str) -> str:
-    """Return the group that a key belongs to: of `<experiment>.<trial>`, the experiment."""
-    return key.partition(".")[0]
-
-
 def group_name(group: str) -> str:
-    """Return the name of a group in seals: others' experiments are not named by an export."""
+    """Return the name of a group in seals, a digest: exports do not reveal other experiments."""
     return blake3(group.encode()).hexdigest(length=_NAME_BYTES)
 
 
 def digest_of(topic: str, partition: int, made: "RangeDigest | PartitionSealed") -> str:
-    """Return the digest over all that a seal says about its records."""
+    """Return the digest of all fields of a seal about its records."""
     groups = [(group.name, group.count, group.digest) for group in made.groups]
     said = (topic, partition, made.first, made.last, made.count, groups, made.checksums)
     return blake3(_encoder.encode(said)).hexdigest()
 
 
 def pack_checksums(checksums: "array[int]") -> str:
-    """Return checksums as they lie in a seal: 32 bits each, the lowest byte first, in base64."""
+    """Encode checksums as in a seal: 32 bits each, little-endian, in base64."""
     if sys.byteorder == "big":
         checksums = array("I", checksums)
         checksums.byteswap()
@@ -153,10 +148,10 @@ def pack_checksums(checksums: "array[int]") -> str:
 
 
 def unpack_checksums(text: str) -> "array[int]":
-    """Return the checksums of a seal.
+    """Decode the checksums of a seal.
 
     Raises:
-        ValueError: they are none.
+        ValueError: they are damaged.
     """
     checksums = array("I")
     checksums.frombytes(base64.b64decode(text, validate=True))

@@ -1,8 +1,8 @@
-"""Verifies an export: of a whole ledger as the ledger itself, of one experiment by its proofs.
+"""Verification of an export against the seals in it.
 
-Every record of an experiment must lie in a range whose seal is there, and of each of these ranges
-the export must hold exactly the records that the seal lists for the experiment. That no such range
-was left out follows from the signature of the last line alone.
+An export of a whole ledger is verified as the ledger. In one of an experiment, each record must
+lie in a sealed range, and of each range the export must hold exactly the records that the seal
+lists for the experiment. That no range is missing follows from the signature of the last line.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Self
 import msgspec
 from blake3 import blake3
 
-from rung.api.seal import Kind, SealProblem, SealReport, Unsealed
+from rung.api.seal import Kind, SealReport, Unsealed
 from rung.events import LedgerError, UndecodableEvent, decode, topic
 from rung.events.seal import PartitionSealed
 from rung.ledger.export.format import (
@@ -27,12 +27,14 @@ from rung.ledger.export.format import (
     parse_line,
 )
 from rung.ledger.port import Record
+from rung.ledger.reading import read_all
 from rung.ledger.seals.chain import Accepted, Chains, Heads, Rejected
 from rung.ledger.seals.digest import RangeHasher, group_name
 from rung.ledger.seals.verify import (
-    NAMED,
     Known,
     Place,
+    add_altered,
+    add_problem,
     differing,
     verify,
 )
@@ -46,17 +48,14 @@ CREATE TABLE records (
 
 
 class Export:
-    """The records of an export at their own positions, in a temporary file.
-
-    Implements what `verify` needs of a ledger.
-    """
+    """The records of an export, in a temporary file; a `Readable`."""
 
     @classmethod
     def read_lines(cls, lines: Iterable[bytes]) -> Self:
         """Read an export; blocks.
 
         Raises:
-            LedgerError: it is no export, or one of a newer version.
+            LedgerError: it is not an export, or one of a newer version.
         """
         export = cls()
         try:
@@ -70,19 +69,19 @@ class Export:
         self.header: Header = _NO_HEADER
         self.end_line: End | None = None
         self.digest = ""
-        """Of all lines but the last one."""
+        """Of all lines before the last one."""
         self.lines = 0
-        """How many those are."""
+        """The number of those lines."""
         self.repeated: list[tuple[int, Place, int]] = []
-        """Lines with a position that came before: line, partition, position."""
+        """Lines with a repeated position: line, place, position."""
         self.damaged: list[str] = []
-        """What is wrong with lines that cannot be read."""
+        """Messages about damaged lines."""
         self._database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         self._database.execute("PRAGMA journal_mode = OFF")
         self._database.execute(_SCHEMA)
 
     def close(self) -> None:
-        """Let go of the temporary file."""
+        """Delete the temporary file."""
         self._database.close()
 
     @property
@@ -104,7 +103,7 @@ class Export:
         return [Record(topic, partition, at, key, value) for at, key, value in found]
 
     async def start(self, topic: str, partition: int) -> int:
-        """Return the first position that it holds."""
+        """Return the first position."""
         return self._one("min(position)", topic, partition) or 0
 
     async def end(self, topic: str, partition: int) -> int:
@@ -113,14 +112,14 @@ class Export:
         return 0 if last is None else last + 1
 
     async def snapshot(self, name: str, partition: int) -> bytes | None:  # noqa: ARG002 - the port's
-        """Return the signed heads that it carries."""
+        """Return the signed heads in it."""
         for heads in self.end_line.heads if self.end_line else ():
             if heads.partition == partition:
                 return msgspec.json.encode(heads)
         return None
 
     def places(self) -> list[Place]:
-        """Return the partitions that it holds records of, those of the seals apart."""
+        """Return the partitions with records, without those of the seals."""
         query = "SELECT DISTINCT topic, partition FROM records ORDER BY 1, 2"
         return [
             (name, partition)
@@ -129,7 +128,7 @@ class Export:
         ]
 
     def count(self) -> int:
-        """Return how many records it holds, without seals."""
+        """Return the number of records, without seals."""
         query = "SELECT count(*) FROM records WHERE topic != ?"
         count: int = self._database.execute(query, (topic.SEALS,)).fetchone()[0]
         return count
@@ -189,15 +188,15 @@ _NO_HEADER: Final = Header(version=0, ledger="", rung="", experiment=None, recor
 async def verify_export(
     lines: Iterable[bytes], keys: frozenset[str] = frozenset(), anchors: Sequence[Heads] = ()
 ) -> SealReport:
-    """Hold an export against the seals that it carries.
+    """Verify an export against the seals in it.
 
     Args:
         lines: of the export, as bytes with their line ends.
-        keys: the public keys whose seals count; those that it names itself if none are given.
+        keys: the trusted public keys; by default those that the export names.
         anchors: heads that were kept elsewhere.
 
     Raises:
-        LedgerError: it is no export, or one of a newer version.
+        LedgerError: it is not an export, or one of a newer version.
     """
     with contextlib.closing(Export.read_lines(lines)) as export:
         if export.header.version == VERSION_UNSEALED:
@@ -214,32 +213,32 @@ def _unsealed(export: Export, keys: frozenset[str]) -> SealReport:
     report = SealReport(ledger=export.id, compared=bool(keys))
     text = "this export carries no seals: it is of format version 1, written by an earlier Rung"
     if keys:
-        _blame(report, "export", ("", 0), None, f"{text}; a key was given to hold it against")
+        add_problem(report, "export", ("", 0), f"{text}; a key was given to verify it by")
     else:
         report.notes.append(text)
     return report
 
 
 def _check_end(export: Export, keys: frozenset[str], report: SealReport) -> None:
-    """Whether the lines are those that were written."""
+    """Check that the lines are those that were written."""
     end, whole = export.end_line, ("", 0)
     for text in export.damaged:
-        _blame(report, "export", whole, None, text)
+        add_problem(report, "export", whole, text)
     for number, place, position in export.repeated:
         text = f"line {number} repeats {place[0]}/{place[1]} {position}"
-        _blame(report, "export", place, position, text)
+        add_problem(report, "export", place, text, position)
     if end is None:
-        _blame(report, "export", whole, None, "its last line is missing: the export was cut off")
+        add_problem(report, "export", whole, "its last line is missing: the export was cut off")
         return
     if (count := export.count()) != export.header.records:
         text = f"it should hold {export.header.records:,} records, and holds {count:,}"
-        _blame(report, "export", whole, None, text)
+        add_problem(report, "export", whole, text)
     if (end.lines, end.digest) != (export.lines, export.digest):
         text = "its lines are not those that were written"
         if end.lines != export.lines:
             text = f"it has {export.lines:,} lines instead of the {end.lines:,} that were written"
         text += ": the export was altered, or damaged on its way"
-        _blame(report, "export", whole, None, text)
+        add_problem(report, "export", whole, text)
     if end.key is None:
         alone = export.header.experiment is not None
         report.notes.append(
@@ -247,13 +246,13 @@ def _check_end(export: Export, keys: frozenset[str], report: SealReport) -> None
             + (", nor proves that no range of records was left out" if alone else "")
         )
     elif not end.authentic:
-        _blame(report, "export", whole, None, "the signature of its last line is wrong")
+        add_problem(report, "export", whole, "the signature of its last line is wrong")
     elif end.key not in (keys or {*export.header.keys, end.key}):
-        _blame(report, "export", whole, None, f"it was signed by a foreign key, {end.key}")
+        add_problem(report, "export", whole, f"it was signed by a foreign key, {end.key}")
 
 
 class _Range(NamedTuple):
-    """A range in which the experiment has records."""
+    """A range with records of the experiment."""
 
     seal: PartitionSealed
     position: int
@@ -277,7 +276,7 @@ class _Alone:
         for item in self._export.end_line.heads if self._export.end_line else ():
             if not item.authentic or item.key not in self._keys:
                 place = (topic.SEALS, item.partition)
-                _blame(report, "heads", place, None, "the signed heads were altered")
+                add_problem(report, "heads", place, "the signed heads were altered")
         for partition in range(self._export.partitions(topic.SEALS)):
             await self._read_seals(partition)
         report.sealed = bool(self._heads) or bool(report.seals)
@@ -289,20 +288,18 @@ class _Alone:
         return report
 
     async def _read_seals(self, partition: int) -> None:
-        position = 0
         chains = Chains(self._export.id, partition, self._keys)
-        while records := await self._export.read(topic.SEALS, partition, position, 1000):
-            for record in records:
-                found = chains.take(record, resume=True)
-                if isinstance(found, Accepted):
-                    place = (found.seal.topic, found.seal.partition)
-                    self._ranges.setdefault(place, []).append(_Range(found.seal, record.position))
-                    self._report.seals += 1
-                    self._note_time(record)
-                elif isinstance(found, Rejected) and not found.harmless:
-                    text = f"the seal at seals/{partition} {record.position}: {found.reason}"
-                    _blame(self._report, "seal", (topic.SEALS, partition), record.position, text)
-            position = records[-1].position + 1
+        async for record in read_all(self._export, topic.SEALS, partition):
+            found = chains.take(record, resume=True)
+            if isinstance(found, Accepted):
+                place = (found.seal.topic, found.seal.partition)
+                self._ranges.setdefault(place, []).append(_Range(found.seal, record.position))
+                self._report.seals += 1
+                self._note_time(record)
+            elif isinstance(found, Rejected) and not found.harmless:
+                text = f"the seal at seals/{partition} {record.position}: {found.reason}"
+                place = (topic.SEALS, partition)
+                add_problem(self._report, "seal", place, text, record.position)
 
     def _note_time(self, record: Record) -> None:
         with contextlib.suppress(UndecodableEvent):
@@ -310,7 +307,7 @@ class _Alone:
             self._report.since = min(self._report.since or time, time)
 
     async def _check_place(self, place: Place) -> None:
-        """Check the ranges of a partition, and the records that are in none."""
+        """Check the ranges of a partition, and records in none."""
         covered: list[tuple[int, int]] = []
         for item in self._ranges.get(place, ()):
             await self._check_range(place, item)
@@ -321,22 +318,19 @@ class _Alone:
                 newest = max(newest, head.last)
         covered.sort()
         index = behind = 0
-        position = 0
-        while records := await self._export.read(*place, position, 1000):
-            for record in records:
-                while index < len(covered) and covered[index][1] < record.position:
-                    index += 1
-                if index < len(covered) and covered[index][0] <= record.position:
-                    continue
-                if record.position > newest:
-                    behind += 1
-                else:
-                    text = (
-                        f"{place[0]}/{place[1]} {record.position}: the seal of its range is "
-                        "missing, or does not list it"
-                    )
-                    _blame(self._report, "seal", place, record.position, text)
-            position = records[-1].position + 1
+        async for record in read_all(self._export, *place):
+            while index < len(covered) and covered[index][1] < record.position:
+                index += 1
+            if index < len(covered) and covered[index][0] <= record.position:
+                continue
+            if record.position > newest:
+                behind += 1
+            else:
+                text = (
+                    f"{place[0]}/{place[1]} {record.position}: the seal of its range is missing, "
+                    "or does not list it"
+                )
+                add_problem(self._report, "seal", place, text, record.position)
         if behind:
             self._report.unsealed.append(
                 Unsealed(topic=place[0], partition=place[1], first=newest + 1, count=behind)
@@ -345,13 +339,8 @@ class _Alone:
     async def _check_range(self, place: Place, item: _Range) -> None:
         seal = item.seal
         sealed = next((group for group in seal.groups if group.name == self._name), None)
-        records: list[Record] = []
-        position = seal.first
-        while found := await self._export.read(*place, position, 1000):
-            records += [record for record in found if record.position <= seal.last]
-            position = found[-1].position + 1
-            if position > seal.last:
-                break
+        found = read_all(self._export, *place, seal.first, seal.last + 1)
+        records = [record async for record in found if record.position <= seal.last]
         hasher = RangeHasher(*place)
         hasher.add(records)
         groups = hasher.finish().groups if records else []
@@ -359,12 +348,7 @@ class _Alone:
             self._report.records += len(records)
             return
         different = differing(seal, records)
-        for record in different[:NAMED]:
-            text = (
-                f"{place[0]}/{place[1]} {record.position} (key {record.key!r}) is not the record "
-                "that was sealed: it was altered"
-            )
-            _blame(self._report, "altered", place, record.position, text)
+        add_altered(self._report, place, different)
         count = sealed.count if sealed else 0
         if len(records) != count or not different:
             text = (
@@ -372,20 +356,4 @@ class _Alone:
                 f"had {count:,} records there when they were sealed, and has {len(records):,}"
             )
             kind: Kind = "missing" if len(records) < count else "altered"
-            _blame(self._report, kind, place, seal.first, text, last=seal.last)
-
-
-def _blame(  # noqa: PLR0913, PLR0917 - what a problem is made of
-    report: SealReport,
-    kind: Kind,
-    place: Place,
-    first: int | None,
-    text: str,
-    last: int | None = None,
-) -> None:
-    last = first if last is None else last
-    report.problems.append(
-        SealProblem(
-            kind=kind, topic=place[0], partition=place[1], first=first, last=last, text=text
-        )
-    )
+            add_problem(self._report, kind, place, text, seal.first, seal.last)

@@ -1,8 +1,7 @@
-"""The key of an installation: seals are signed by it.
+"""Key of an installation, which signs its seals.
 
-A file in the PEM format holds an Ed25519 private key, and behind it the public keys that were used
-before it, if there are any: seals that were made with those stay valid. Either is what
-`openssl genpkey -algorithm ed25519` and `openssl pkey -pubout` write.
+A PEM file holds an Ed25519 private key, and behind it the former public keys, whose seals stay
+valid, as `openssl genpkey -algorithm ed25519` and `openssl pkey -pubout` write them.
 """
 
 import contextlib
@@ -30,10 +29,10 @@ from rung.events.errors import LedgerError
 FILE: Final = "seal.key"
 """The key's file in a data folder."""
 ENVIRONMENT: Final = "RUNG_SEAL_KEY"
-"""Names the key in a cluster."""
+"""The variable of the key in a cluster."""
 _SECRET_LETTERS_MIN: Final = 32
 _CONTEXT: Final = "rung 2026-11-22 seal key v1"
-"""Of the derivation; another one gives other keys."""
+"""Context of the key derivation."""
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
 _PEM: Final = re.compile(rb"-----BEGIN ([A-Z ]+)-----.+?-----END \1-----", re.DOTALL)
 
@@ -46,7 +45,7 @@ class SealKey:
         self.public: Final = private.public_key().public_bytes_raw().hex()
         """The public key, 64 hexadecimal digits."""
         self.trusted: Final = former | {self.public}
-        """It and those before it."""
+        """The present and the former public keys."""
 
     @classmethod
     def generate(cls) -> Self:
@@ -55,10 +54,10 @@ class SealKey:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a key.
+        """Read a key file.
 
         Raises:
-            LedgerError: there is none, or the file holds something else.
+            LedgerError: it does not exist, or holds something else.
         """
         try:
             data = path.read_bytes()
@@ -75,11 +74,11 @@ class SealKey:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the key that an option or a variable names.
+        """Return the key of an option or a variable.
 
         Args:
-            text: the path of a file, the PEM itself, or a secret of at least 32 characters, of
-                which the key is derived.
+            text: the path of a file, PEM, or a secret of at least 32 characters from which the
+                key is derived.
 
         Raises:
             LedgerError: it is none of these.
@@ -100,7 +99,7 @@ class SealKey:
 
     @classmethod
     def load_or_create(cls, path: Path) -> Self:
-        """Read a key; where there is none, make one that its owner alone can read.
+        """Read a key file; create one, readable only by its owner, if there is none.
 
         Raises:
             LedgerError: the file holds something else, or cannot be written.
@@ -131,7 +130,7 @@ def signed_by(key: str, signature: str, message: bytes) -> bool:
 
 
 def parse_public(text: str) -> frozenset[str]:
-    """Return the public keys that an option names: 64 hexadecimal digits, or a file of PEM.
+    """Return the public keys of an option: 64 hexadecimal digits, or a PEM file.
 
     Raises:
         LedgerError: it is neither.
@@ -158,7 +157,7 @@ def parse_public(text: str) -> frozenset[str]:
 
 
 def _parse(data: bytes, path: Path) -> tuple[Ed25519PrivateKey | None, list[str]]:
-    """Return what a file of PEM holds."""
+    """Return the private key and the public keys in PEM."""
     private: Ed25519PrivateKey | None = None
     public: list[str] = []
     for block in _PEM.finditer(data):
@@ -179,7 +178,7 @@ def _parse(data: bytes, path: Path) -> tuple[Ed25519PrivateKey | None, list[str]
 
 
 def _create(path: Path) -> None:
-    """Write a new key, durably, unless another process does so meanwhile."""
+    """Write a new key durably, unless another process did so meanwhile."""
     pem = Ed25519PrivateKey.generate().private_bytes(
         Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
     )

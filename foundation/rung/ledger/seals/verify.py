@@ -1,18 +1,19 @@
-"""Verifies what a ledger, an export or an archive holds against its seals.
+"""Verification of a ledger, an export or an archive against its seals.
 
-Every seal is checked (signature, chain), then the records of its range; then the signed heads, and
-those of an anchor, by which a cut end is found. Memory does not grow with the ledger.
+Each seal is checked (signature, chain), then the records of its range; then the signed heads, and
+those of an anchor, by which truncation is found. Memory does not grow with the ledger.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from rung.api.seal import Kind, SealProblem, SealReport, Unsealed
 from rung.events import LedgerDamaged, LedgerError, LedgerTrimmed, UndecodableEvent, decode, topic
 from rung.events.seal import PartitionSealed
-from rung.ledger.port import Record
+from rung.ledger.port import Record, root_of
+from rung.ledger.reading import Readable
 from rung.ledger.seals.chain import (
     HEADS,
     SEALED,
@@ -23,72 +24,38 @@ from rung.ledger.seals.chain import (
     Rejected,
     decode_heads,
 )
-from rung.ledger.seals.digest import RangeHasher, group_name, group_of, unpack_checksums
+from rung.ledger.seals.digest import RangeHasher, group_name, unpack_checksums
 
 _READ: Final = 2000
 _INLINE: Final = 100
-"""So few records are digested where they are; a thread costs more."""
+"""Up to so many records are digested without a thread, which would cost more."""
 _SEALS: Final = 1000
-"""So many seals are checked at a time, those of one partition together."""
+"""Seals that are checked at a time, those of one partition together."""
 NAMED: Final = 20
-"""So many records of a range are named one by one."""
+"""Altered records of a range that are reported one by one."""
 
 Place = tuple[str, int]
-
-
-class Readable(Protocol):
-    """What verifying needs of a ledger."""
-
-    @property
-    def id(self) -> str:
-        """The ledger's own name."""
-        ...
-
-    def partitions(self, topic: str) -> int:
-        """Return how many partitions a topic has."""
-        ...
-
-    async def read(self, topic: str, partition: int, position: int, limit: int) -> list[Record]:
-        """Return up to `limit` records from `position` on; an empty list at the end."""
-        ...
-
-    async def start(self, topic: str, partition: int) -> int:
-        """Return the first position that exists."""
-        ...
-
-    async def end(self, topic: str, partition: int) -> int:
-        """Return the position behind the last one."""
-        ...
-
-    async def snapshot(self, name: str, partition: int) -> bytes | None:
-        """Return the newest snapshot saved under the name."""
-        ...
 
 
 class Known(NamedTuple):
     """What is known about a ledger from elsewhere."""
 
     keys: frozenset[str] = frozenset()
-    """The public keys whose seals count; none: those that signed the heads."""
+    """The trusted public keys; by default those that signed the heads."""
     anchors: Sequence[Heads] = ()
     """Heads that were kept elsewhere."""
     topics: Collection[str] = SEALED
-    """Those that are held there."""
+    """The topics that it holds."""
     expiring: Collection[str] = ()
     """Topics whose oldest records the brokers remove."""
     archived: Mapping[Place, int] | None = None
-    """Of an archive, where each partition should end; what is sealed behind that was not archived
-    yet."""
+    """Of an archive, the end of each partition; records sealed behind it are not archived yet."""
     holes: Collection[tuple[str, int, int, int]] = ()
     """Of an archive, topic, partition, first and last position that were never archived."""
 
 
 async def verify(ledger: Readable, known: Known = Known()) -> SealReport:  # noqa: B008 - frozen
-    """Hold a ledger against its seals; nothing is written, and it may be in use.
-
-    Args:
-        ledger: a ledger, an archive, or an export of a whole ledger.
-        known: what is known about it from elsewhere.
+    """Verify a ledger, an archive, or an export of a whole ledger, which may be in use.
 
     Raises:
         LedgerUnavailable: the ledger does not answer.
@@ -97,23 +64,18 @@ async def verify(ledger: Readable, known: Known = Known()) -> SealReport:  # noq
 
 
 class _Verifier:
-    """One run."""
+    """One verification."""
 
     def __init__(self, ledger: Readable, known: Known) -> None:
         self._ledger = ledger
-        self._given = known.keys
-        self._anchors = known.anchors
-        self._topics = known.topics
-        self._expiring = known.expiring
-        self._archived = known.archived
-        self._holes = known.holes
+        self._known = known
         self._report = SealReport(ledger=ledger.id, compared=bool(known.keys))
         self._starts: dict[Place, int] = {}
         self._ends: dict[Place, int] = {}
         self._sealed: dict[Place, int] = {}
-        """Up to which position each partition is sealed."""
+        """The position behind the last sealed record of each partition."""
         self._absent: dict[Place, int] = {}
-        """Up to which position records are missing at a partition's beginning."""
+        """The position up to which records are missing at a partition's start."""
         self._ignored = 0
         self._without_heads = False
 
@@ -122,7 +84,9 @@ class _Verifier:
         count = self._ledger.partitions(topic.SEALS)
         heads = [await self._heads(partition) for partition in range(count)]
         keys = (
-            self._given or {found.key for found in heads if found} or await self._key_on_record()
+            self._known.keys
+            or {found.key for found in heads if found}
+            or await self._key_on_record()
         )
         report.keys = sorted(keys)
         seals_ends = [await self._end((topic.SEALS, partition)) for partition in range(count)]
@@ -130,11 +94,12 @@ class _Verifier:
         for partition in range(count):
             found = heads[partition]
             chains = Chains(self._ledger.id, partition, frozenset(keys))
-            await self._follow(chains, seals_ends[partition], self._to_meet(found, partition))
+            await self._follow(chains, seals_ends[partition], self._expected(found, partition))
             trimmed |= chains.trimmed
-            self._check_heads(chains, found, seals_ends[partition])
+            self._check_heads(chains, found)
         report.sealed = bool(report.seals) or any(heads)
-        await self._check_presence(heads)
+        self._check_heads_exist(heads, seals_ends)
+        await self._check_sealed()
         self._check_beginnings(trimmed)
         await self._check_ends(trimmed)
         if self._ignored:
@@ -144,12 +109,12 @@ class _Verifier:
         return report
 
     async def _heads(self, partition: int) -> Heads | None:
-        """Return the heads that are kept, if they are authentic."""
+        """Return the signed heads, if they are authentic."""
         try:
             data = await self._ledger.snapshot(HEADS, partition)
             found = None if data is None else decode_heads(data)
         except ValueError as error:
-            self._blame("heads", (topic.SEALS, partition), None, None, str(error))
+            self._add("heads", (topic.SEALS, partition), str(error))
             return None
         except LedgerError as error:
             if error.retriable:
@@ -167,15 +132,15 @@ class _Verifier:
             text = f"{what} are of {found.ledger}, partition {found.partition}"
         elif not found.authentic:
             text = f"{what} were altered: their signature is wrong"
-        elif self._given and found.key not in self._given:
+        elif self._known.keys and found.key not in self._known.keys:
             text = f"{what} were signed by a foreign key, {found.key}"
         else:
             return True
-        self._blame("heads", place, None, None, text)
+        self._add("heads", place, text)
         return False
 
     async def _key_on_record(self) -> set[str]:
-        """Return the key of the first seal that can be read, where nothing else names one."""
+        """Return the key of the first readable seal, where nothing else names one."""
         for partition in range(self._ledger.partitions(topic.SEALS)):
             place = (topic.SEALS, partition)
             async for record in self._records(place, await self._end(place)):
@@ -187,35 +152,34 @@ class _Verifier:
                     return {data.key}
         return set()
 
-    def _to_meet(self, found: Heads | None, partition: int) -> list[tuple[Heads, str]]:
-        """Return the heads that must be met on the way, by position."""
+    def _expected(self, found: Heads | None, partition: int) -> list[tuple[Heads, str]]:
+        """Return the heads that the seals must agree with, by position."""
         met = [(found, "the signed heads")] if found else []
         met += [
             (item, "the anchor")
-            for item in self._anchors
+            for item in self._known.anchors
             if item.ledger == self._ledger.id
             and item.partition == partition
             and self._authentic(item, partition, "the heads of the anchor")
         ]
         return sorted(met, key=lambda it: it[0].position)
 
-    async def _follow(self, chains: Chains, end: int, to_meet: list[tuple[Heads, str]]) -> None:
-        """Fold a partition of `seals`, and check the ranges that its seals are about."""
+    async def _follow(self, chains: Chains, end: int, expected: list[tuple[Heads, str]]) -> None:
+        """Fold a partition of `seals`, and check the ranges of its seals."""
         batch: list[Accepted] = []
-        waiting = list(to_meet)
+        waiting = list(expected)
         number = chains.partition
         async for record in self._records((topic.SEALS, number), end):
-            self._meet(chains, waiting)
+            self._compare_heads(chains, waiting)
             found = chains.take(record, resume=True)
             if isinstance(found, Accepted):
                 if found.gap:
-                    self._blame(
+                    self._add(
                         "seal",
                         (topic.SEALS, number),
-                        record.position,
-                        record.position,
                         f"the seal {found.seal.number} of {record.key} does not follow the one "
                         "before: that one is missing or was altered",
+                        record.position,
                     )
                 batch.append(found)
                 if self._report.since is None or len(batch) == 1:
@@ -226,28 +190,28 @@ class _Verifier:
                 await self._check_ranges(batch)
                 batch.clear()
         await self._check_ranges(batch)
-        self._meet(chains, waiting)
+        self._compare_heads(chains, waiting)
         for missed, what in waiting:
-            self._blame(
+            self._add(
                 "heads",
                 (topic.SEALS, number),
-                chains.position,
-                missed.position - 1,
                 f"{topic.SEALS}/{number} ends at {chains.position}, but {what} are at "
                 f"{missed.position}: its end was cut off",
+                chains.position,
+                missed.position - 1,
             )
 
-    def _meet(self, chains: Chains, waiting: list[tuple[Heads, str]]) -> None:
+    def _compare_heads(self, chains: Chains, waiting: list[tuple[Heads, str]]) -> None:
         while waiting and waiting[0][0].position <= chains.position:
             met, what = waiting.pop(0)
             if met.position == chains.position and met.digest != chains.digest:
-                self._blame(
+                self._add(
                     "heads",
                     (topic.SEALS, chains.partition),
-                    0,
-                    met.position - 1,
                     f"the seals in {topic.SEALS}/{chains.partition} before position "
                     f"{met.position} are not those that {what} have the digest of",
+                    0,
+                    met.position - 1,
                 )
 
     def _note_time(self, record: Record) -> None:
@@ -259,13 +223,12 @@ class _Verifier:
         if found.harmless:
             self._ignored += 1
             return
-        self._blame(
+        self._add(
             "seal",
             (record.topic, record.partition),
-            record.position,
-            record.position,
             f"the seal at {record.topic}/{record.partition} {record.position} ({record.key}): "
             f"{found.reason}",
+            record.position,
         )
 
     async def _check_ranges(self, batch: list[Accepted]) -> None:
@@ -275,124 +238,97 @@ class _Verifier:
             place = (seal.topic, seal.partition)
             self._report.seals += 1
             before = self._sealed.get(place, 0)
-            if seal.first > before and not found.gap and seal.topic in self._topics:
+            if seal.first > before and not found.gap and seal.topic in self._known.topics:
                 self._note_hole(place, before, seal.first - 1)
             self._sealed[place] = seal.last + 1
-            if seal.topic in self._topics and seal.partition < self._ledger.partitions(seal.topic):
+            if seal.topic in self._known.topics and seal.partition < self._ledger.partitions(
+                seal.topic
+            ):
                 await self._check_range(place, seal)
 
     def _note_hole(self, place: Place, first: int, last: int) -> None:
-        """Records that were never sealed, for retention was faster than the sealer."""
+        """Report records that were removed before they were sealed."""
         if place[0] in TRIMMED:
             self._report.notes.append(
                 f"positions {first} to {last} of {_name(place)} were removed by retention before "
                 "they were sealed or archived"
             )
         else:
-            self._blame(
+            self._add(
                 "missing",
                 place,
-                first,
-                last,
                 f"positions {first} to {last} of {_name(place)} were never sealed: they were gone "
                 "before the next seal was made",
+                first,
+                last,
             )
 
     async def _check_range(self, place: Place, seal: PartitionSealed) -> None:
         start = await self._start(place)
-        if seal.first < start:  # whether retention removed it is checked at the end
+        if seal.first < start:  # whether by retention is checked at the end
             self._absent[place] = max(min(seal.last + 1, start), self._absent.get(place, 0))
             return
         if seal.last >= await self._end(place):
-            return  # what is missing at the end is said once
-        hasher = RangeHasher(*place)
-        try:
-            records = await self._read_range(place, seal, hasher)
-        except (LedgerTrimmed, LedgerDamaged):
-            records = None
+            return  # a missing end is reported once
+        records = await _read_range(self._ledger, place, seal.first, seal.last)
         if records is None:
             self._starts[place] = await self._ledger.start(*place)
             if self._starts[place] > seal.first:  # retention removed it meanwhile
                 await self._check_range(place, seal)
             else:
                 await self._explain(place, seal)
-        elif hasher.finish().digest == seal.digest:
+            return
+        hasher = RangeHasher(*place)
+        if len(records) > _INLINE:
+            await asyncio.to_thread(hasher.add, records)
+        else:
+            hasher.add(records)
+        if hasher.finish().digest == seal.digest:
             self._report.records += hasher.count
         else:
             self._explain_difference(place, seal, records)
 
-    async def _read_range(
-        self, place: Place, seal: PartitionSealed, hasher: RangeHasher
-    ) -> list[Record] | None:
-        """Return the records of a range, digested; None if one is missing."""
-        kept: list[Record] = []
-        position = seal.first
-        while position <= seal.last:
-            limit = min(_READ, seal.last + 1 - position)
-            records = await self._ledger.read(*place, position, limit)
-            if not _dense(records, position):
-                return None
-            if len(records) > _INLINE:
-                await asyncio.to_thread(hasher.add, records)
-            else:
-                hasher.add(records)
-            kept += records
-            position = records[-1].position + 1
-        return kept
-
     async def _explain(self, place: Place, seal: PartitionSealed) -> None:
-        """Say which records of a range are missing; what is left of it, whether it differs."""
+        """Report the missing records of a range, and differences of the others."""
         records, missing = await _read_what_is_there(self._ledger, place, seal.first, seal.last)
         for first, last in missing:
             if any(
                 place == (name, number) and a <= first and last <= b
-                for name, number, a, b in self._holes
+                for name, number, a, b in self._known.holes
             ):
                 self._note_hole(place, first, last)
                 continue
             many = f"positions {first} to {last}" if last > first else f"position {first}"
-            self._blame(
-                "missing", place, first, last, f"{many} of {_name(place)}: sealed, and gone"
-            )
+            self._add("missing", place, f"{many} of {_name(place)}: sealed, and gone", first, last)
         if records:
             self._explain_difference(place, seal, records, complete=False)
 
     def _explain_difference(
         self, place: Place, seal: PartitionSealed, records: list[Record], *, complete: bool = True
     ) -> None:
-        """Say which records of a range differ."""
+        """Report the records of a range that differ."""
         different = differing(seal, records)
         groups = _differing_groups(place, seal, records) if complete else set[str]()
-        for record in different[:NAMED]:
-            self._blame(
-                "altered",
-                place,
-                record.position,
-                record.position,
-                f"{_name(place)} {record.position} (key {record.key!r}) is not the record that "
-                "was sealed: it was altered",
-            )
+        add_altered(self._report, place, different)
         if len(different) > NAMED or (complete and not different):
             about = f", of {', '.join(sorted(groups))}" if groups else ""
-            self._blame(
+            self._add(
                 "altered",
                 place,
-                seal.first,
-                seal.last,
                 f"records at positions {seal.first} to {seal.last} of {_name(place)} are not "
                 f"those that were sealed{about}",
+                seal.first,
+                seal.last,
             )
 
-    def _check_heads(self, chains: Chains, found: Heads | None, end: int) -> None:
-        """Whether the newest seals are at least as new as the signed heads say."""
+    def _check_heads(self, chains: Chains, found: Heads | None) -> None:
+        """Check that the newest seals are at least as new as the signed heads."""
         for name, head in (found.heads if found else {}).items():
             have = chains.heads.get(name)
             if have is None or have.number < head.number:
-                self._blame(
+                self._add(
                     "seal",
                     (topic.SEALS, chains.partition),
-                    None,
-                    None,
                     f"{name} was sealed up to {head.last} (seal {head.number}); "
                     + (
                         f"its last seal on record is {have.number}" if have else "no seal is there"
@@ -401,96 +337,85 @@ class _Verifier:
                 topic_name, _, partition = name.partition("/")
                 place = (topic_name, int(partition))
                 self._sealed[place] = max(self._sealed.get(place, 0), head.last + 1)
-        if found is None and end and not self._said_heads(chains.partition):
-            self._blame(
-                "heads",
-                (topic.SEALS, chains.partition),
-                None,
-                None,
-                f"the signed heads of {topic.SEALS}/{chains.partition} are missing",
+
+    def _check_heads_exist(self, heads: Sequence[Heads | None], ends: Sequence[int]) -> None:
+        """Report missing heads, unless they were reported as damaged."""
+        for partition, found in enumerate(heads):
+            reported = self._without_heads or any(
+                problem.kind == "heads" and problem.partition == partition
+                for problem in self._report.problems
+            )
+            if found is None and (self._report.sealed or ends[partition]) and not reported:
+                place = (topic.SEALS, partition)
+                text = f"the signed heads of {_name(place)} are missing"
+                self._add("heads", place, text)
+
+    async def _check_sealed(self) -> None:
+        """Report a ledger without seals if there is a key or an anchor."""
+        expected = self._known.keys or self._known.anchors
+        if self._report.sealed or self._report.problems or not expected:
+            return
+        places = (
+            (name, partition)
+            for name in self._known.topics
+            for partition in range(self._ledger.partitions(name))
+        )
+        if any([await self._end(place) for place in places]):
+            self._add(
+                "seal",
+                (topic.SEALS, 0),
+                "there are no seals, though a key says that there should be: they were removed, "
+                "or Rung was not started yet with a version that seals",
             )
 
-    async def _check_presence(self, heads: Sequence[Heads | None]) -> None:
-        """Seals that must be there, and are not."""
-        report = self._report
-        if report.sealed:
-            for partition, found in enumerate(heads):
-                if found is None and not self._said_heads(partition):
-                    place = (topic.SEALS, partition)
-                    text = f"the signed heads of {topic.SEALS}/{partition} are missing"
-                    self._blame("heads", place, None, None, text)
-        elif (self._given or self._anchors) and not report.problems:
-            for name in self._topics:
-                for partition in range(self._ledger.partitions(name)):
-                    if await self._end((name, partition)):
-                        self._blame(
-                            "seal",
-                            (topic.SEALS, 0),
-                            None,
-                            None,
-                            "there are no seals, though a key says that there should be: they "
-                            "were removed, or Rung was not started yet with a version that seals",
-                        )
-                        return
-
-    def _said_heads(self, partition: int) -> bool:
-        if any(
-            note.startswith("the signed heads were not compared") for note in self._report.notes
-        ):
-            return True
-        return any(
-            problem.kind == "heads" and problem.partition == partition
-            for problem in self._report.problems
-        )
-
     def _check_beginnings(self, trimmed: Mapping[str, int]) -> None:
-        """Records that are missing where a partition begins, and that retention did not remove."""
+        """Report records missing at the start of a partition that retention did not remove."""
         for place, absent in sorted(self._absent.items()):
             allowed = trimmed.get(_name(place), 0)
             if absent <= allowed:
                 self._report.notes.append(
                     f"{_name(place)} begins at {absent}: retention removed what lies before it"
                 )
-            elif (*place, allowed, absent - 1) in self._holes:
+            elif (*place, allowed, absent - 1) in self._known.holes:
                 self._note_hole(place, allowed, absent - 1)
-            elif place[0] in self._expiring:
+            elif place[0] in self._known.expiring:
                 self._report.notes.append(
                     f"{_name(place)} begins at {absent}: the brokers' retention removed what lies "
                     "before it, or somebody else did; that is not on record"
                 )
             else:
-                self._blame(
+                self._add(
                     "missing",
                     place,
-                    allowed,
-                    absent - 1,
                     f"positions {allowed} to {absent - 1} of {_name(place)}: sealed, and gone; it "
                     f"begins at {absent}",
+                    allowed,
+                    absent - 1,
                 )
 
     async def _check_ends(self, trimmed: Mapping[str, int]) -> None:
-        """Records that were cut off, and those that are not sealed yet."""
-        for name in self._topics:
+        """Report truncated records, and those that are not sealed yet."""
+        for name in self._known.topics:
             for partition in range(self._ledger.partitions(name)):
                 place = (name, partition)
                 sealed = self._sealed.get(place, 0)
                 end = max(await self._end(place), trimmed.get(_name(place), 0))
                 wanted = sealed
-                if self._archived is not None and place in self._archived:
-                    wanted = min(sealed, self._archived[place])
+                if self._known.archived is not None and place in self._known.archived:
+                    wanted = min(sealed, self._known.archived[place])
                     if wanted < sealed and end < sealed:
                         self._report.notes.append(
                             f"{_name(place)} was archived up to {wanted - 1}, and sealed up to "
                             f"{sealed - 1}"
                         )
                 if end < wanted:
-                    self._blame(
+                    self._add(
                         "missing",
                         place,
-                        end,
-                        wanted - 1,
                         f"positions {end} to {wanted - 1} of {_name(place)}: sealed, and gone; "
                         "its end was cut off",
+                        end,
+                        wanted - 1,
                     )
                 first = max(sealed, await self._ledger.start(name, partition))
                 if end > first:
@@ -499,15 +424,15 @@ class _Verifier:
                     )
 
     async def _records(self, place: Place, end: int) -> AsyncIterator[Record]:
-        """Yield what can be read of a partition of `seals`."""
+        """Yield the readable records of a partition of `seals`."""
         position = await self._ledger.start(*place)
         if position:
-            self._blame(
+            self._add(
                 "seal",
                 place,
+                f"{_name(place)} begins at {position}: seals are gone",
                 0,
                 position - 1,
-                f"{_name(place)} begins at {position}: seals are gone",
             )
         while position < end:
             limit = min(_READ, end - position)
@@ -521,12 +446,12 @@ class _Verifier:
                     self._ledger, place, position, position + limit - 1
                 )
                 for first, last in missing:
-                    self._blame(
+                    self._add(
                         "seal",
                         place,
+                        f"seals are gone: {_name(place)} {first} to {last}",
                         first,
                         last,
-                        f"seals are gone: {_name(place)} {first} to {last}",
                     )
                 after = position + limit
             for record in records:
@@ -543,23 +468,51 @@ class _Verifier:
             self._ends[place] = await self._ledger.end(*place)
         return self._ends[place]
 
-    def _blame(
-        self, kind: Kind, place: Place, first: int | None, last: int | None, text: str
+    def _add(
+        self,
+        kind: Kind,
+        place: Place,
+        text: str,
+        first: int | None = None,
+        last: int | None = None,
     ) -> None:
-        problem = SealProblem(
-            kind=kind, topic=place[0], partition=place[1], first=first, last=last, text=text
+        add_problem(self._report, kind, place, text, first, last)
+
+
+def add_problem(  # noqa: PLR0913, PLR0917 - the parts of a problem
+    report: SealReport,
+    kind: Kind,
+    place: Place,
+    text: str,
+    first: int | None = None,
+    last: int | None = None,
+) -> None:
+    """Add a problem to a report, unless it is there; about one position if `last` is None."""
+    last = first if last is None else last
+    problem = SealProblem(
+        kind=kind, topic=place[0], partition=place[1], first=first, last=last, text=text
+    )
+    if problem not in report.problems[-NAMED:]:
+        report.problems.append(problem)
+
+
+def add_altered(report: SealReport, place: Place, records: Sequence[Record]) -> None:
+    """Add the first of some altered records to a report, one by one."""
+    for record in records[:NAMED]:
+        text = (
+            f"{_name(place)} {record.position} (key {record.key!r}) is not the record that was "
+            "sealed: it was altered"
         )
-        if problem not in self._report.problems[-NAMED:]:
-            self._report.problems.append(problem)
+        add_problem(report, "altered", place, text, record.position)
 
 
 async def _read_what_is_there(
     ledger: Readable, place: Place, first: int, last: int
 ) -> tuple[list[Record], list[tuple[int, int]]]:
-    """Return the records of a range that can be read, and the positions of those that cannot."""
-    whole = await _read_whole(ledger, place, first, last)
-    if whole is not None:
-        return whole, []
+    """Return the readable records of a range, and the ranges of positions that are missing."""
+    complete = await _read_range(ledger, place, first, last)
+    if complete is not None:
+        return complete, []
     if first == last:
         return [], [(first, last)]
     middle = (first + last) // 2
@@ -570,7 +523,7 @@ async def _read_what_is_there(
     return found + more, missing + others
 
 
-async def _read_whole(
+async def _read_range(
     ledger: Readable, place: Place, first: int, last: int
 ) -> list[Record] | None:
     """Return the records of a range, None if one is missing."""
@@ -578,7 +531,7 @@ async def _read_whole(
     position = first
     while position <= last:
         try:
-            records = await ledger.read(*place, position, last + 1 - position)
+            records = await ledger.read(*place, position, min(_READ, last + 1 - position))
         except (LedgerDamaged, LedgerTrimmed):
             return None
         if not _dense(records, position) or records[-1].position > last:
@@ -589,14 +542,14 @@ async def _read_whole(
 
 
 def _dense(records: Sequence[Record], position: int) -> bool:
-    """Whether records are those from a position on, none of them missing."""
+    """Return whether records are consecutive from a position on."""
     return bool(records) and (
         records[0].position == position and records[-1].position == position + len(records) - 1
     )
 
 
 def differing(seal: PartitionSealed, records: Sequence[Record]) -> list[Record]:
-    """Return the records of a range whose checksums are not those that were sealed."""
+    """Return the records of a range whose checksums differ from the sealed ones."""
     if seal.count != seal.last - seal.first + 1:
         return []
     try:
@@ -614,12 +567,12 @@ def differing(seal: PartitionSealed, records: Sequence[Record]) -> list[Record]:
 
 
 def _differing_groups(place: Place, seal: PartitionSealed, records: Sequence[Record]) -> set[str]:
-    """Return the experiments of which something differs."""
+    """Return the experiments whose records differ."""
     hasher = RangeHasher(*place)
     hasher.add(records)
     sealed = {group.name: group for group in seal.groups}
     here = {group.name: group for group in hasher.finish().groups}
-    names = {group_name(group_of(record.key)): group_of(record.key) for record in records}
+    names = {group_name(root_of(record.key)): root_of(record.key) for record in records}
     return {
         names.get(name, "an experiment that is gone")
         for name in sealed.keys() | here.keys()

@@ -1,26 +1,26 @@
-"""Files that several checkpoints have in common are stored once.
+"""Deduplication: a file that several checkpoints have in common is stored once.
 
-In a folder the file system does it: the file gets a second name (`FolderStore.link`) and goes
-with the last of them. Elsewhere, such as in S3, the one that stored the file is its *owner*, and
-whoever has the same bytes holds on to it by two empty objects, put in this order:
+In a folder it gets a second name (`FolderStore.link`), and the file system deletes it with the
+last one. Elsewhere, such as in S3, the checkpoint that stored the file is its *owner*. Each
+*holder* of the same bytes puts two empty objects as marks, in this order:
 
     checkpoints/<experiment>/<holder>/.uses/<owner>/<file>    where the holder's file lies
     checkpoints/<experiment>/<owner>/.held/<holder>/<file>    why it must stay there
 
-Theory of operation. A file lives while its owner's manifest or a `.held` of it is there.
+Theory of operation. A file lives while its owner's manifest or a `.held` mark of it exists.
 
-* To join: put both marks, *then* look whether some other holder (or the owner) still has its
-  manifest. If not, give the marks back and store the bytes anew.
-* To leave: delete the manifest, *then* the marks in the owners, *then* look whether a mark or the
-  owner's manifest is left, and delete what nobody wants.
+* To join: put both marks, *then* check that the owner, or another holder, still has its manifest.
+  If not, delete the marks and store the bytes again.
+* To leave: delete the manifest, *then* the marks in the owners, *then* the files for which neither
+  a mark nor the owner's manifest is left.
 
-Of a join and a leave at the same time, one sees the other: either the mark was put before the
-leaver looked, and it leaves the file alone; or the leaver's manifest was gone before the joiner
-looked, and it does not join. Once nobody is left, nobody can join any more, so a deletion may be
-slow, be done twice, or be cut and repeated at any point. That needs a store which lists what was
-written (S3 does); a crash leaves at worst a mark too many, which goes with its holder.
+Of a concurrent join and leave, one sees the other: either the mark was put before the leaving
+checkpoint looked, and it keeps the file; or its manifest was gone before the joining checkpoint
+looked, and it does not join. Once nothing holds a file, nothing can join any more, so a deletion
+may be slow, be done twice, or be cut and repeated at any point. That needs a store which lists
+what was written (S3 does). A crash leaves at worst a mark too many, which goes with its holder.
 
-Checkpoints share within an experiment, with the one that `Manifest.previous` names.
+Checkpoints share files within an experiment, with the one that `Manifest.previous` names.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -38,10 +38,7 @@ _HELD, _USES = RESERVED
 
 
 def locate(store: ObjectStore, stored: StoredCheckpoint) -> dict[str, ObjectInfo]:
-    """Return where the files of a checkpoint lie and how large they are; missing ones are absent.
-
-    Its manifest is among them.
-    """
+    """Return the objects of the files of a checkpoint that exist, and of its manifest."""
     manifest = stored.manifest
     experiment_id = manifest.provenance.experiment_id
     prefix = checkpoint_prefix(experiment_id, manifest.checkpoint_id)
@@ -55,10 +52,10 @@ def locate(store: ObjectStore, stored: StoredCheckpoint) -> dict[str, ObjectInfo
 
 
 def place_of(store: ObjectStore, experiment_id: str, checkpoint_id: str, name: str) -> str:
-    """Return under which name the file of a checkpoint lies that is not in its own place.
+    """Return the object of a file that a checkpoint shares.
 
     Raises:
-        ObjectMissing: it shares none of that name.
+        ObjectMissing: it shares no file of that name.
     """
     owner = _owner_of(store, experiment_id, checkpoint_id, name)
     if owner is None:
@@ -69,15 +66,7 @@ def place_of(store: ObjectStore, experiment_id: str, checkpoint_id: str, name: s
 def join(
     store: ObjectStore, experiment_id: str, holder: str, other: StoredCheckpoint, names: list[str]
 ) -> list[str]:
-    """Hold on to files of another checkpoint; return those for which that was possible.
-
-    Args:
-        store: where both are.
-        experiment_id: whose checkpoints they are.
-        holder: the checkpoint that is being stored.
-        other: one that was complete.
-        names: of the files, which both have under the same names.
-    """
+    """Hold files of another checkpoint, of the same names; return those that could be held."""
     other_id, own = other.manifest.checkpoint_id, checkpoint_prefix(experiment_id, holder)
     owners = {name: _owner_of(store, experiment_id, other_id, name) or other_id for name in names}
     places = {name: checkpoint_prefix(experiment_id, owners[name]) for name in names}
@@ -97,10 +86,9 @@ def join(
 
 
 def delete_checkpoint(store: ObjectStore, experiment_id: str, checkpoint_id: str) -> int:
-    """Delete a checkpoint, its manifest first, so that half of one is never taken for one.
+    """Delete a checkpoint, its manifest first; return how many objects were deleted.
 
-    What another checkpoint shares stays until that one is deleted. Returns how many objects were
-    deleted; it is safe to repeat.
+    Files that another checkpoint shares stay until that one is deleted. It is safe to repeat.
     """
     prefix = checkpoint_prefix(experiment_id, checkpoint_id)
     count = store.delete(prefix + MANIFEST)
@@ -110,8 +98,24 @@ def delete_checkpoint(store: ObjectStore, experiment_id: str, checkpoint_id: str
     return count + _delete_unheld(store, prefix, names)
 
 
+def sweep_unfinished(store: ObjectStore, experiment_id: str, trial_id: str, current: str) -> None:
+    """Delete files without a manifest that a trial's runs before the allocation `current` left."""
+    run = _run_of(f"{current}.", trial_id)
+    names = [info.name for info in store.list(f"checkpoints/{experiment_id}/{trial_id}.")]
+    complete = {name.split("/")[2] for name in names if name.endswith(f"/{MANIFEST}")}
+    for checkpoint_id in sorted({name.split("/")[2] for name in names} - complete):
+        if _run_of(checkpoint_id, trial_id) < run:
+            delete_checkpoint(store, experiment_id, checkpoint_id)
+
+
+def _run_of(checkpoint_id: str, trial_id: str) -> float:
+    """Return the run of a checkpoint; infinity where its id names none."""
+    number = checkpoint_id[len(trial_id) + 1 :].partition(".")[0]
+    return int(number) if number.isdecimal() else float("inf")
+
+
 def _leave(store: ObjectStore, experiment_id: str, holder: str, owner: str) -> int:
-    """Let go of an owner's files, and delete them if nobody wants them any more."""
+    """Drop the marks in an owner, and its files if nothing holds them any more."""
     own = checkpoint_prefix(experiment_id, holder)
     prefix = checkpoint_prefix(experiment_id, owner)
     count = store.delete(f"{prefix}{_HELD}/{holder}/")
@@ -122,15 +126,15 @@ def _leave(store: ObjectStore, experiment_id: str, holder: str, owner: str) -> i
 
 
 def _delete_unheld(store: ObjectStore, prefix: str, names: Sequence[str]) -> int:
-    """Delete the objects of a checkpoint whose manifest is gone, but for those that are held."""
+    """Delete the objects of a checkpoint without a manifest, except those that are held."""
     held = {name for _, name in _marks(_HELD, names)}
     if not held:
         return store.delete(prefix)
     marks = tuple(f"{folder}/" for folder in RESERVED)
-    unwanted = [name for name in names if name not in held and not name.startswith(marks)]
+    unheld = [name for name in names if name not in held and not name.startswith(marks)]
     return sum(
         store.delete(prefix + name)
-        for name in unwanted
+        for name in unheld
         if not any(kept.startswith(name) for kept in held)  # a deletion goes by prefix
     )
 
@@ -147,7 +151,7 @@ def _owner_of(store: ObjectStore, experiment_id: str, checkpoint_id: str, name: 
 
 
 def _marks(kind: str, names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield of all marks of a kind the checkpoint that each names, and the file."""
+    """Yield the checkpoint and the file that each mark of a kind names."""
     for name in names:
         folder, _, rest = name.partition("/")
         other, slash, file = rest.partition("/")

@@ -1,11 +1,9 @@
-"""Digests of what checkpoints hold: BLAKE3, an order of magnitude faster than SHA-256.
+"""Digests of the files of checkpoints: BLAKE3, an order of magnitude faster than SHA-256.
 
-A file is read ahead by a thread of its own while what was read before is digested, so that the
-slower of the two, which is the disk, sets the pace. A process that digests files of its own may
-map them instead: what is in the page cache is digested where it lies, by several threads, and a
-thread of its own brings the rest there. Not one that digests others' files, for whoever cuts a
-mapped file short kills those that look at it. Checkpoints that were stored before Rung knew BLAKE3
-have SHA-256; both are checked.
+A thread reads a file ahead while the bytes before are digested, so that the time is that of the
+disk. Files that no other process can truncate may be mapped instead (a truncated mapping kills its
+readers): what is in the page cache is digested in place by several threads, and a thread reads the
+rest. Checkpoints of before BLAKE3 have SHA-256; both are supported.
 """
 
 import contextlib
@@ -24,15 +22,15 @@ from blake3 import blake3
 from rung.events.errors import ObjectError
 
 CHUNK: Final = 8 << 20
-"""How many bytes travel at once."""
+"""Bytes of a chunk."""
 _READ: Final = 2 << 20
-"""How many are read at once: few enough to be in the processor's cache when they are digested."""
+"""Bytes read at once: few enough to be in the processor's cache when they are digested."""
 _THREADS: Final = min(4, os.cpu_count() or 1)
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 
 
 class Hasher(Protocol):
-    """Takes bytes, gives their digest."""
+    """A hash function, as in `hashlib`."""
 
     def update(self, data: memoryview, /) -> object:
         """Take more bytes."""
@@ -44,7 +42,7 @@ class Hasher(Protocol):
 
 
 def hasher(algorithm: str = "blake3", *, threads: int = 1) -> Hasher:
-    """Return a new hasher; BLAKE3 may be made by several threads.
+    """Return a new hasher; BLAKE3 may use several threads.
 
     Raises:
         ObjectError: no such algorithm is known here.
@@ -63,7 +61,7 @@ def digest_file(path: Path, algorithm: str = "blake3", *, mapped: bool = False) 
     Args:
         path: of the file.
         algorithm: of the digest.
-        mapped: whether nobody else can cut the file short.
+        mapped: whether no other process can truncate the file.
 
     Raises:
         OSError: it cannot be read.
@@ -76,12 +74,12 @@ def digest_file(path: Path, algorithm: str = "blake3", *, mapped: bool = False) 
 
 
 def chunks_of(path: Path) -> Iterator[memoryview]:
-    """Yield a file's bytes, the next ones being read meanwhile; each chunk until the next.
+    """Yield a file's bytes, reading ahead; each chunk is valid until the next.
 
     Raises:
         OSError: it cannot be read.
     """
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would be waited for
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # opening a pipe would block
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise OSError(errno.EINVAL, "is no regular file", str(path))
@@ -112,9 +110,9 @@ def _ahead(file: int) -> Iterator[memoryview]:
 
 
 def _mapped(path: Path) -> Iterator[memoryview]:
-    """Yield a file's bytes as they lie in the page cache, brought there by a thread.
+    """Yield a file's bytes in the page cache, filled by a thread.
 
-    Plain reads bring them: the kernel reads far ahead of those, in large pieces of memory.
+    It fills it by plain reads, as the kernel reads far ahead of those.
     """
     with path.open("rb") as opened, contextlib.ExitStack() as stack:
         file, size = opened.fileno(), os.fstat(opened.fileno()).st_size
@@ -127,23 +125,23 @@ def _mapped(path: Path) -> Iterator[memoryview]:
         stack.callback(reader.shutdown, cancel_futures=True)
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_SEQUENTIAL)
         passing = mmap.mmap(-1, min(_READ, CHUNK))
-        coming = [reader.submit(_bring, file, start, passing) for start in starts]
+        coming = [reader.submit(_load, file, start, passing) for start in starts]
         for start, ready in zip(starts, coming, strict=True):
             ready.result()
             with view[start : start + CHUNK] as chunk:
                 yield chunk
 
 
-def _bring(file: int, start: int, passing: mmap.mmap) -> None:
-    """Have a chunk of a file in the page cache."""
-    if _is_there(file, start) and _is_there(file, start + CHUNK - 1):
+def _load(file: int, start: int, passing: mmap.mmap) -> None:
+    """Load a chunk of a file into the page cache."""
+    if _is_cached(file, start) and _is_cached(file, start + CHUNK - 1):
         return
     for offset in range(start, start + CHUNK, _READ):
         os.preadv(file, [passing], offset)
 
 
-def _is_there(file: int, offset: int) -> bool:
-    """Whether a byte is in the page cache, or past the end; it may be gone again soon."""
+def _is_cached(file: int, offset: int) -> bool:
+    """Return whether a byte is in the page cache, or past the end."""
     try:
         os.preadv(file, [bytearray(1)], offset, _NOWAIT)
     except OSError:  # it is not, or the file system cannot tell

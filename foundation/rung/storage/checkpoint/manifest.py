@@ -1,13 +1,12 @@
-"""Checkpoints as objects: a folder of files and a manifest, written last.
+"""Manifest of a checkpoint: the size and digest of each file, written after all of them.
 
-`checkpoints/<experiment_id>/<checkpoint_id>/` holds the files and `manifest.json`. A checkpoint
-without its manifest does not exist: whoever wrote it was killed before it was whole. The manifest
-holds every file's size and digest, and its own digest, so that a single flipped bit anywhere is
-noticed and named. A file that is as it was in the checkpoint before is stored once; see
-`rung.storage.checkpoint.deduplication`.
+`checkpoints/<experiment_id>/<checkpoint_id>/` holds the files and `manifest.json`. Without a
+manifest the checkpoint does not exist: its writer was killed. The manifest also holds its own
+digest, so that a single flipped bit anywhere is found. A file that did not change since the
+checkpoint before is stored once, see `rung.storage.checkpoint.deduplication`.
 
 Manifests have a format: 1 digested files by SHA-256, 2 does by BLAKE3. Both are read. The manifest
-itself, which is small, is digested by SHA-256 in both.
+itself is digested by SHA-256 in both.
 """
 
 import hashlib
@@ -32,7 +31,7 @@ MANIFEST_BYTES_MAX: Final = 64 * 1024 * 1024
 SIZE_BYTES_MAX: Final = 2**48
 """Of one file: more than any store takes."""
 RESERVED: Final = (".held", ".uses")
-"""Folders of a checkpoint in which Rung notes what is shared; no file of its own may lie there."""
+"""Folders of a checkpoint for the marks of deduplication; no file of its own may lie there."""
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -41,7 +40,7 @@ R = TypeVar("R")
 
 
 class FileEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one file of a checkpoint must be: its size and one digest."""
+    """Size and digest of one file of a checkpoint."""
 
     size_bytes: int
     blake3: str = ""
@@ -49,7 +48,7 @@ class FileEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def algorithm(self) -> str:
-        """What the digest is made by."""
+        """The algorithm of the digest."""
         return "sha256" if self.sha256 else "blake3"
 
     @property
@@ -59,12 +58,12 @@ class FileEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Provenance(Struct, frozen=True, kw_only=True):
-    """Where a checkpoint comes from.
+    """Provenance of a checkpoint.
 
     Attributes:
         code, config, data: SHA-256 digests of the code archive, of the complete configuration
             (hyperparameters and seed included), and of its `data` section.
-        environment: what it was trained with: Python, platform, packages with their versions.
+        environment: Python, platform, and packages with their versions.
     """
 
     experiment_id: str
@@ -77,7 +76,7 @@ class Provenance(Struct, frozen=True, kw_only=True):
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
-    """All that is to know about a checkpoint without reading its files."""
+    """Manifest of a checkpoint."""
 
     checkpoint_id: str
     steps_completed: int
@@ -93,7 +92,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
     @property
     def size_bytes(self) -> int:
-        """How much its files hold, the manifest not counted."""
+        """The size of its files, without the manifest."""
         return sum(entry.size_bytes for entry in self.files.values())
 
 
@@ -113,7 +112,7 @@ class _Sealed(Struct, frozen=True):
 
 
 class _Format(Struct, frozen=True):
-    """What every version of a manifest says."""
+    """The field that manifests of all formats have."""
 
     format: int = 1
 
@@ -130,7 +129,7 @@ def check_file(name: str) -> str:
     """Return the name if a file of a checkpoint may have it.
 
     Raises:
-        ObjectError: it is one of Rung's own, or none at all.
+        ObjectError: it is reserved, or not valid.
     """
     if name == MANIFEST or name.partition("/")[0] in RESERVED:
         raise ObjectError(f"checkpoint file {name}: the name is taken by Rung; rename it")
@@ -142,7 +141,7 @@ def digest_of(value: Any) -> str:
     return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()
 
 
-def seal(manifest: Manifest) -> tuple[StoredCheckpoint, bytes]:
+def encode_manifest(manifest: Manifest) -> tuple[StoredCheckpoint, bytes]:
     """Return a manifest with its digest, and `manifest.json`."""
     body = msgspec.json.encode(manifest)
     sealed = msgspec.json.encode(_Sealed(hashlib.sha256(body).hexdigest(), msgspec.Raw(body)))
@@ -153,8 +152,8 @@ def read_manifest(store: ObjectStore, experiment_id: str, checkpoint_id: str) ->
     """Return a checkpoint's manifest.
 
     Raises:
-        ObjectMissing: there is none, so the checkpoint was never completed, or is deleted.
-        ObjectDamaged: its bytes are not what was written, or it says what no manifest can.
+        ObjectMissing: there is none; the checkpoint was never completed, or is deleted.
+        ObjectDamaged: its bytes are not those that were written, or a value is impossible.
         ObjectError: a newer Rung wrote it, or the store refused.
     """
     name = checkpoint_prefix(experiment_id, checkpoint_id) + MANIFEST
@@ -180,12 +179,10 @@ def read_manifest(store: ObjectStore, experiment_id: str, checkpoint_id: str) ->
 
 
 def _check(manifest: Manifest, experiment_id: str, checkpoint_id: str) -> None:
-    """Check that a checkpoint can be as a manifest says; its digest proves nothing of that.
-
-    Readers make paths, headers and lengths of what it says, so nothing else may be in it.
+    """Check the values of a manifest, which become paths, headers and lengths.
 
     Raises:
-        ObjectError: none can be so.
+        ObjectError: a value is impossible.
     """
     whose = manifest.provenance.experiment_id
     if (whose, manifest.checkpoint_id) != (experiment_id, checkpoint_id):
@@ -203,24 +200,19 @@ def _check(manifest: Manifest, experiment_id: str, checkpoint_id: str) -> None:
         checkpoint_prefix(experiment_id, manifest.previous)
 
 
-def side_by_side(width: int, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Return what the work makes of each item, in order; so many at once, the first error ends."""
+def in_parallel(width: int, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """Return the results for all items, `width` of them at a time; the first error ends it."""
     if width == 1 or len(items) <= 1:
         return [work(item) for item in items]
     with ThreadPoolExecutor(min(width, len(items)), "objects") as threads:
-        futures = [threads.submit(work, item) for item in items]
-        try:
-            return [future.result() for future in futures]
-        finally:
-            for future in futures:
-                future.cancel()
+        return list(threads.map(work, items))
 
 
 def compare(checkpoint_id: str, name: str, expected: FileEntry, found: FileEntry) -> None:
-    """Check what was found of a file against what it must be.
+    """Compare a file with its entry.
 
     Raises:
-        ObjectDamaged: it differs; the message tells by what.
+        ObjectDamaged: it differs; the message says how.
     """
     if found.size_bytes != expected.size_bytes:
         raise ObjectDamaged(
@@ -235,6 +227,6 @@ def compare(checkpoint_id: str, name: str, expected: FileEntry, found: FileEntry
 
 
 def measure(path: Path, algorithm: str = "blake3", *, mapped: bool = False) -> FileEntry:
-    """Return what a file is; `mapped` as for `digest_file`."""
+    """Return the entry of a file; `mapped` as for `digest_file`."""
     size, digest = digest_file(path, algorithm, mapped=mapped)
     return FileEntry(size_bytes=size, **{algorithm: digest})

@@ -1,6 +1,6 @@
-"""Whole checkpoints on their way: out of a store, or from a folder to another store.
+"""Transfer of checkpoints: out of a store, or from a folder to another store.
 
-Every file is compared with the manifest before anybody builds on it.
+Each file is compared with the manifest.
 """
 
 import hashlib
@@ -16,9 +16,9 @@ from rung.storage.checkpoint.manifest import (
     StoredCheckpoint,
     checkpoint_prefix,
     compare,
+    in_parallel,
     measure,
     read_manifest,
-    side_by_side,
 )
 from rung.storage.folder import FolderStore
 from rung.storage.key import check_name
@@ -30,17 +30,17 @@ SHARED_BYTES_MIN: Final = 64 << 10
 
 
 class OpenCheckpoint(NamedTuple):
-    """A checkpoint whose files were compared and lie on this machine."""
+    """A checkpoint whose files lie on this machine and were compared."""
 
     stored: StoredCheckpoint
     paths: dict[str, Path]
-    """Where its files are; they may be the store's own and are only to be read."""
+    """The paths of its files; they may be the store's own, so they are read only."""
 
 
 def load_checkpoint(
     store: ObjectStore, experiment_id: str, checkpoint_id: str, folder: Path
 ) -> StoredCheckpoint:
-    """Bring a checkpoint's files into a folder, each checked against the manifest.
+    """Fetch a checkpoint's files into a folder.
 
     Raises:
         ObjectMissing: the checkpoint does not exist.
@@ -55,20 +55,14 @@ def load_checkpoint(
         found = measure(target, expected.algorithm, mapped=True)
         compare(checkpoint_id, name, expected, found)
 
-    side_by_side(store.parallel, get, list(stored.manifest.files.items()))
+    in_parallel(store.parallel, get, list(stored.manifest.files.items()))
     return stored
 
 
 def open_checkpoint(
     store: ObjectStore, experiment_id: str, checkpoint_id: str, folder: Path
 ) -> OpenCheckpoint:
-    """Check a checkpoint's files, in their place where they are files of this machine.
-
-    Args:
-        store: where it is.
-        experiment_id: whose it is.
-        checkpoint_id: its name.
-        folder: where files go that have to be brought from elsewhere.
+    """Check a checkpoint's files where they lie; from a remote store, fetch them into `folder`.
 
     Raises:
         ObjectMissing: the checkpoint does not exist.
@@ -90,14 +84,14 @@ def open_checkpoint(
 def copy_checkpoint(
     source: FolderStore, target: ObjectStore, experiment_id: str, checkpoint_id: str
 ) -> StoredCheckpoint:
-    """Copy a whole checkpoint from a folder to another store, its manifest last.
+    """Copy a checkpoint from a folder to another store, its manifest last.
 
-    Cut in the middle, it may be called again; large files go on where they were.
+    After a failure it may be called again; large files resume.
 
     Raises:
         ObjectMissing: the source has no such checkpoint.
-        ObjectDamaged: it is not whole there; the message names the file and the difference.
-        ObjectUnavailable: the target did not answer; it may later.
+        ObjectDamaged: a file is missing or differs; the message names it and the difference.
+        ObjectUnavailable: the target did not answer.
     """
     stored = read_manifest(source, experiment_id, checkpoint_id)
     copy_files(source, target, stored)
@@ -110,26 +104,26 @@ def copy_checkpoint(
 
 
 def copy_files(source: FolderStore, target: ObjectStore, stored: StoredCheckpoint) -> None:
-    """Copy the files of a checkpoint, or of a part of one, but no manifest.
+    """Copy the files of a checkpoint, or of a part of one, without the manifest.
 
-    Files that the target has of the previous checkpoint are shared with that. One that is not in
-    the source must be in the target already: other machines bring theirs themselves.
+    Files that the target has in the previous checkpoint are shared. One that is not in the source
+    must be in the target already: other machines upload theirs themselves.
 
     Raises:
-        ObjectDamaged: it is not whole there; the message names the file and the difference.
-        ObjectUnavailable: the target did not answer; it may later.
+        ObjectDamaged: a file is missing or differs; the message names it and the difference.
+        ObjectUnavailable: the target did not answer.
     """
     files, checkpoint_id = stored.manifest.files, stored.manifest.checkpoint_id
     prefix = checkpoint_prefix(stored.manifest.provenance.experiment_id, checkpoint_id)
     shared = _share(target, stored)
-    brought = [name for name in files if not _holds(source, prefix + check_name(name))]
-    there = locate(target, stored) if brought else {}
+    elsewhere = [name for name in files if not _holds(source, prefix + check_name(name))]
+    there = locate(target, stored) if elsewhere else {}
 
     def put(file: tuple[str, FileEntry]) -> None:
         name, expected = file
         if name in shared:  # the target has these bytes, whatever became of the source's
             return
-        if name in brought and name in there and there[name].size_bytes == expected.size_bytes:
+        if name in elsewhere and name in there and there[name].size_bytes == expected.size_bytes:
             return
         try:
             with source.opened(prefix + name) as opened:
@@ -139,7 +133,7 @@ def copy_files(source: FolderStore, target: ObjectStore, stored: StoredCheckpoin
         except ObjectMissing as error:
             raise ObjectDamaged(f"checkpoint {checkpoint_id}: {name} is missing") from error
 
-    side_by_side(target.parallel, put, list(files.items()))
+    in_parallel(target.parallel, put, list(files.items()))
     there = locate(target, stored)
     for name, expected in files.items():
         if name not in there or there[name].size_bytes != expected.size_bytes:
@@ -147,10 +141,10 @@ def copy_files(source: FolderStore, target: ObjectStore, stored: StoredCheckpoin
 
 
 def _holds(source: FolderStore, name: str) -> bool:
-    """Whether a folder has an object.
+    """Return whether a folder has an object.
 
     Raises:
-        ObjectDamaged: there is something else in its place.
+        ObjectDamaged: it is not a regular file.
     """
     try:
         source.version(name)
@@ -160,7 +154,7 @@ def _holds(source: FolderStore, name: str) -> bool:
 
 
 def _share(target: ObjectStore, stored: StoredCheckpoint) -> frozenset[str]:
-    """Share with the previous checkpoint what is in the target; return the names of the files."""
+    """Share files with the previous checkpoint in the target; return their names."""
     manifest = stored.manifest
     if manifest.previous is None:
         return frozenset()
@@ -169,7 +163,7 @@ def _share(target: ObjectStore, stored: StoredCheckpoint) -> frozenset[str]:
         previous = read_manifest(target, experiment_id, manifest.previous)
     except ObjectUnavailable:
         raise
-    except ObjectError:  # it is not there, or nothing to build on
+    except ObjectError:  # it is missing or damaged
         return frozenset()
     before = previous.manifest.files
     same = [name for name, entry in manifest.files.items() if before.get(name) == entry]
@@ -184,10 +178,10 @@ def _share(target: ObjectStore, stored: StoredCheckpoint) -> frozenset[str]:
 
 
 def _get(store: ObjectStore, stored: StoredCheckpoint, name: str, target: Path) -> None:
-    """Bring a file of a checkpoint from wherever it lies.
+    """Fetch a file of a checkpoint, its own or a shared one.
 
     Raises:
-        ObjectDamaged: it is nowhere.
+        ObjectDamaged: it is missing.
     """
     manifest = stored.manifest
     experiment_id, checkpoint_id = manifest.provenance.experiment_id, manifest.checkpoint_id

@@ -1,7 +1,6 @@
-"""A checkpoint while it is being written.
+"""Writer of a checkpoint: files go straight into the store, digested on the way.
 
-Files may be written straight into the store, past any folder of the script's, with their digests
-made on the way. It exists once its manifest, which is written last, is there.
+The checkpoint exists once its manifest is written, which is last.
 """
 
 import os
@@ -23,9 +22,9 @@ from rung.storage.checkpoint.manifest import (
     check_file,
     checkpoint_prefix,
     digest_of,
+    encode_manifest,
+    in_parallel,
     measure,
-    seal,
-    side_by_side,
 )
 from rung.storage.durable_file import DurableFile
 from rung.storage.folder import FolderStore
@@ -33,20 +32,20 @@ from rung.storage.port import ObjectStore
 
 
 class Sink(Protocol):
-    """Where the bytes of a file go; enough for `torch.save`, `pickle.dump` and their like."""
+    """A binary file to write to; enough for `torch.save`, `pickle.dump` and their like."""
 
     def write(self, data: bytes | bytearray | memoryview, /) -> int:
         """Take bytes, which may be changed once this returns; return how many."""
         ...
 
     def flush(self) -> None:
-        """Do nothing, or what comes near it."""
+        """Do nothing."""
         ...
 
 
 @runtime_checkable
 class Folder(Protocol):
-    """What a store can do whose objects are files of this machine."""
+    """A store whose objects are files of this machine."""
 
     def create(self, name: str) -> AbstractContextManager[DurableFile]:
         """Return a context in which an object is written."""
@@ -57,8 +56,8 @@ class Folder(Protocol):
         ...
 
 
-class Draft:
-    """A checkpoint that does not exist before it is sealed."""
+class CheckpointWriter:
+    """Writes a checkpoint, which exists once `finish` returns."""
 
     def __init__(
         self,
@@ -67,14 +66,7 @@ class Draft:
         checkpoint_id: str,
         previous: StoredCheckpoint | None = None,
     ) -> None:
-        """Begin it.
-
-        Args:
-            store: where it goes.
-            experiment_id: whose it is.
-            checkpoint_id: its name.
-            previous: a checkpoint of the same experiment whose unchanged files it may share.
-        """
+        """Begin a checkpoint; `previous` is one of the same experiment to share files with."""
         self._store = store
         self._folder: Folder | None = store if isinstance(store, Folder) else None
         self._experiment_id = experiment_id
@@ -86,17 +78,17 @@ class Draft:
 
     @property
     def checkpoint_id(self) -> str:
-        """Its name."""
+        """The id of the checkpoint."""
         return self._checkpoint_id
 
     @property
     def files(self) -> dict[str, FileEntry]:
-        """What was written of it so far, by name."""
+        """The files written so far, by name."""
         return dict(self._files)
 
     @property
     def lasting(self) -> list[str]:
-        """The objects of it that the next checkpoint may well have, too."""
+        """The objects that the next checkpoint is likely to share."""
         return [self._prefix + name for name in sorted(self._lasting)]
 
     def write(
@@ -106,9 +98,8 @@ class Draft:
 
         Args:
             name: of the file, relative to the checkpoint's folder.
-            save: writes to what it is given; twice, if it may be unchanged.
-            may_be_unchanged: look first whether it is what it was in the previous checkpoint,
-                and write nothing then.
+            save: writes to the file that it is given; it is called twice if `may_be_unchanged`.
+            may_be_unchanged: compare it with the previous checkpoint first, and share it if equal.
 
         Raises:
             ObjectError: the store refused.
@@ -136,21 +127,17 @@ class Draft:
         """Copy all files below a folder.
 
         Raises:
-            ObjectError: the folder holds what is no file, or the store refused.
+            ObjectError: something in the folder is not a file, or the store refused.
         """
         found = _files_of(folder)
-        entries = side_by_side(self._store.parallel, lambda it: self._put(*it), found)
+        entries = in_parallel(self._store.parallel, lambda it: self._put(*it), found)
         self._files |= {name: entry for (name, _), entry in zip(found, entries, strict=True)}
 
     def include(self, files: Mapping[str, FileEntry], whose: str) -> None:
-        """Count files as its own that others have put beside these.
-
-        Args:
-            files: by name.
-            whose: who put them there, in words.
+        """Add files, by name, that another process wrote; `whose` names it in messages.
 
         Raises:
-            ObjectError: a file of that name is among these already.
+            ObjectError: there is a file of that name already.
         """
         twice = sorted(files.keys() & self._files.keys())
         if twice:
@@ -160,10 +147,10 @@ class Draft:
             )
         self._files |= files
 
-    def seal(
+    def finish(
         self, *, steps_completed: int, metadata: dict[str, Any], provenance: Provenance
     ) -> StoredCheckpoint:
-        """Write the manifest; the checkpoint exists when this returns, whole.
+        """Write the manifest; the checkpoint is complete when this returns.
 
         Raises:
             ObjectError: the store refused.
@@ -179,12 +166,12 @@ class Draft:
             environment=digest_of(provenance.environment),
             previous=previous,
         )
-        stored, sealed = seal(manifest)
-        self._store.put_bytes(self._prefix + MANIFEST, sealed)
+        stored, encoded = encode_manifest(manifest)
+        self._store.put_bytes(self._prefix + MANIFEST, encoded)
         return stored
 
     def discard(self) -> None:
-        """Delete what was written of it."""
+        """Delete the files written so far."""
         self._store.delete(self._prefix)
 
     def _before(self, name: str) -> FileEntry | None:
@@ -227,18 +214,18 @@ def store_checkpoint(  # noqa: PLR0913 - the parts of a checkpoint
     provenance: Provenance,
     previous: StoredCheckpoint | None = None,
 ) -> StoredCheckpoint:
-    """Store a folder's files as a checkpoint; it exists when this returns, whole.
+    """Store a folder's files as a checkpoint.
 
     Raises:
-        ObjectError: the folder holds what is no file, or the store refused.
+        ObjectError: something in the folder is not a file, or the store refused.
     """
-    draft = Draft(store, provenance.experiment_id, checkpoint_id, previous)
-    draft.add(folder)
-    return draft.seal(steps_completed=steps_completed, metadata=metadata, provenance=provenance)
+    writer = CheckpointWriter(store, provenance.experiment_id, checkpoint_id, previous)
+    writer.add(folder)
+    return writer.finish(steps_completed=steps_completed, metadata=metadata, provenance=provenance)
 
 
 class _DryRun:
-    """Digests what it is given, and keeps nothing."""
+    """Digests what is written to it, and keeps nothing."""
 
     def __init__(self) -> None:
         self._hasher = hasher()
@@ -254,7 +241,7 @@ class _DryRun:
         """Keep nothing."""
 
     def entry(self) -> FileEntry:
-        """Return what it was given."""
+        """Return the entry of what was written."""
         return FileEntry(size_bytes=self._size, blake3=self._hasher.hexdigest())
 
 
@@ -269,8 +256,8 @@ def _size_of(path: Path) -> int:
 def _files_of(folder: Path) -> list[tuple[str, Path]]:
     """Return the files below a folder by relative name, sorted.
 
-    A link to a file counts as that file; a link to a folder is refused, for what it holds would
-    silently be missing.
+    A link to a file counts as that file; a link to a folder is refused, as its files would be
+    missing.
     """
     found = []
     for parent, folders, files in os.walk(folder):

@@ -1,4 +1,4 @@
-"""Objects in S3, or in anything that speaks its protocol.
+"""Object stores in S3, or any server with its API.
 
-`settings` can be imported without the `minio` client; everything else here wants it.
+All modules but `settings` need the `minio` client.
 """

@@ -1,10 +1,7 @@
-"""Requests to S3: signed and sent by the `minio` client, tried again by us, within bounds.
+"""Requests to S3 by the `minio` client, with retries of our own; thread-safe.
 
-The client's own retries are off, because they would multiply with ours and know no end in time.
-Each body goes with its MD5, which servers compare with what arrived; not every one of them looks
-at the SHA-256 that the signature covers.
-
-Safe to be used by many threads.
+The client's own retries are off: they would multiply with these, and have no bound in time. Each
+body is sent with its MD5, which servers check; not all of them check the SHA-256 of the signature.
 """
 
 import base64
@@ -31,7 +28,7 @@ from rung.storage.s3.settings import Identity, S3Settings
 
 _BACKOFF: Final = Backoff(0.2, 5.0)
 _ROTATION_S: Final = 5.0
-"""Within this time whoever replaces keys in files has replaced all of them."""
+"""Time within which all keys in files are replaced, once the first one is."""
 _PAGE: Final = 1000
 
 T = TypeVar("T")
@@ -39,7 +36,7 @@ R = TypeVar("R")
 
 
 class Digest:
-    """The MD5 of a body, as the header and as the ETag have it."""
+    """The MD5 of a body, as in the header and as in the ETag."""
 
     def __init__(self, data: bytes) -> None:
         digest = hashlib.md5(data, usedforsecurity=False)
@@ -47,18 +44,18 @@ class Digest:
         self.header = base64.b64encode(digest.digest()).decode()
 
 
-class Wire:
-    """One bucket of one server."""
+class Bucket:
+    """The requests to one bucket."""
 
-    def __init__(self, bucket: str, settings: S3Settings) -> None:
-        self.bucket = bucket
+    def __init__(self, name: str, settings: S3Settings) -> None:
+        self.name = name
         self.settings = settings
         self._credentials = credentials(settings)
         self._client = self._client_at(settings.endpoint)
         self._public = self._client_at(settings.public_endpoint or settings.endpoint)
         self._closing = threading.Event()
         self._pool = ThreadPoolExecutor(settings.parallel, "s3")
-        """For parts; nothing that runs in it waits for something else in it."""
+        """For parts; no task in it waits for another one in it."""
 
     @property
     def client(self) -> Minio:
@@ -67,18 +64,18 @@ class Wire:
 
     @property
     def public(self) -> Minio:
-        """A client of the endpoint that users reach, for URLs."""
+        """A client of the public endpoint, for URLs."""
         return self._public
 
     def close(self) -> None:
-        """Give up what is being tried again; no more is begun."""
+        """End retries; begin no more requests."""
         self._closing.set()
-        self._pool.shutdown(wait=False, cancel_futures=True)  # a silent server holds up nobody
+        self._pool.shutdown(wait=False, cancel_futures=True)  # a server may not answer
 
-    def side_by_side(self, doing: str, work: Callable[[T], R], parts: Sequence[T]) -> list[R]:
-        """Return what the work makes of each part, in order; several at once.
+    def in_parallel(self, doing: str, work: Callable[[T], R], parts: Sequence[T]) -> list[R]:
+        """Return the results for all parts, in order, several at a time.
 
-        The first failure ends it; nothing of it runs any more when that is raised.
+        The first failure is raised once none of them runs any more.
         """
         try:
             running = [self._pool.submit(work, part) for part in parts]
@@ -96,45 +93,45 @@ class Wire:
         return [future.result() for future in running]
 
     def attempt(self, doing: str, call: Callable[[], T]) -> T:
-        """Return what the call returns; what may pass is tried again for a while.
+        """Return what the call returns; transient errors are retried.
 
         Args:
-            doing: what a failure prevents, such as "cannot read 'x' in s3://bucket".
-            call: one request, or some that can be repeated.
+            doing: for errors, such as "cannot read 'x' in s3://bucket".
+            call: requests that can be repeated.
 
         Raises:
             ObjectError: it was refused.
-            ObjectUnavailable: it did not pass within the patience.
+            ObjectUnavailable: it did not succeed within `patience_s`.
         """
 
-        def explained() -> T:
+        def attempted() -> T:
             try:
                 return call()
             except Exception as error:
-                trouble = explain(error, doing, self.settings.endpoint)
-                if trouble is None or trouble is error:
+                explained = explain(error, doing, self.settings.endpoint)
+                if explained is None or explained is error:
                     raise
-                raise trouble from error
+                raise explained from error
 
         def sleep(wait_s: float) -> None:
             if self._closing.wait(wait_s):
                 raise ObjectUnavailable(f"{doing}: the store is closed")
 
         return _BACKOFF.retry_blocking(
-            explained, self._patience_s, clock=time.monotonic, sleep=sleep
+            attempted, self._patience_s, clock=time.monotonic, sleep=sleep
         )
 
-    def _patience_s(self, trouble: BaseException) -> float:
-        """Return for how long to try again after a trouble."""
-        if not isinstance(trouble, ObjectError):
+    def _patience_s(self, error: BaseException) -> float:
+        """Return for how long to retry after an error."""
+        if not isinstance(error, ObjectError):
             return 0.0
         keys = self.settings.credentials
-        if isinstance(trouble, KeysRefused) and (isinstance(keys, Identity) or keys.rotate):
+        if isinstance(error, KeysRefused) and (isinstance(keys, Identity) or keys.rotate):
             return _ROTATION_S
-        return self.settings.patience_s if trouble.retriable else 0.0
+        return self.settings.patience_s if error.retriable else 0.0
 
     def encryption(self) -> dict[str, str]:
-        """Return the headers with which an object is written."""
+        """Return the headers of requests that write an object."""
         sse: Sse
         match self.settings.sse:
             case "s3":
@@ -147,7 +144,7 @@ class Wire:
         return sse.headers()
 
     def customer_key(self) -> SseCustomerKey | None:
-        """Return the key that each request for an object's bytes needs, if there is one."""
+        """Return the key that requests for an object's bytes need, if there is one."""
         if self.settings.sse != "customer":
             return None
         return SseCustomerKey(self.settings.customer_key())
@@ -159,19 +156,19 @@ class Wire:
 
     @property
     def tells_digests(self) -> bool:
-        """Whether ETags are made of MD5s: not where keys that are not the server's encrypt."""
+        """Whether ETags are MD5s: not with encryption by other keys than the server's."""
         return self.settings.sse in {"none", "s3"}
 
     def put(self, key: str, data: bytes, digest: Digest) -> str:
         """Write an object in one request; return its ETag."""
         headers = {"Content-MD5": digest.header} | self.encryption()
-        written = self._client._put_object(self.bucket, key, data, {**headers})  # noqa: SLF001 - the public one sends no MD5
+        written = self._client._put_object(self.name, key, data, {**headers})  # noqa: SLF001 - the public one sends no MD5
         return written.etag or ""
 
     def etag(self, key: str) -> str:
         """Return an object's ETag; empty if there is no such object."""
         try:
-            found = self._client.stat_object(self.bucket, key, ssec=self.customer_key())
+            found = self._client.stat_object(self.name, key, ssec=self.customer_key())
         except S3Error as error:
             if error.code == "NoSuchKey":
                 return ""
@@ -179,23 +176,23 @@ class Wire:
         return found.etag or ""
 
     def server_of(self, key: str) -> str:
-        """Return what the server calls itself when it is asked for an object; maybe nothing."""
-        found = self._client.stat_object(self.bucket, key, ssec=self.customer_key())
+        """Return the name of the server's software, empty if it does not tell."""
+        found = self._client.stat_object(self.name, key, ssec=self.customer_key())
         return str((found.metadata or {}).get("Server", ""))
 
     def begin_upload(self, key: str) -> str:
         """Begin an upload in parts; return its id."""
         client = self._client
-        return client._create_multipart_upload(self.bucket, key, {**self.encryption()})  # noqa: SLF001 - see put_part
+        return client._create_multipart_upload(self.name, key, {**self.encryption()})  # noqa: SLF001 - see put_part
 
     def put_part(self, key: str, upload: str, number: int, data: bytes, digest: Digest) -> str:
         """Write a part; return its ETag."""
         headers = {"Content-MD5": digest.header} | self.key_headers()
-        return self._client._upload_part(self.bucket, key, data, {**headers}, upload, number)  # noqa: SLF001 - the client has no public way to go on with an upload
+        return self._client._upload_part(self.name, key, data, {**headers}, upload, number)  # noqa: SLF001 - the client has no public way to go on with an upload
 
     def uploads(self, prefix: str) -> list[tuple[str, str]]:
-        """Return key and id of the uploads in parts that are not complete, a page of them."""
-        found = self._client._list_multipart_uploads(self.bucket, prefix=prefix)  # noqa: SLF001 - see put_part
+        """Return key and id of incomplete uploads in parts, one page of them."""
+        found = self._client._list_multipart_uploads(self.name, prefix=prefix)  # noqa: SLF001 - see put_part
         return [(it.object_name, it.upload_id) for it in found.uploads if it.upload_id]
 
     def parts(self, key: str, upload: str) -> list[Part]:
@@ -204,7 +201,7 @@ class Wire:
         marker: str | None = None
         while True:
             page = self._client._list_parts(  # noqa: SLF001 - see put_part
-                self.bucket, key, upload, _PAGE, marker
+                self.name, key, upload, _PAGE, marker
             )
             parts.extend(page.parts)
             if not page.is_truncated or not page.parts:
@@ -219,15 +216,15 @@ class Wire:
         """
         parts = [Part(number, etag) for number, etag in enumerate(etags, start=1)]
         done = self._client._complete_multipart_upload(  # noqa: SLF001 - see put_part
-            self.bucket, key, upload, parts, self.customer_key()
+            self.name, key, upload, parts, self.customer_key()
         )
-        if done.etag is None:  # an error may come with status 200, once the answer has begun
+        if done.etag is None:  # an error may have status 200
             raise UploadGone(f"{key}: its parts did not become an object")
         return done.etag
 
     def abort_upload(self, key: str, upload: str) -> None:
         """Drop an upload and its parts."""
-        self._client._abort_multipart_upload(self.bucket, key, upload)  # noqa: SLF001 - see put_part
+        self._client._abort_multipart_upload(self.name, key, upload)  # noqa: SLF001 - see put_part
 
     def _client_at(self, endpoint: str) -> Minio:
         settings = self.settings

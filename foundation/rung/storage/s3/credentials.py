@@ -1,12 +1,11 @@
-"""Credentials of the requests to S3: keys that are given, or those of the workload's identity.
+"""Credentials of requests to S3: given keys, or temporary ones of the workload's identity.
 
-Given keys are read again for each request, because files with them may have been replaced. An
-identity is exchanged for temporary keys by the providers of the `minio` client: a web identity
-token by STS, a container's or an instance's role by the metadata service. They are renewed shortly
-before they expire.
+Given keys are read for each request, because their files may have been replaced. An identity is
+exchanged for temporary keys by the providers of the `minio` client: a web identity token by STS, a
+container's or an instance's role by the metadata service. They are renewed before they expire.
 
-What these providers raise has the URL of the request in it, and with it the token, so it is
-replaced here by errors without one.
+Errors of these providers contain the URL of the request, and with it the token, so they are
+replaced by errors without it.
 """
 
 import re
@@ -20,16 +19,15 @@ from minio.credentials.providers import IamAwsProvider, Provider, WebIdentityPro
 from urllib3 import exceptions as http
 
 from rung.events.errors import ObjectUnavailable
-from rung.storage.s3.errors import KeysRefused
+from rung.storage.s3.errors import STATUS_TRANSIENT, KeysRefused
 from rung.storage.s3.settings import Identity, Keys, S3Settings
 
 _CONNECT_S: Final = 5.0
 _STATUS: Final = re.compile(r"failed with HTTP status code (\d{3})$")
-_STATUS_PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})
 
 
 def credentials(settings: S3Settings) -> Provider:
-    """Return what gives the client its credentials."""
+    """Return the provider of the client's credentials."""
     match settings.credentials:
         case Keys():
             return _GivenKeys(settings.credentials)
@@ -38,13 +36,13 @@ def credentials(settings: S3Settings) -> Provider:
 
 
 class _GivenKeys(Provider):
-    """Keys as they are at each request: those in files may have been replaced."""
+    """Given keys, read at each request."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
 
     def retrieve(self) -> Credentials:
-        """Return them.
+        """Return the keys.
 
         Raises:
             KeysRefused: a file cannot be read.
@@ -58,7 +56,7 @@ class _GivenKeys(Provider):
 
 
 class _TemporaryKeys(Provider):
-    """Keys for an identity. Safe to be used by many threads: one of them renews the keys."""
+    """Temporary keys of an identity; thread-safe."""
 
     def __init__(self, identity: Identity, timeout_s: float) -> None:
         self._identity = identity
@@ -66,7 +64,7 @@ class _TemporaryKeys(Provider):
         self._lock = threading.Lock()
 
     def retrieve(self) -> Credentials:
-        """Return them, renewed if they expire within seconds.
+        """Return the keys, renewed if they expire within seconds.
 
         Raises:
             KeysRefused: the identity has no keys, or its token cannot be read.
@@ -77,13 +75,13 @@ class _TemporaryKeys(Provider):
                 return self._provider.retrieve()
             except http.HTTPError as error:
                 reason = f"does not answer: {type(error).__name__}"
-                passing = True
+                transient = True
             except (ValueError, KeyError, OSError, ET.ParseError) as error:
                 found = _STATUS.search(str(error))
-                passing = found is not None and int(found[1]) in _STATUS_PASSING
+                transient = found is not None and int(found[1]) in STATUS_TRANSIENT
                 reason = f"answered {found[1]}" if found else _bare(error)
         text = f"no keys to S3 for {self._identity}: {reason}"
-        if passing:
+        if transient:
             raise ObjectUnavailable(text)
         raise KeysRefused(f"{text}; {self._identity.remedy}")
 

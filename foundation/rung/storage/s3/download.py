@@ -1,7 +1,7 @@
-"""An object becomes a file: the first range tells how large it is, the others travel at once.
+"""Download of objects: the first range tells the size, the others are fetched in parallel.
 
-A range that breaks off goes on where it broke. All ranges are of one version of the object:
-should another take its place meanwhile, the server says so and nothing is mixed.
+A range whose connection breaks resumes there. All ranges are of one version of the object: if it
+is replaced meanwhile, the server refuses (`If-Match`).
 """
 
 import contextlib
@@ -14,48 +14,48 @@ from urllib3.response import BaseHTTPResponse
 
 from rung.events.errors import ObjectError
 from rung.storage.no_follow import new_file
-from rung.storage.s3.client import Wire
+from rung.storage.s3.client import Bucket
 from rung.storage.s3.errors import OutOfRange, Replaced
 
 _CHUNK: Final = 1 << 20
-_AGAIN: Final = 3
-"""How often an object that is replaced while it is read is read anew."""
+_ATTEMPTS: Final = 3
+"""How often to read an object that is replaced meanwhile."""
 
 
-def get_file(wire: Wire, doing: str, key: str, target: Path) -> None:
-    """Write an object's bytes to a file; there is none if this fails.
+def get_file(bucket: Bucket, doing: str, key: str, target: Path) -> None:
+    """Write an object's bytes to a file, which does not exist if this fails.
 
     Raises:
         ObjectMissing: there is no such object.
         ObjectError: the store refused, or did not answer.
         OSError: the file cannot be written.
     """
-    for attempt in range(1, _AGAIN + 1):
+    for attempt in range(1, _ATTEMPTS + 1):
         try:
-            _Download(wire, doing, key, target).get()
+            _Download(bucket, doing, key, target).get()
         except Replaced:
-            if attempt == _AGAIN:
+            if attempt == _ATTEMPTS:
                 raise
         else:
             return
 
 
-def read_range(  # noqa: PLR0913 - what a request says
-    wire: Wire, doing: str, key: str, offset: int, size: int | None, *, etag: str = ""
+def read_range(  # noqa: PLR0913 - parts of a request
+    bucket: Bucket, doing: str, key: str, offset: int, size: int | None, *, etag: str = ""
 ) -> bytes:
     """Return some of an object's bytes; fewer where it ends.
 
     Args:
-        wire: its bucket.
-        doing: what a failure prevents.
-        key: its key.
-        offset: where to begin.
-        size: how many bytes; None: to its end.
-        etag: of the one version to read, in quotes as HTTP has it; empty: any.
+        bucket: of the object.
+        doing: for errors, as in `Bucket.attempt`.
+        key: of the object.
+        offset: of the first byte.
+        size: in bytes; None: to the end.
+        etag: of the version to read, in quotes as in HTTP; empty: any.
 
     Raises:
         ObjectMissing: there is no such object.
-        Replaced: it is another version now.
+        Replaced: it has another version now.
         ObjectError: the store refused, or did not answer.
     """
     if size == 0:
@@ -66,31 +66,33 @@ def read_range(  # noqa: PLR0913 - what a request says
         found.extend(chunk)
 
     with contextlib.suppress(OutOfRange):
-        _Range(wire, doing, key, take).get(offset, size, etag)
+        _Range(bucket, doing, key, take).get(offset, size, etag)
     return bytes(found)
 
 
 class _Range:
-    """Some of an object's bytes, on their way to whoever takes them."""
+    """Download of a range, whose bytes go to `take`."""
 
-    def __init__(self, wire: Wire, doing: str, key: str, take: Callable[[bytes], None]) -> None:
-        self._wire = wire
+    def __init__(
+        self, bucket: Bucket, doing: str, key: str, take: Callable[[bytes], None]
+    ) -> None:
+        self._bucket = bucket
         self._doing = doing
         self._key = key
         self._take = take
         self._taken = 0
         self.etag = ""
         self.total: int | None = None
-        """The object's size, if the server told it."""
+        """The object's size, if the server tells it."""
 
     def get(self, offset: int, size: int | None, etag: str = "") -> int:
-        """Take the bytes; return how many there were."""
+        """Fetch the bytes; return how many there were."""
         self.etag = etag
-        self._wire.attempt(self._doing, lambda: self._go_on(offset, size))
+        self._bucket.attempt(self._doing, lambda: self._resume(offset, size))
         return self._taken
 
-    def _go_on(self, offset: int, size: int | None) -> None:
-        """Take what an earlier attempt did not."""
+    def _resume(self, offset: int, size: int | None) -> None:
+        """Fetch what is left after an earlier attempt."""
         left = None if size is None else size - self._taken
         if left == 0:
             return
@@ -104,28 +106,28 @@ class _Range:
 
     def _open(self, offset: int, size: int | None) -> BaseHTTPResponse:
         headers = {"If-Match": self.etag} if self.etag else {}
-        return self._wire.client.get_object(
-            self._wire.bucket,
+        return self._bucket.client.get_object(
+            self._bucket.name,
             self._key,
             offset,
             size or 0,
             request_headers={**headers},
-            ssec=self._wire.customer_key(),
+            ssec=self._bucket.customer_key(),
         )
 
 
 class _Download:
-    """One object on its way into a file."""
+    """Download of one object into a file."""
 
-    def __init__(self, wire: Wire, doing: str, key: str, target: Path) -> None:
-        self._wire = wire
+    def __init__(self, bucket: Bucket, doing: str, key: str, target: Path) -> None:
+        self._bucket = bucket
         self._doing = doing
         self._key = key
         self._target = target
         self._file = -1
 
     def get(self) -> None:
-        """Write the file; none is left if that fails."""
+        """Write the file; remove it if that fails."""
         try:
             self._get()
         except BaseException:
@@ -137,8 +139,8 @@ class _Download:
                 os.close(self._file)
 
     def _get(self) -> None:
-        part = self._wire.settings.part_bytes
-        first = _Range(self._wire, self._doing, self._key, self._writer(0))
+        part = self._bucket.settings.part_bytes
+        first = _Range(self._bucket, self._doing, self._key, self._writer(0))
         try:
             taken = first.get(0, part)
         except OutOfRange:  # an empty object has no first byte
@@ -148,10 +150,10 @@ class _Download:
         total = taken if first.total is None else first.total
 
         def get(offset: int) -> None:
-            rest = _Range(self._wire, self._doing, self._key, self._writer(offset))
+            rest = _Range(self._bucket, self._doing, self._key, self._writer(offset))
             rest.get(offset, min(part, total - offset), first.etag)
 
-        self._wire.side_by_side(self._doing, get, range(taken, total, part))
+        self._bucket.in_parallel(self._doing, get, range(taken, total, part))
         if (found := os.fstat(self._file).st_size) != total:
             raise ObjectError(f"{self._doing}: {found} of {total} bytes arrived")
 
@@ -169,7 +171,7 @@ class _Download:
         return write
 
     def _open(self) -> int:
-        """Return the file, which is made once there is something to write."""
+        """Return the file, which is created at the first write."""
         if self._file < 0:
             self._target.parent.mkdir(parents=True, exist_ok=True)
             self._file = new_file(self._target)
@@ -178,7 +180,7 @@ class _Download:
 
 @contextlib.contextmanager
 def _closed(response: BaseHTTPResponse) -> Iterator[BaseHTTPResponse]:
-    """Give the connection back when the body was read to its end, else close it."""
+    """Release the connection if the body was read to its end, else close it."""
     try:
         yield response
     except BaseException:

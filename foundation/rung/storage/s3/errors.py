@@ -1,4 +1,4 @@
-"""What goes wrong with S3, in words that say what to do; and whether it may pass by itself."""
+"""Errors of S3, as object errors that say what to do, and whether a retry may succeed."""
 
 import email.utils
 import time
@@ -12,26 +12,26 @@ from rung.events.errors import ObjectError, ObjectMissing, ObjectUnavailable
 
 
 class UploadGone(ObjectError):
-    """An upload in parts is no longer known, or its parts are others': begin a new one."""
+    """The server does not know an upload in parts, or has other parts of it: begin a new one."""
 
 
 class NoBucket(ObjectError):
-    """There is no bucket of that name."""
+    """The bucket does not exist."""
 
 
 class KeysRefused(ObjectError):
-    """The keys cannot be read, or the server does not take them: they may be half replaced."""
+    """The keys cannot be read, or are refused: they may be partly replaced."""
 
 
 class Replaced(ObjectError):
-    """The object is another than the one whose beginning was read."""
+    """The object was replaced while it was read."""
 
 
 class OutOfRange(ObjectError):
-    """The object ends before the range that was asked for."""
+    """The object ends before the requested range."""
 
 
-_PASSING: Final = frozenset(
+_TRANSIENT: Final = frozenset(
     {
         "BadDigest",
         "IncompleteBody",
@@ -47,7 +47,7 @@ _PASSING: Final = frozenset(
         "XMinioServerNotInitialized",
     }
 )
-_SORTS: Final[dict[str, type[ObjectError]]] = {
+_KINDS: Final[dict[str, type[ObjectError]]] = {
     "InvalidPart": UploadGone,
     "InvalidPartOrder": UploadGone,
     "InvalidRange": OutOfRange,
@@ -82,48 +82,48 @@ _FIXES: Final[dict[str, str]] = {
 _OF_KEYS: Final = frozenset(
     {"ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"}
 )
-_STATUS_PASSING: Final = frozenset({408, 429, 500, 502, 503, 504})
+STATUS_TRANSIENT: Final = frozenset({408, 429, 500, 502, 503, 504})
 
 
 def explain(error: Exception, doing: str, endpoint: str) -> ObjectError | None:
-    """Return the error to raise instead; None if this is no trouble of S3's.
+    """Return the error to raise instead; None if it is not about S3.
 
     Args:
-        error: what the client raised.
-        doing: such as "cannot read 'x' in s3://bucket".
-        endpoint: the server.
+        error: raised by the client.
+        doing: the operation, such as "cannot read 'x' in s3://bucket".
+        endpoint: of the server, for the message.
     """
-    trouble: ObjectError | None = None
+    found: ObjectError | None = None
     match error:
         case ObjectError():
-            trouble = error
+            found = error
         case S3Error():
-            trouble = _of_answer(error, doing, endpoint)
+            found = _of_answer(error, doing, endpoint)
         case ServerError():
-            trouble = ObjectUnavailable(f"{doing}: {endpoint} answered {error.status_code}")
+            found = ObjectUnavailable(f"{doing}: {endpoint} answered {error.status_code}")
         case InvalidResponseError():
-            trouble = _of_stranger(error, doing, endpoint)
+            found = _of_other_server(error, doing, endpoint)
         case http.SSLError():
-            trouble = ObjectError(
+            found = ObjectError(
                 f"{doing}: no trust in {endpoint}: {_bare(error)};"
                 " RUNG_S3_CA_FILE names the certificates of an authority of your own"
             )
         case http.HTTPError():
-            trouble = ObjectUnavailable(f"{doing}: {endpoint} does not answer: {_bare(error)}")
+            found = ObjectUnavailable(f"{doing}: {endpoint} does not answer: {_bare(error)}")
         case ET.ParseError():
-            trouble = ObjectUnavailable(f"{doing}: {endpoint} broke off its answer: {error}")
+            found = ObjectUnavailable(f"{doing}: {endpoint} broke off its answer: {error}")
         case _:
             pass
-    return trouble
+    return found
 
 
 def _of_answer(error: S3Error, doing: str, endpoint: str) -> ObjectError:
     code = error.code or ""
-    if code in _SORTS:
-        sort = _SORTS[code]
-        if sort is ObjectMissing:
+    if code in _KINDS:
+        kind = _KINDS[code]
+        if kind is ObjectMissing:
             return ObjectMissing(doing.replace("cannot read", "no object", 1))
-        return sort(f"{doing}: {error.message} ({code})")
+        return kind(f"{doing}: {error.message} ({code})")
     if code == "RequestTimeTooSkewed":
         return ObjectError(f"{doing}: {_skew(error)}")
     if code in _FIXES:
@@ -131,14 +131,14 @@ def _of_answer(error: S3Error, doing: str, endpoint: str) -> ObjectError:
         kind = NoBucket if code == "NoSuchBucket" else kind
         return kind(f"{doing}: {_FIXES[code]} ({code}, {endpoint})")
     text = f"{doing}: {endpoint} answered {code}: {error.message}"
-    if code in _PASSING or error.response.status in _STATUS_PASSING:
+    if code in _TRANSIENT or error.response.status in STATUS_TRANSIENT:
         return ObjectUnavailable(text)
     return ObjectError(text)
 
 
-def _of_stranger(error: InvalidResponseError, doing: str, endpoint: str) -> ObjectError:
+def _of_other_server(error: InvalidResponseError, doing: str, endpoint: str) -> ObjectError:
     status, kind = error._code, error._content_type  # noqa: SLF001 - said nowhere else
-    if status in _STATUS_PASSING:
+    if status in STATUS_TRANSIENT:
         return ObjectUnavailable(f"{doing}: {endpoint} answered {status}")
     return ObjectError(
         f"{doing}: what answers at {endpoint} is no S3 server (HTTP {status}, {kind});"
@@ -147,7 +147,7 @@ def _of_stranger(error: InvalidResponseError, doing: str, endpoint: str) -> Obje
 
 
 def _skew(error: S3Error) -> str:
-    """Say by how much the two clocks differ."""
+    """Return the message about two clocks that differ."""
     try:
         theirs = email.utils.parsedate_to_datetime(error.response.headers["Date"])
     except (KeyError, ValueError):

@@ -1,8 +1,7 @@
-"""What a bucket needs before Rung uses it, and whether it has it.
+"""Provisioning of a bucket: created, checked, and with a lifecycle rule.
 
-The lifecycle rule drops the parts of uploads that nobody finished, days after they were begun;
-rules of others in the bucket stay. Servers that know no lifecycle say so. MinIO takes no such rule
-and needs none: it drops such parts by itself after a day.
+The rule aborts uploads in parts that were never completed, days after they were begun; other rules
+of the bucket stay. MinIO supports no such rule and needs none: it aborts them itself after a day.
 """
 
 import secrets
@@ -22,14 +21,14 @@ _PROBE: Final = b"rung was here"
 _MINIO: Final = "MinIO"
 
 
-def prepare_bucket(store: S3Store, *, make_bucket: bool) -> list[str]:
-    """Make the bucket, set its lifecycle, try whether it can be used; return what was done."""
-    done = _make(store) if make_bucket else []
+def prepare_bucket(store: S3Store) -> list[str]:
+    """Create the bucket, set its lifecycle and try it; return what was changed."""
+    done = _make(store)
     return done if _try(store) == _MINIO else done + _set_lifecycle(store)
 
 
 def inspect_bucket(store: S3Store) -> list[str]:
-    """Return what differs from what Rung wants; changes nothing but a probe that it removes."""
+    """Return what `prepare_bucket` would change; only a probe is written, and removed."""
     if _try(store) == _MINIO:
         return []
     try:
@@ -44,29 +43,29 @@ def inspect_bucket(store: S3Store) -> list[str]:
 
 
 def _make(store: S3Store) -> list[str]:
-    """Make the bucket if it is missing."""
+    """Create the bucket if it is missing."""
     try:
         store.list(_PROBES)
     except NoBucket:
-        wire = store.wire
-        wire.attempt(
-            f"cannot make the bucket {wire.bucket}",
-            partial(wire.client.make_bucket, wire.bucket, wire.settings.region),
+        bucket = store.bucket
+        bucket.attempt(
+            f"cannot make the bucket {bucket.name}",
+            partial(bucket.client.make_bucket, bucket.name, bucket.settings.region),
         )
-        return [f"made the bucket {wire.bucket}"]
+        return [f"made the bucket {bucket.name}"]
     return []
 
 
 def _set_lifecycle(store: S3Store) -> list[str]:
-    wire, own = store.wire, _rule(store)
+    bucket, own = store.bucket, _rule(store)
     try:
         rules = _rules(store)
         if own in rules:
             return []
         config = LifecycleConfig([*(it for it in rules if it.rule_id != own.rule_id), own])
-        wire.attempt(
-            f"cannot set the lifecycle of the bucket {wire.bucket}",
-            partial(wire.client.set_bucket_lifecycle, wire.bucket, config),
+        bucket.attempt(
+            f"cannot set the lifecycle of the bucket {bucket.name}",
+            partial(bucket.client.set_bucket_lifecycle, bucket.name, config),
         )
     except ObjectUnavailable:
         raise
@@ -76,10 +75,10 @@ def _set_lifecycle(store: S3Store) -> list[str]:
 
 
 def _rules(store: S3Store) -> list[Rule]:
-    wire = store.wire
-    config = wire.attempt(
-        f"cannot read the lifecycle of the bucket {wire.bucket}",
-        partial(wire.client.get_bucket_lifecycle, wire.bucket),
+    bucket = store.bucket
+    config = bucket.attempt(
+        f"cannot read the lifecycle of the bucket {bucket.name}",
+        partial(bucket.client.get_bucket_lifecycle, bucket.name),
     )
     return list(config.rules) if config else []
 
@@ -94,20 +93,20 @@ def _rule(store: S3Store) -> Rule:
 
 
 def _try(store: S3Store) -> str:
-    """Write, read, list and delete an object; return what the server calls itself.
+    """Write, read, list and delete an object; return the name of the server's software.
 
     Raises:
-        ObjectError: one of them is refused; the message says what to do.
+        ObjectError: an operation is refused; the message says what to do.
     """
-    store.list(_PROBES)  # first: some servers make a missing bucket when they are written to
+    store.list(_PROBES)  # first: some servers create a missing bucket at a write
     name = f"{_PROBES}{secrets.token_hex(8)}"
     store.put_bytes(name, _PROBE)
     try:
         if store.read(name) != _PROBE:
             raise ObjectError(f"{store.url}: what is read back is not what was written")
-        server = store.wire.attempt(
+        server = store.bucket.attempt(
             f"cannot ask for {name!r} in {store.url}",
-            partial(store.wire.server_of, store.prefix + name),
+            partial(store.bucket.server_of, store.prefix + name),
         )
     finally:
         found = store.delete(name)

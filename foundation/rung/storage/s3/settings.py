@@ -1,11 +1,10 @@
-"""What can be set about an S3 store, and where it is written: in environment variables.
+"""Settings of an S3 store, from environment variables.
 
-Credentials are those that every S3 tool knows; each may also be in a file whose path the variable
-with `_FILE` at its end names. Such a file is read again for each request, so that rotated keys
-need no restart.
+Credentials are in the variables of all S3 tools; each may also be in a file that the variable with
+the suffix `_FILE` names. Such a file is read for each request, so rotated keys need no restart.
 
-Without keys the identity of the workload is exchanged for temporary ones, as the SDKs of AWS do,
-and by the same variables: a web identity token (IRSA in EKS, or MinIO's STS), a container's role
+Without keys the identity of the workload is exchanged for temporary ones, as by the SDKs of AWS,
+with the same variables: a web identity token (IRSA in EKS, or MinIO's STS), a container's role
 (EKS Pod Identity, ECS), or, for a bucket of AWS, the role of the instance.
 """
 
@@ -45,10 +44,10 @@ _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class Secret(Struct, frozen=True):
-    """A value that must not be printed, or the file that holds it."""
+    """A secret value, or the file that holds it."""
 
     name: str
-    """The variable it was given by, for messages."""
+    """Its variable, for messages."""
     value: str | None = None
     file: Path | None = None
 
@@ -73,7 +72,7 @@ class Secret(Struct, frozen=True):
 
 
 class Keys(Struct, frozen=True, kw_only=True):
-    """Keys that are given."""
+    """Given keys."""
 
     access_key: Secret
     secret_key: Secret
@@ -86,18 +85,18 @@ class Keys(Struct, frozen=True, kw_only=True):
 
 
 class Identity(Struct, frozen=True, kw_only=True):
-    """An identity of the workload, for which there are temporary keys."""
+    """An identity of the workload, exchanged for temporary keys."""
 
     token_file: Path | None = None
     """Of a web identity; without, the role is the container's or the instance's."""
     role: str | None = None
     session: str | None = None
     endpoint: str | None = None
-    """Of STS or the metadata service, where it is not AWS' own."""
+    """Of STS or the metadata service, if not that of AWS."""
 
     @property
     def remedy(self) -> str:
-        """What to look at when there are no keys for it."""
+        """What to check when there are no keys for it."""
         if self.token_file is not None:
             return (
                 "look at AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ROLE_ARN and AWS_ENDPOINT_URL_STS, and"
@@ -112,31 +111,31 @@ class Identity(Struct, frozen=True, kw_only=True):
 
 
 class S3Settings(Struct, frozen=True, kw_only=True):
-    """How a store reaches its bucket.
+    """Settings of the connections to a bucket.
 
     Raises:
-        ObjectError: a value is not possible; the message names its variable and what is.
+        ObjectError: a value is not valid; the message names its variable and what is.
     """
 
     credentials: Keys | Identity
     endpoint: str = AWS_ENDPOINT
     public_endpoint: str | None = None
-    """Under which users reach the same server, for the URLs that they are given."""
+    """The same server as users reach it, for presigned URLs."""
     region: str | None = None
-    """None: `us-east-1`, or, on AWS, the one that the bucket says."""
+    """None: `us-east-1`, or, on AWS, that of the bucket."""
     ca_file: Path | None = None
-    """Certificates of the authorities to trust, instead of the system's."""
+    """Certificates of the trusted authorities, instead of the system's."""
     sse: Encryption = "none"
     sse_key: Secret | None = None
-    """The id of the KMS's key; or 32 bytes in base64, which only we know."""
+    """The id of a KMS key; or a customer key, 32 bytes in base64."""
     part_bytes: int = 16 * MIB
-    """Larger objects travel in parts of this size."""
+    """Larger objects are transferred in parts of this size."""
     parallel: int = 4
-    """How many parts, and how many files, travel at once."""
+    """How many parts, and how many files, are transferred at a time."""
     timeout_s: float = 30.0
-    """How long the server may be silent, and how long a part may take to be sent."""
+    """How long the server may not answer, and how long a part may take to be sent."""
     patience_s: float = 60.0
-    """How long something that may pass is tried again."""
+    """How long transient errors are retried."""
 
     def __post_init__(self) -> None:
         _check_endpoint("RUNG_S3_ENDPOINT", self.endpoint)
@@ -158,7 +157,7 @@ class S3Settings(Struct, frozen=True, kw_only=True):
         return self.endpoint.startswith("https:")
 
     def customer_key(self) -> bytes:
-        """Return the 32 bytes with which the server encrypts for us."""
+        """Return the 32 bytes of the customer key."""
         assert self.sse_key is not None, "checked"
         try:
             key = base64.b64decode(self.sse_key.read(), validate=True)
@@ -190,10 +189,10 @@ class S3Settings(Struct, frozen=True, kw_only=True):
 
 
 def from_environment(environment: Mapping[str, str] | None = None) -> S3Settings:
-    """Return what the environment's variables say.
+    """Return the settings in the environment's variables.
 
     Raises:
-        ObjectError: one is missing, unknown, or says what is not possible.
+        ObjectError: one is missing, unknown or not valid.
     """
     given = os.environ if environment is None else environment
     env = {name: value for name, value in given.items() if value}
@@ -233,7 +232,7 @@ def _credentials(env: Mapping[str, str], endpoint: str, region: str | None) -> K
 
 
 def _identity(env: Mapping[str, str], endpoint: str, region: str | None) -> Identity | None:
-    """Return the identity that there is; an instance's, which is not announced, on AWS only."""
+    """Return the identity of the workload; that of an instance, without a variable, on AWS."""
     if file := env.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
         sts = env.get("AWS_ENDPOINT_URL_STS")
         if sts is None and region is not None and endpoint == AWS_ENDPOINT:

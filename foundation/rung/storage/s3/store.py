@@ -1,10 +1,10 @@
-"""Objects in a bucket: `s3://bucket/prefix`.
+"""Object store in a bucket: `s3://bucket/prefix`.
 
-An object is whole or absent because S3 makes it so: it appears when its last request is
-answered. What is deleted takes along the uploads that never became objects.
+An object exists once its last request is answered. Deleting by prefix also aborts incomplete
+uploads.
 
-Not handled: versions of objects in a bucket that keeps them (a deletion hides them; the bucket's
-owner sets how long they stay), and two writers of one name; the last one wins, whole.
+Not handled: a bucket that keeps versions (a deletion hides them; its owner sets how long they
+stay), and two writers of one name: the last one wins.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from minio.deleteobjects import DeleteObject
 from rung.events.errors import ObjectError, ObjectMissing
 from rung.storage.key import MAX_LENGTH, check_name, check_prefix
 from rung.storage.port import ObjectInfo
-from rung.storage.s3.client import Wire
+from rung.storage.s3.client import Bucket
 from rung.storage.s3.download import get_file, read_range
 from rung.storage.s3.settings import S3Settings, from_environment
 from rung.storage.s3.upload import put_file, put_whole
@@ -31,71 +31,67 @@ _EXPIRES_S_MAX: Final = 7 * 24 * 3600
 
 
 class S3Store:
-    """An object store in one bucket, below a prefix of it."""
+    """An object store in a bucket, below a prefix."""
 
     def __init__(self, url: str, settings: S3Settings | None = None) -> None:
-        """Prepare it; the server is not asked for anything yet.
-
-        Args:
-            url: `s3://bucket` or `s3://bucket/prefix`.
-            settings: how to reach it; the environment's if not given.
+        """Open `s3://bucket/prefix`, by default with the environment's settings.
 
         Raises:
-            ObjectError: the URL or a setting is not possible.
+            ObjectError: the URL or a setting is not valid.
         """
-        self._bucket, self._prefix = _parse(url)
+        name, self._prefix = _parse(url)
         self._settings = settings or from_environment()
-        self._wire = Wire(self._bucket, self._settings)
+        self._bucket = Bucket(name, self._settings)
 
     @property
-    def wire(self) -> Wire:
-        """Its connection, for what prepares the bucket."""
-        return self._wire
+    def bucket(self) -> Bucket:
+        """The bucket, for provisioning."""
+        return self._bucket
 
     @property
     def prefix(self) -> str:
-        """What its keys begin with: empty, or with a slash at the end."""
+        """The prefix of its keys: empty, or with a slash at the end."""
         return self._prefix
 
     @property
     def url(self) -> str:
-        """Where it is: `s3://…`; the endpoint is in the environment."""
-        return f"s3://{self._bucket}/{quote(self._prefix)}".rstrip("/")
+        """The URL `s3://…`; the endpoint is in the environment."""
+        return f"s3://{self._bucket.name}/{quote(self._prefix)}".rstrip("/")
 
     @property
     def parallel(self) -> int:
-        """How many objects it is good to put or get at once."""
+        """How many objects to put or get at a time."""
         return self._settings.parallel
 
     def put(self, name: str, source: Path) -> None:
         """Store a file's bytes under the name, durably and all or nothing.
 
-        After an `ObjectUnavailable`, the same call goes on with the parts that have arrived.
+        After an `ObjectUnavailable`, the same call resumes with the parts that arrived.
         """
         key = self._key(name)
         doing = self._doing("write", name)
         with _local(doing):
-            put_file(self._wire, doing, key, source)
+            put_file(self._bucket, doing, key, source)
 
     def put_bytes(self, name: str, data: bytes) -> None:
         """Store bytes under the name, durably and all or nothing."""
-        put_whole(self._wire, self._doing("write", name), self._key(name), data)
+        put_whole(self._bucket, self._doing("write", name), self._key(name), data)
 
     def get(self, name: str, target: Path) -> None:
         """Write the object's bytes to a file; its folder is made where it is missing."""
         key = self._key(name)
         doing = self._doing("read", name)
         with _local(doing):
-            get_file(self._wire, doing, key, target)
+            get_file(self._bucket, doing, key, target)
 
     def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
         """Return the object's bytes, or some of them; fewer where it ends."""
-        return read_range(self._wire, self._doing("read", name), self._key(name), offset, size)
+        return read_range(self._bucket, self._doing("read", name), self._key(name), offset, size)
 
     def version(self, name: str) -> str:
         """Return the object's ETag."""
         doing = self._doing("read", name)
-        etag = self._wire.attempt(doing, partial(self._wire.etag, self._key(name)))
+        etag = self._bucket.attempt(doing, partial(self._bucket.etag, self._key(name)))
         if not etag:
             raise ObjectMissing(f"{doing}: there is no such object")
         return etag
@@ -105,16 +101,16 @@ class S3Store:
         start = self._prefix + check_prefix(prefix)
         found: list[ObjectInfo] = []
 
-        def go_on() -> None:
+        def resume() -> None:
             after = self._prefix + found[-1].name if found else None
-            for it in self._wire.client.list_objects(
-                self._bucket, start, recursive=True, start_after=after
+            for it in self._bucket.client.list_objects(
+                self._bucket.name, start, recursive=True, start_after=after
             ):
                 key = it.object_name or ""
                 if key.startswith(start) and not key.endswith("/"):
                     found.append(ObjectInfo(key.removeprefix(self._prefix), it.size or 0))
 
-        self._wire.attempt(self._doing("list", prefix), go_on)
+        self._bucket.attempt(self._doing("list", prefix), resume)
         return sorted(found)
 
     def delete(self, prefix: str) -> int:
@@ -123,37 +119,36 @@ class S3Store:
             raise ObjectError("an empty prefix would delete every object; name a prefix")
         found = self.list(prefix)
         doing = self._doing("delete", prefix)
-        self._wire.attempt(doing, partial(self._delete, doing, found))
-        self._wire.attempt(doing, partial(self._abort_uploads, self._prefix + prefix))
+        self._bucket.attempt(doing, partial(self._delete, doing, found))
+        self._bucket.attempt(doing, partial(self._abort_uploads, self._prefix + prefix))
         return len(found)
 
     def presign(self, name: str, expires_s: float) -> str | None:
-        """Return an URL under which anybody may read the object for a while; None if none can.
+        """Return an URL by which the object, if it exists, can be read for a while.
 
-        Whether there is such an object is not looked at. None where reading needs a key of ours
-        (RUNG_S3_SSE=customer), which nobody else is to have.
+        None where reading needs the customer key (RUNG_S3_SSE=customer).
         """
         key = self._key(name)
         if self._settings.sse == "customer":
             return None
         expires = timedelta(seconds=max(1.0, min(expires_s, _EXPIRES_S_MAX)))
-        sign = partial(self._wire.public.presigned_get_object, self._bucket, key, expires)
-        return self._wire.attempt(self._doing("sign", name), sign)
+        sign = partial(self._bucket.public.presigned_get_object, self._bucket.name, key, expires)
+        return self._bucket.attempt(self._doing("sign", name), sign)
 
     def close(self) -> None:
-        """Let go of it: what is being tried again ends with an `ObjectUnavailable`."""
-        self._wire.close()
+        """Close it: retries end with an `ObjectUnavailable`."""
+        self._bucket.close()
 
     def _delete(self, doing: str, found: Sequence[ObjectInfo]) -> None:
-        """Delete objects in batches; one that is gone already is no trouble."""
+        """Delete objects in batches; missing ones are ignored."""
         doomed = [DeleteObject(self._prefix + info.name) for info in found]
-        for refused in self._wire.client.remove_objects(self._bucket, doomed):
+        for refused in self._bucket.client.remove_objects(self._bucket.name, doomed):
             raise ObjectError(f"{doing}: {refused.name}: {refused.message} ({refused.code})")
 
     def _abort_uploads(self, start: str) -> None:
-        for key, upload in self._wire.uploads(start):
+        for key, upload in self._bucket.uploads(start):
             if key.startswith(start):
-                self._wire.abort_upload(key, upload)
+                self._bucket.abort_upload(key, upload)
 
     def _key(self, name: str) -> str:
         key = self._prefix + check_name(name)
@@ -170,7 +165,7 @@ class S3Store:
 
 @contextlib.contextmanager
 def _local(doing: str) -> Iterator[None]:
-    """Say what was to be done when a local file is the trouble."""
+    """Turn errors of local files into `ObjectError`."""
     try:
         yield
     except OSError as error:

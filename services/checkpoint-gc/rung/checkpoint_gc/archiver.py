@@ -25,9 +25,8 @@ from rung.backoff import Backoff
 from rung.events import topic
 from rung.events.errors import LedgerDamaged, LedgerError
 from rung.ledger import Ledger
-from rung.ledger.archive.copier import Archived, Stream
+from rung.ledger.archive.copier import Archived, ArchiveSettings, Copier
 from rung.ledger.archive.index import GROUPS
-from rung.ledger.archive.settings import ArchiveSettings
 from rung.ledger.archive.signed import put_heads
 from rung.ledger.seals import Heads, SealKey, read_heads
 from rung.runtime.metrics import catalog
@@ -129,9 +128,9 @@ class _Archiver:
         """Return the work on a partition of a topic and on the decisions on it."""
         return _Group(self, facts, partition)
 
-    def stream(self, name: str, partition: int) -> Stream:
+    def stream(self, name: str, partition: int) -> Copier:
         """Return the work on a partition of one topic."""
-        return Stream(
+        return Copier(
             self.ledger,
             self._store,
             (name, partition),

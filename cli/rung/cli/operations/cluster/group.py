@@ -9,8 +9,7 @@ from msgspec import Struct
 from rung.cli.operations.service import SERVICES
 from rung.ledger.kafka import KafkaSettings, parse_address
 from rung.ledger.kafka.cluster import Cluster, connect
-from rung.ledger.kafka.errors import failed
-from rung.ledger.kafka.identity import names
+from rung.ledger.kafka.errors import error_of
 from rung.metrics.service import NAME as METRICS
 from rung.runtime.assignment.settings import level_of_client
 
@@ -42,7 +41,7 @@ async def replicas_of(cluster: Cluster, service: str) -> list[Replica]:
         members = []
         for code, _, _, _, _, of_group, *_ in answer.groups:
             if code:
-                raise failed(code)
+                raise error_of(code)
             members += [
                 _replica(cluster, name, host, held) for _, name, host, _, held, *_ in of_group
             ]
@@ -60,7 +59,7 @@ async def sharing(url: str) -> dict[str, list[str]]:
         LedgerUnavailable: the cluster does not answer.
     """
     address = parse_address(url)
-    cluster = await connect(address, KafkaSettings.from_environment(), names(address))
+    cluster = await connect(address, KafkaSettings.from_environment())
     try:
         found = {service: await replicas_of(cluster, service) for service in SHARED}
     finally:

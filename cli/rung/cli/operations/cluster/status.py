@@ -27,7 +27,6 @@ from rung.ledger import Ledger
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, parse_address
 from rung.ledger.kafka.cluster import Cluster, connect
 from rung.ledger.kafka.errors import FAILURES
-from rung.ledger.kafka.identity import names
 from rung.runtime.levels import InstallationLevel
 from rung.runtime.projection import Merge
 from rung.runtime.projection.store import prepare
@@ -118,7 +117,7 @@ async def survey(url: str, settings: KafkaSettings, store: ObjectStore | None) -
     patience = replace(settings, timeout_s=min(settings.timeout_s, _PATIENCE_S))
     status = ClusterStatus(ledger=str(parse_address(url)))
     store = await _reachable(store, status)
-    cluster = await connect(parse_address(url), patience, names(parse_address(url)))
+    cluster = await connect(parse_address(url), patience)
     try:
         health = await _look_at_brokers(cluster, status)
         ledger = await KafkaLedger.open(url, store, settings=patience)

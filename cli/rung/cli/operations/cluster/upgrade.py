@@ -11,7 +11,6 @@ from rung.cli.operations.service import tables
 from rung.events.installation import LEVEL
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, parse_address
 from rung.ledger.kafka.cluster import connect
-from rung.ledger.kafka.identity import names
 from rung.runtime.levels import InstallationLevel, raise_level
 from rung.runtime.service import Decider
 
@@ -51,7 +50,7 @@ async def upgrade(
     try:
         done = Upgrade(before=await InstallationLevel(ledger).read(), level=level)
         if done.before < level:
-            cluster = await connect(address, settings, names(address))
+            cluster = await connect(address, settings)
             try:
                 replicas = {name: await replicas_of(cluster, name) for name in SERVICES}
             finally:

@@ -33,7 +33,7 @@ def test_a_bucket_is_made_and_given_a_lifecycle(fresh: S3Store, kind: type[S3Ser
     assert "uploads abandoned for 3 days are dropped" in done[1]
     assert inspect(fresh) == []
     assert prepare(fresh) == []
-    config = fresh.wire.client.get_bucket_lifecycle(fresh.wire.bucket)
+    config = fresh.bucket.client.get_bucket_lifecycle(fresh.bucket.name)
     assert config is not None
     (rule,) = config.rules
     assert rule.rule_filter is not None
@@ -44,23 +44,24 @@ def test_a_bucket_is_made_and_given_a_lifecycle(fresh: S3Store, kind: type[S3Ser
 
 def test_rules_of_others_stay(fresh: S3Store, kind: type[S3Server]) -> None:
     """A bucket may be shared, and its owner has rules; ours is told as missing until it is set."""
-    wire = fresh.wire
-    wire.client.make_bucket(wire.bucket)
+    bucket = fresh.bucket
+    bucket.client.make_bucket(bucket.name)
     theirs = Rule(ENABLED, Filter(prefix="logs/"), "theirs", expiration=Expiration(days=9))
-    wire.client.set_bucket_lifecycle(wire.bucket, LifecycleConfig([theirs]))
+    bucket.client.set_bucket_lifecycle(bucket.name, LifecycleConfig([theirs]))
     own = [] if kind is Minio else ["rung-abandoned-uploads-rung"]
     assert [line[:17] for line in inspect(fresh)] == ["no lifecycle rule" for _ in own]
     assert len(prepare(fresh)) == len(own)
-    config = wire.client.get_bucket_lifecycle(wire.bucket)
+    config = bucket.client.get_bucket_lifecycle(bucket.name)
     assert config is not None
     assert {rule.rule_id for rule in config.rules} == {"theirs", *own}
     assert [rule.expiration for rule in config.rules if rule.rule_id == "theirs"]
 
 
-def test_a_bucket_is_not_made_unasked(fresh: S3Store) -> None:
-    """Who names a bucket that must be there hears that it is not."""
-    with pytest.raises(ObjectError, match="no such bucket"):
-        prepare(fresh, make_bucket=False)
+def test_a_bucket_that_is_missing_is_not_created_by_looking(fresh: S3Store) -> None:
+    """Inspecting a bucket that does not exist says so."""
+    for _ in range(2):
+        with pytest.raises(ObjectError, match="no such bucket"):
+            inspect(fresh)
 
 
 def test_keys_that_may_not_are_refused(server: S3Server) -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from rung.ledger.kafka.budget import Budget
+from rung.ledger.kafka.writer import Budget
 
 
 async def settle() -> None:

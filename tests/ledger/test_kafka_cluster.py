@@ -1,0 +1,25 @@
+"""Connections to a cluster: retries, and what is logged of the client library."""
+
+import logging
+
+import pytest
+
+from rung.events import LedgerUnavailable
+from rung.ledger.kafka import KafkaSettings, parse_address
+from rung.ledger.kafka.cluster import connect
+
+
+async def test_only_what_the_client_did_not_expect_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of each failed attempt nothing is logged: it is raised. A traceback must reach operators."""
+    with pytest.raises(LedgerUnavailable, match=r"since 0.2 s .*ConnectionRefused"):
+        await connect(parse_address("kafka://127.0.0.1:1"), KafkaSettings(timeout_s=0.2))
+    assert caplog.records == []
+    fetcher = logging.getLogger("aiokafka.consumer.fetcher")
+    try:
+        raise ValueError("a fault of the client")  # noqa: TRY301 - it is logged
+    except ValueError:
+        fetcher.exception("Unexpected error in fetcher routine")
+    (record,) = caplog.records
+    assert record.getMessage() == "Unexpected error in fetcher routine"
