@@ -11,6 +11,7 @@ from rung.events.codec import decode_handled
 from rung.events.trial import RunRequested
 from rung.ledger import Record
 from rung.runtime.metrics import catalog
+from rung.runtime.metrics.observer import Observer
 from rung.runtime.processor.fold import PartitionFold
 from rung.scheduler.state import State
 
@@ -22,7 +23,7 @@ _SINCE_MIN: Final = 1_000
 _Told = dict[tuple[str, ...], float]
 
 
-class PoolGauge:
+class PoolGauge(Observer[State]):
     """Observes the scheduler's folds: measures them, and gives access to their states."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
