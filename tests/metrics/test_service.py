@@ -26,8 +26,8 @@ from rung.metrics import (
     Settings,
     serve,
 )
+from rung.metrics.batch import MetricColumns
 from rung.metrics.clickhouse.embedded import Embedded
-from rung.metrics.columns import MetricColumns
 from rung.metrics.trimming import remove
 from rung.runtime.metrics import catalog
 

@@ -16,7 +16,7 @@ from rung.events import LedgerError
 from rung.events.metric import LogsDeleted
 from rung.ledger import Ledger
 from rung.metrics.clickhouse.errors import SeriesError
-from rung.metrics.query import TrialLines
+from rung.metrics.queries import TrialLines
 from rung.metrics.store import SeriesStore
 from rung.runtime import FactWriter
 

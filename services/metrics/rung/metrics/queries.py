@@ -1,18 +1,19 @@
-"""What is asked of the tables; every function blocks and runs on the engine's thread."""
+"""The queries and inserts; every function blocks and runs on the engine's thread."""
 
+import base64
+import binascii
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
-from msgspec import Struct
 
+from rung.api import LogLine
 from rung.events.metric import LogsDeleted
 from rung.metrics.batch import Batch
 from rung.metrics.clickhouse.engine import Parameter, Tables
 from rung.metrics.clickhouse.literal import literal
 from rung.metrics.clickhouse.native import Column, texts
 from rung.metrics.clickhouse.schema import has_severe, log_tables, query
-from rung.metrics.cursor import LineKey, read_cursor, write_cursor
 
 Point = tuple[int, float, int]
 """Step, value (may be NaN or infinite), Unix time in milliseconds."""
@@ -40,18 +41,6 @@ _DELETES_AT_ONCE: Final = (23, 8)
 _WILDCARDS: Final = {ord(letter): f"\\{letter}" for letter in "\\%_"}
 
 
-class LogEntry(Struct, frozen=True, gc=False):
-    """One line that a trial printed."""
-
-    trial_id: str
-    run: int
-    rank: int
-    stream: str
-    level: str
-    time_ms: int
-    text: str
-
-
 class LogQuery(NamedTuple):
     """Which lines are wanted, see `SeriesStore.logs`."""
 
@@ -65,6 +54,19 @@ class LogQuery(NamedTuple):
     after: str | None
     limit: int
     order: str = "oldest"
+
+
+class LineKey(NamedTuple):
+    """What orders printed lines: no two have the same."""
+
+    time_ms: int
+    trial_id: str
+    sequence: int
+    line: int
+    origin: str
+
+
+_cursor_decoder: Final = msgspec.json.Decoder(LineKey)
 
 
 class TrialLines(NamedTuple):
@@ -112,7 +114,7 @@ class _PositionRow(NamedTuple):
     position: int
 
 
-class _LogRow(LogEntry, frozen=True, gc=False, array_like=True):
+class _LogRow(LogLine, kw_only=True, gc=False, array_like=True):
     sequence: int
     line: int
     origin: str
@@ -215,7 +217,7 @@ def names(tables: Tables, experiment_id: str) -> list[tuple[str, str]]:
     return [(row.kind, row.name) for row in rows]
 
 
-def logs(tables: Tables, asked: LogQuery) -> tuple[list[LogEntry], str | None]:
+def logs(tables: Tables, asked: LogQuery) -> tuple[list[LogLine], str | None]:
     """Return a page of lines, and where the next one begins.
 
     It ends early where its lines have many bytes. Rows are read in the order of the table, so what
@@ -247,7 +249,7 @@ def logs(tables: Tables, asked: LogQuery) -> tuple[list[LogEntry], str | None]:
         if not more or len(found) >= asked.limit or size >= _PAGE_CHARACTERS:
             break
     cursor = write_cursor(behind) if more and behind is not None else None
-    return msgspec.convert(found, list[LogEntry], from_attributes=True), cursor
+    return msgspec.convert(found, list[LogLine], from_attributes=True), cursor
 
 
 def log_sizes(tables: Tables, experiment_id: str | None, before_ms: int) -> list[TrialLines]:
@@ -371,3 +373,23 @@ def _thin(curve: list[Point], points: int) -> list[Point]:
     if len(curve) <= points:
         return curve
     return curve[:1] + curve[-(points - 1) :] if points > 1 else curve[-1:]
+
+
+def write_cursor(key: LineKey) -> str:
+    """Return the cursor behind a line."""
+    return base64.urlsafe_b64encode(msgspec.json.encode(key)).decode().rstrip("=")
+
+
+def read_cursor(text: str) -> LineKey:
+    """Return the line behind which a cursor stands.
+
+    Raises:
+        ValueError: it is no cursor of this service.
+    """
+    try:
+        padded = text.encode("ascii") + b"=" * (-len(text) % 4)
+        return _cursor_decoder.decode(base64.b64decode(padded, altchars=b"-_", validate=True))
+    except (UnicodeEncodeError, binascii.Error, msgspec.DecodeError) as error:
+        raise ValueError(
+            f"after is {text!r}: give the cursor that came with the page before, unchanged"
+        ) from error
