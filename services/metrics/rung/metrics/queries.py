@@ -13,7 +13,7 @@ from rung.metrics.batch import Batch
 from rung.metrics.clickhouse.engine import Parameter, Tables
 from rung.metrics.clickhouse.literal import literal
 from rung.metrics.clickhouse.native import Column, texts
-from rung.metrics.clickhouse.schema import has_severe, log_tables, query
+from rung.metrics.clickhouse.schema import KEEP_DAYS, applied, has_severe, log_tables, query
 
 Point = tuple[int, float, int]
 """Step, value (may be NaN or infinite), Unix time in milliseconds."""
@@ -42,7 +42,7 @@ _WILDCARDS: Final = {ord(letter): f"\\{letter}" for letter in "\\%_"}
 
 
 class LogQuery(NamedTuple):
-    """Which lines are wanted, see `SeriesStore.logs`."""
+    """A selection of lines, see `SeriesStore.logs`."""
 
     experiment_id: str | None
     trial_id: str | None
@@ -57,7 +57,7 @@ class LogQuery(NamedTuple):
 
 
 class LineKey(NamedTuple):
-    """What orders printed lines: no two have the same."""
+    """The sort key of printed lines, unique."""
 
     time_ms: int
     trial_id: str
@@ -70,7 +70,7 @@ _cursor_decoder: Final = msgspec.json.Decoder(LineKey)
 
 
 class TrialLines(NamedTuple):
-    """How much a trial printed."""
+    """The amount that a trial printed."""
 
     experiment_id: str
     trial_id: str
@@ -79,10 +79,6 @@ class TrialLines(NamedTuple):
     """Of their text."""
     last_ms: int
     """When the last of them was printed: Unix time in milliseconds."""
-
-
-class _Number(NamedTuple):
-    number: int
 
 
 class _DeletionRow(NamedTuple):
@@ -121,14 +117,14 @@ class _LogRow(LogLine, kw_only=True, gc=False, array_like=True):
 
 
 def write(tables: Tables, batch: Batch) -> None:
-    """Insert a batch: its rows, then what was deleted, then the positions of all of that."""
+    """Insert a batch: its rows, then deletions, then the positions behind its records."""
     for table, columns in (("metrics", batch.metrics.block()), ("logs", batch.logs.block())):
         if columns:
             tables.insert(table, _known(tables, columns))
     if batch.deleted:
         _delete(tables, batch.deleted)
     keys = sorted(batch.positions)
-    if not keys:  # a record that was rejected before, and is taken after all
+    if not keys:  # a record that was rejected before
         return
     tables.insert(
         "positions",
@@ -142,13 +138,13 @@ def write(tables: Tables, batch: Batch) -> None:
 
 def _known(tables: Tables, columns: list[Column]) -> list[Column]:
     """Return the columns without the one that an old server's table does not have."""
-    if columns[-1].name == "keep_days" and not tables.rows(query("keeps_days"), _Number)[0].number:
+    if columns[-1].name == "keep_days" and not applied(tables, KEEP_DAYS):
         return columns[:-1]
     return columns
 
 
 def _delete(tables: Tables, deleted: Sequence[LogsDeleted]) -> None:
-    """Delete the lines of trials that were printed before a time; again does no harm."""
+    """Delete the lines of trials that were printed before a time; idempotent."""
     tables.insert(
         "deletions",
         [
@@ -218,10 +214,10 @@ def names(tables: Tables, experiment_id: str) -> list[tuple[str, str]]:
 
 
 def logs(tables: Tables, asked: LogQuery) -> tuple[list[LogLine], str | None]:
-    """Return a page of lines, and where the next one begins.
+    """Return a page of lines, and the cursor of the next one.
 
-    It ends early where its lines have many bytes. Rows are read in the order of the table, so what
-    a page costs does not depend on how many rows there are.
+    It ends early where its lines have many bytes. Rows are read in the order of the table, so the
+    time of a page does not depend on the number of rows.
 
     Raises:
         ValueError: the level, the order, the cursor or the limit is none.
@@ -240,7 +236,7 @@ def logs(tables: Tables, asked: LogQuery) -> tuple[list[LogLine], str | None]:
         more = len(rows) > wanted
         last = found[-1] if found else None
         for row in rows[:wanted]:
-            if row != last:  # else it was delivered twice, and its parts are not merged yet
+            if row != last:  # else delivered twice, and not merged yet
                 last = row
                 found.append(row)
                 size += len(row.text)
@@ -253,13 +249,7 @@ def logs(tables: Tables, asked: LogQuery) -> tuple[list[LogLine], str | None]:
 
 
 def log_sizes(tables: Tables, experiment_id: str | None, before_ms: int) -> list[TrialLines]:
-    """Return how many lines of each trial were printed before a time.
-
-    Args:
-        tables: of the database.
-        experiment_id: of this experiment only.
-        before_ms: Unix time in milliseconds.
-    """
+    """Return how many lines of each trial, or of an experiment's, were printed before a time."""
     return tables.rows(
         query("log_sizes"), TrialLines, experiment=experiment_id or "", before=before_ms
     )
@@ -272,7 +262,7 @@ def deletions(tables: Tables) -> dict[str, int]:
 
 
 def _round(left: int, found: int, size: int) -> int:
-    """Return how many lines to ask for next, so that a page of long ones does not grow large."""
+    """Return how many lines to ask for next, so that a page of long lines stays small."""
     if not found:
         return min(left, _FIRST_ROUND)
     return max(1, min(left, 4 * found, (_PAGE_CHARACTERS - size) * found // max(size, 1) + 1))
@@ -283,8 +273,8 @@ def _log_rows(
 ) -> list[_LogRow]:
     """Return the next lines; one that was delivered twice may come twice, one after the other.
 
-    Severe levels are read one by one, each in the order of its table, and then merged: what a page
-    costs does not depend on how rare one of them is.
+    Severe levels are read one by one, each in the order of its table, and then merged: so a page
+    takes as long however rare one of them is.
     """
     conditions, given = _conditions(asked, behind)
     columns = ["experiment_id"] if "experiment" in given else []
@@ -319,10 +309,9 @@ def _log_rows(
 
 
 def _conditions(asked: LogQuery, behind: LineKey | None) -> tuple[list[str], dict[str, Parameter]]:
-    """Return what lines must fulfil, besides their level, and the values in it.
+    """Return the conditions on lines, except their level, and their parameters.
 
-    Only the conditions that are asked for are written, so that the engine sees which prefix of
-    the table's key they fix, and what its indexes can tell.
+    Only what is asked for becomes a condition, so that the table's key and indexes are used.
     """
     experiment_id = asked.experiment_id or experiment_of(asked.trial_id or "")
     given: dict[str, Parameter] = {}
@@ -369,7 +358,7 @@ def _severity(level: str | None) -> int:
 
 
 def _thin(curve: list[Point], points: int) -> list[Point]:
-    """Cut down to less than a curve's first, last, lowest and highest: the last ones stay."""
+    """Cut a curve to fewer points than SQL gives at least: the first and the last ones stay."""
     if len(curve) <= points:
         return curve
     return curve[:1] + curve[-(points - 1) :] if points > 1 else curve[-1:]

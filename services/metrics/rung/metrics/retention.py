@@ -1,7 +1,7 @@
-"""How long rows are kept: by the table's own TTL, or by deleting where ClickHouse is too old.
+"""Retention of rows: by the table's TTL, or by deletions where ClickHouse is too old for that.
 
-The tables are not partitioned by time: a trial's clock says when a row was reported, and a clock
-gone wrong would make partitions by the thousand. A TTL goes by rows and needs no partitions.
+The tables are not partitioned by time: it is the trial's clock, and a wrong one would make
+partitions by the thousand. A TTL works by rows and needs no partitions.
 """
 
 import re
@@ -42,7 +42,7 @@ class _Number(NamedTuple):
 
 
 def retain(tables: Tables, table: str, days: int | None, *, now_ms: int) -> bool:
-    """See to it that rows reported longer ago than so many days go.
+    """Have rows dropped that were reported longer ago than a number of days.
 
     Args:
         tables: of the database.
@@ -52,7 +52,7 @@ def retain(tables: Tables, table: str, days: int | None, *, now_ms: int) -> bool
         now_ms: the present time, Unix time in milliseconds.
 
     Returns:
-        Whether ClickHouse goes on by itself; if not, this has to be called again and again.
+        Whether ClickHouse goes on by itself; if not, this has to be called now and then.
     """
     assert table in TABLES, table
     if tables.version < KNOWS_TTL:
@@ -66,7 +66,7 @@ def retain(tables: Tables, table: str, days: int | None, *, now_ms: int) -> bool
 
 
 def days_kept(tables: Tables, table: str) -> int:
-    """Return the days after which ClickHouse itself drops rows of every experiment, 0: never."""
+    """Return the days after which the TTL drops rows of all experiments, 0: never."""
     found = _TTL.search(_definition(tables, table))
     kept_s = int(found[1]) if found else _FOR_EVER_S
     return 0 if kept_s == _FOR_EVER_S else kept_s // _DAY_S
@@ -91,8 +91,8 @@ def _set_ttl(tables: Tables, table: str, days: int) -> None:
         return
     else:
         kept_s = str(days * _DAY_S)
-    # What lies outside of the years that a DateTime has counts as its first or last moment; not
-    # as its zeroth, which for a TTL means never.
+    # Times outside the range of DateTime are moved to its first or last second; not to zero,
+    # which for a TTL means never.
     gone = f"intDiv(time_ms, 1000) + {kept_s}"
     tables.execute(
         f"ALTER TABLE {table} MODIFY TTL toDateTime(least(greatest({gone}, 1), {_TIME_MAX}))"
@@ -100,7 +100,7 @@ def _set_ttl(tables: Tables, table: str, days: int) -> None:
 
 
 def _delete(tables: Tables, table: str, *, before_ms: int) -> None:
-    """Delete rows; each time it costs writing the parts anew in which such rows lie."""
+    """Delete rows; that rewrites the parts in which they lie."""
     (running,) = tables.rows(_DELETING, _Number, table=table)
     if running.number:
         return
