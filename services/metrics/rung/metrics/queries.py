@@ -81,35 +81,6 @@ class TrialLines(NamedTuple):
     """When the last of them was printed: Unix time in milliseconds."""
 
 
-class _DeletionRow(NamedTuple):
-    trial_id: str
-    before_ms: int
-
-
-class _CurveRow(NamedTuple):
-    trial_id: str
-    step: int
-    value: float
-    time_ms: int
-
-
-class _BestRow(NamedTuple):
-    trial_id: str
-    step: int
-    value: float
-
-
-class _NameRow(NamedTuple):
-    kind: str
-    name: str
-
-
-class _PositionRow(NamedTuple):
-    topic: str
-    partition: int
-    position: int
-
-
 class _LogRow(LogLine, kw_only=True, gc=False, array_like=True):
     sequence: int
     line: int
@@ -170,8 +141,8 @@ def _delete(tables: Tables, deleted: Sequence[LogsDeleted]) -> None:
 
 def positions(tables: Tables) -> dict[tuple[str, int], int]:
     """Return the position from which on each topic and partition is not stored yet."""
-    rows = tables.rows(query("positions"), _PositionRow)
-    return {(row.topic, row.partition): row.position for row in rows}
+    rows = tables.rows(query("positions"), tuple[str, int, int])
+    return {(topic, partition): position for topic, partition, position in rows}
 
 
 def curves(  # noqa: PLR0913, PLR0917 - what a curve is chosen by
@@ -186,7 +157,7 @@ def curves(  # noqa: PLR0913, PLR0917 - what a curve is chosen by
         raise ValueError(f"points is {points}: give a number from 1 to {_POINTS_MAX}")
     rows = tables.rows(
         query("curves"),
-        _CurveRow,
+        tuple[str, int, float, int],
         experiment=experiment_id,
         trial=trial_id,
         kind=kind,
@@ -194,8 +165,8 @@ def curves(  # noqa: PLR0913, PLR0917 - what a curve is chosen by
         points=max(points, _POINTS_MIN),
     )
     found: dict[str, list[Point]] = {}
-    for row in rows:
-        found.setdefault(row.trial_id, []).append(row[1:])
+    for trial, step, value, time_ms in rows:
+        found.setdefault(trial, []).append((step, value, time_ms))
     return {trial: _thin(curve, points) for trial, curve in found.items()}
 
 
@@ -203,14 +174,15 @@ def best(
     tables: Tables, experiment_id: str, name: str, sign: float
 ) -> dict[str, tuple[int, float]]:
     """Return each trial's best validation; `sign` is 1 where smaller is better, else -1."""
-    rows = tables.rows(query("best"), _BestRow, experiment=experiment_id, name=name, sign=sign)
-    return {row.trial_id: (row.step, row.value) for row in rows}
+    rows = tables.rows(
+        query("best"), tuple[str, int, float], experiment=experiment_id, name=name, sign=sign
+    )
+    return {trial: (step, value) for trial, step, value in rows}
 
 
 def names(tables: Tables, experiment_id: str) -> list[tuple[str, str]]:
     """Return the kind and name of every metric of an experiment, sorted."""
-    rows = tables.rows(query("names"), _NameRow, experiment=experiment_id)
-    return [(row.kind, row.name) for row in rows]
+    return tables.rows(query("names"), tuple[str, str], experiment=experiment_id)
 
 
 def logs(tables: Tables, asked: LogQuery) -> tuple[list[LogLine], str | None]:
@@ -257,8 +229,7 @@ def log_sizes(tables: Tables, experiment_id: str | None, before_ms: int) -> list
 
 def deletions(tables: Tables) -> dict[str, int]:
     """Return, by trial, the time before which its lines were deleted."""
-    rows = tables.rows(query("deletions"), _DeletionRow)
-    return {row.trial_id: row.before_ms for row in rows}
+    return dict(tables.rows(query("deletions"), tuple[str, int]))
 
 
 def _round(left: int, found: int, size: int) -> int:

@@ -5,7 +5,7 @@ partitions by the thousand. A TTL works by rows and needs no partitions.
 """
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
 
 from rung.metrics.clickhouse.engine import Tables
 from rung.metrics.clickhouse.schema import log_tables
@@ -31,14 +31,6 @@ _DELETING: Final = """
 SELECT count() FROM system.mutations
 WHERE database = currentDatabase() AND table = {table:String} AND NOT is_done
 """
-
-
-class _Text(NamedTuple):
-    text: str
-
-
-class _Number(NamedTuple):
-    number: int
 
 
 def retain(tables: Tables, table: str, days: int | None, *, now_ms: int) -> bool:
@@ -73,8 +65,8 @@ def days_kept(tables: Tables, table: str) -> int:
 
 
 def _definition(tables: Tables, table: str) -> str:
-    (definition,) = tables.rows(_DEFINITION, _Text, table=table)
-    return definition.text
+    [(definition,)] = tables.rows(_DEFINITION, tuple[str], table=table)
+    return definition
 
 
 def _set_ttl(tables: Tables, table: str, days: int) -> None:
@@ -101,10 +93,10 @@ def _set_ttl(tables: Tables, table: str, days: int) -> None:
 
 def _delete(tables: Tables, table: str, *, before_ms: int) -> None:
     """Delete rows; that rewrites the parts in which they lie."""
-    (running,) = tables.rows(_DELETING, _Number, table=table)
-    if running.number:
+    [(running,)] = tables.rows(_DELETING, tuple[int], table=table)
+    if running:
         return
     old = f"SELECT count() FROM {table} WHERE time_ms < {{before:Int64}}"  # noqa: S608 - a constant
-    (found,) = tables.rows(old, _Number, before=before_ms)
-    if found.number:
+    [(found,)] = tables.rows(old, tuple[int], before=before_ms)
+    if found:
         tables.execute(f"ALTER TABLE {table} DELETE WHERE time_ms < {before_ms}")

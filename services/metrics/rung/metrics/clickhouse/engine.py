@@ -24,11 +24,11 @@ class Tables(Place, Protocol):
         ...
 
     def rows(self, sql: str, kind: type[T], /, **parameters: Parameter) -> list[T]:
-        """Return a query's rows, each as the named tuple given.
+        """Return a query's rows.
 
         Args:
             sql: one query with `{name:Type}` for each parameter.
-            kind: a named tuple whose fields are the query's columns, in order.
+            kind: of a row: a tuple, or an array-like record, of the query's columns in order.
             parameters: their values.
         """
         ...

@@ -53,14 +53,6 @@ class Plan(NamedTuple):
     """Those that this release of ClickHouse cannot do."""
 
 
-class _Number(NamedTuple):
-    number: int
-
-
-class _Text(NamedTuple):
-    text: str
-
-
 @cache
 def query(name: str) -> str:
     """Return the text of a query: `curves`, `best` and so on."""
@@ -89,7 +81,7 @@ def statements(text: str) -> Iterator[str]:
 
 def applied(tables: Tables, migration: int) -> bool:
     """Return whether a migration was applied: an old server goes without some."""
-    return tables.rows(query("applied"), _Number, migration=migration)[0].number > 0
+    return tables.rows(query("applied"), tuple[int], migration=migration) != [(0,)]
 
 
 def has_severe(tables: Tables) -> bool:
@@ -126,9 +118,9 @@ def plan(tables: Tables) -> Plan:
         SeriesDamaged: a newer version made its tables.
     """
     numbers: set[int] = set()
-    if tables.rows(_HAS_JOURNAL, _Text):
-        rows = tables.rows("SELECT DISTINCT number FROM migrations", _Number)
-        numbers = {row.number for row in rows}
+    if tables.rows(_HAS_JOURNAL, tuple[str]):
+        rows = tables.rows("SELECT DISTINCT number FROM migrations", tuple[int])
+        numbers = {number for (number,) in rows}
     known = migrations()
     if max(numbers, default=0) > known[-1].number:
         raise SeriesDamaged(
@@ -201,8 +193,8 @@ def check_owner(tables: Tables, ledger_id: str) -> bool:
     Raises:
         SeriesDamaged: they derive from another.
     """
-    owners = sorted(row.text for row in tables.rows("SELECT DISTINCT id FROM ledgers", _Text))
-    others = [owner for owner in owners if owner != ledger_id]
+    owners = sorted(tables.rows("SELECT DISTINCT id FROM ledgers", tuple[str]))
+    others = [owner for (owner,) in owners if owner != ledger_id]
     if others:
         raise SeriesDamaged(
             f"{tables.place} was derived from the ledger {others[0]}, not from {ledger_id}. "
