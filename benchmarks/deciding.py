@@ -35,6 +35,7 @@ from rung.events.trial import RunRequested, RunSpec, TrialExited, TrialValidated
 from rung.ledger import Draft, Record
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, create, parse_address
 from rung.runtime import Processor, host
+from rung.runtime.metrics.observer import Observer
 from rung.runtime.processor.fold import PartitionFold
 from rung.scheduler.processor import Scheduler
 from rung.searcher.processor import Searcher
@@ -50,7 +51,7 @@ Workload = Callable[[str, int, int], tuple[list[Payload], list[Payload]]]
 """Of a key, a number of facts and how many shall be open: what opens them, and the facts."""
 
 
-class Clock:
+class Clock(Observer[Any]):
     """Looks on, and measures from when a decider has its queue to when it decided all facts."""
 
     def __init__(self, facts: int) -> None:
@@ -61,10 +62,6 @@ class Clock:
         self.processor_s = 0.0
         self._due = facts
         self._began: tuple[float, float] | None = None
-
-    def measured(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context without an effect."""
-        return contextlib.nullcontext()
 
     def begin(self, partition: int, fold: PartitionFold[Any]) -> None:  # noqa: ARG002 - any
         """Begin with the first partition that is folded; leave out what was decided before."""
@@ -80,9 +77,6 @@ class Clock:
             self.seconds = time.perf_counter() - self._began[0]
             self.processor_s = time.process_time() - self._began[1]
             self.done.set()
-
-    def end(self, partition: int) -> None:
-        """Look no more."""
 
 
 def searches(key: str, facts: int, open_trials: int) -> tuple[list[Payload], list[Payload]]:

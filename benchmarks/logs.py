@@ -24,7 +24,7 @@ from rung.gateway.service import serve
 from rung.ledger import Draft, SqliteLedger
 from rung.metrics import SeriesStore
 from rung.metrics.clickhouse.embedded import Embedded
-from rung.metrics.cursor import LineKey, write_cursor
+from rung.metrics.queries import LineKey, write_cursor
 from rung.storage import FolderStore
 
 SHORT = 100_000

@@ -22,7 +22,7 @@ from rung.events import encode, fact
 from rung.events.metric import LogLine, LogsPrinted, MetricRow, MetricsReported
 from rung.ledger import Draft, Record
 from rung.ledger.memory import MemoryLedger
-from rung.metrics import Settings, migrate_series, open_series, serve
+from rung.metrics import SeriesStore, Settings, migrate_series, serve
 from rung.metrics.batch import Batch
 from rung.metrics.clickhouse.address import PASSWORD
 from rung.metrics.clickhouse.native import Column
@@ -126,7 +126,7 @@ def plain(server: ClickHouse, database: str, blocks: list[tuple[str, list[Column
 
 async def kept(place: str, ledger: MemoryLedger, end: int, rows: int) -> float:
     """Return the rows per second of the service, from the ledger's records to stored rows."""
-    store = open_series(place, ledger_id=ledger.id)
+    store = SeriesStore(place, ledger_id=ledger.id)
     await store.open()
     started = time.perf_counter()
     # The last batch, which is not full, would wait for a second.

@@ -16,7 +16,7 @@ from rung.config import ExperimentConfig, load
 from rung.config.secret import hide, text_without
 from rung.events.errors import InvalidConfig
 from rung.ledger import MemoryLedger
-from rung.searcher.search_settings import read_settings
+from rung.searcher.state import read_settings
 from rung.storage import FolderStore
 
 pytestmark = pytest.mark.attacks

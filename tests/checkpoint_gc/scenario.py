@@ -3,7 +3,7 @@
 import msgspec
 
 from rung.checkpoint_gc import CheckpointGC
-from rung.checkpoint_gc.processor import State
+from rung.checkpoint_gc.state import State
 from rung.events import Payload
 from rung.events.allocation import AllocationLost
 from rung.events.checkpoint import (

@@ -20,7 +20,7 @@ from checkpoint_gc.scenario import (
     validated,
 )
 from rung.checkpoint_gc import CheckpointGC
-from rung.checkpoint_gc.processor import State
+from rung.checkpoint_gc.state import State
 from rung.events import Payload
 from rung.events.docs.examples import EXAMPLES
 from rung.events.envelope import relayed

@@ -10,27 +10,15 @@ import pytest
 from gateway.client import Client
 from gateway.conftest import World
 from gateway.scenario import EXPERIMENT, play
+from rung import api
 from rung.events import Event, RungError, decode
 from rung.events.metric import LogLine, LogsDeleted, LogsPrinted, MetricRow, MetricsReported
 from rung.gateway.series import Point, Series
-from rung.metrics import SeriesStore, open_series
+from rung.metrics import SeriesStore
 from rung.metrics.clickhouse.address import PASSWORD
 from servers.clickhouse import ClickHouse, installed
 
 TRIAL = f"{EXPERIMENT}.0"
-
-
-@dataclass(frozen=True)
-class Line:
-    """One printed line."""
-
-    trial_id: str
-    run: int
-    rank: int
-    stream: str
-    level: str
-    time_ms: int
-    text: str
 
 
 @dataclass(frozen=True)
@@ -80,7 +68,7 @@ class Kept:
         after: str | None,
         limit: int,
         order: str,
-    ) -> tuple[Sequence[Line], str | None]:
+    ) -> tuple[list[api.LogLine], str | None]:
         self.asked = {
             "experiment_id": experiment_id,
             "trial_id": trial_id,
@@ -95,7 +83,10 @@ class Kept:
         }
         if after == "bad":
             raise ValueError("after is 'bad': give the cursor that came with the page before")
-        return [Line(TRIAL, 1, 0, "stdout", "info", 10, "hello")], "next"
+        line = api.LogLine(
+            trial_id=TRIAL, run=1, rank=0, stream="stdout", level="info", time_ms=10, text="hello"
+        )
+        return [line], "next"
 
     async def log_sizes(self, experiment_id: str | None, before_ms: int) -> Sequence[Sizes]:
         """Return what two trials printed."""
@@ -262,7 +253,7 @@ def clickhouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clic
 async def test_curves_and_lines_from_a_server(world: World, clickhouse: ClickHouse) -> None:
     """What another process wrote is read; while the server is away, 503 there and there alone."""
     await world.play(play(1))
-    world.series = reader = open_series(
+    world.series = reader = SeriesStore(
         f"{clickhouse.url}?timeout_s=0.5", ledger_id=world.ledger.id, read_only=True
     )
     curves, lines = f"/trials/{TRIAL}/metrics?kind=training&name=loss", f"/trials/{TRIAL}/logs"
@@ -300,7 +291,7 @@ async def _write(world: World, url: str) -> None:
         MetricsReported(experiment_id=EXPERIMENT, trial_id=TRIAL, run=1, rows=rows),
         LogsPrinted(experiment_id=EXPERIMENT, trial_id=TRIAL, run=1, lines=[line]),
     )
-    store = open_series(url, ledger_id=world.ledger.id)
+    store = SeriesStore(url, ledger_id=world.ledger.id)
     for name in ("metrics", "logs"):
         for partition in range(world.ledger.partitions(name)):
             store.absorb(await world.ledger.read(name, partition, 0, 100))

@@ -10,7 +10,7 @@ from rung.methods.adaptive_asha import (
     bracket_trials,
 )
 from rung.methods.table import rungs_passed
-from rung.searcher.search_settings import read_settings
+from rung.searcher.state import read_settings
 from searcher.scenario import Scenario, config
 
 

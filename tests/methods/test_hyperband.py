@@ -6,7 +6,7 @@ import pytest
 
 from rung.events.trial import TrialPromoted, TrialStopped
 from rung.methods.hyperband import Hyperband
-from rung.searcher.search_settings import read_settings
+from rung.searcher.state import read_settings
 from searcher.scenario import Scenario, config, kinds
 
 

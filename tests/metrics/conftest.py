@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rung.metrics import SeriesStore, open_series
+from rung.metrics import SeriesStore
 from rung.metrics.clickhouse.address import PASSWORD
 from servers.clickhouse import ClickHouse, installed
 
@@ -70,6 +70,6 @@ def lone(
 @pytest.fixture
 async def store(place: str) -> AsyncIterator[SeriesStore]:
     """An empty store of the ledger `ledger-1`."""
-    opened = open_series(place, ledger_id="ledger-1")
+    opened = SeriesStore(place, ledger_id="ledger-1")
     yield opened
     await opened.close()

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 from rung.ledger.sqlite.ledger import SqliteLedger
-from rung.metrics import Settings, open_series, serve
+from rung.metrics import SeriesStore, Settings, serve
 
 
 async def _run(ledger_folder: Path, series: str) -> None:
     ledger = await SqliteLedger.open(ledger_folder)
-    store = open_series(series, ledger_id=ledger.id)
+    store = SeriesStore(series, ledger_id=ledger.id)
     write = store.write
 
     async def say() -> bool:

@@ -3,7 +3,8 @@
 from typing import Any
 
 from metrics.report import EXPERIMENT
-from rung.metrics import LogEntry, SeriesStore
+from rung.api import LogLine
+from rung.metrics import SeriesStore
 
 _EVERYTHING: dict[str, Any] = {
     "experiment_id": None,
@@ -18,7 +19,7 @@ _EVERYTHING: dict[str, Any] = {
 }
 
 
-async def page(store: SeriesStore, **asked: Any) -> tuple[list[LogEntry], str | None]:
+async def page(store: SeriesStore, **asked: Any) -> tuple[list[LogLine], str | None]:
     """Return a page of lines, and where the next begins.
 
     It is of `EXPERIMENT`, if no trial and no experiment is named.
@@ -28,7 +29,7 @@ async def page(store: SeriesStore, **asked: Any) -> tuple[list[LogEntry], str | 
     return await store.logs(**_EVERYTHING | asked)
 
 
-async def all_lines(store: SeriesStore, **asked: Any) -> list[LogEntry]:
+async def all_lines(store: SeriesStore, **asked: Any) -> list[LogLine]:
     """Return all lines that are asked for."""
     found, after = await page(store, **asked)
     assert after is None

@@ -13,7 +13,7 @@ from metrics.report import EXPERIMENT, draft, line, logs, metrics, row
 from rung.ledger import Draft, Ledger
 from rung.ledger.memory import MemoryLedger
 from rung.ledger.sqlite.ledger import SqliteLedger
-from rung.metrics import SeriesStore, SeriesUnavailable, Settings, open_series, serve
+from rung.metrics import SeriesStore, SeriesUnavailable, Settings, serve
 from rung.metrics.clickhouse.engine import Tables
 from servers.clickhouse import ClickHouse
 
@@ -117,7 +117,7 @@ async def test_kills_while_writing_leave_no_gap_and_nothing_twice(
         await _kill_a_keeper(ledger, tmp_path / "ledger", place, part, chance)
     await ledger.append(rest)
 
-    store = open_series(place, ledger_id=ledger.id)
+    store = SeriesStore(place, ledger_id=ledger.id)
     before_rest = await _stored(store)
     await _catch_up(ledger, store)
 
@@ -134,7 +134,7 @@ async def test_a_server_killed_while_writing_leaves_no_gap_and_nothing_twice(
     """Killed and started again and again under a service that goes on: every row, once."""
     chance = random.Random(11)  # noqa: S311 - a test's own chance
     ledger = MemoryLedger(partitions=2, ledger_id="ledger-1")
-    store = open_series(f"{lone.url}?timeout_s=5", ledger_id=ledger.id)
+    store = SeriesStore(f"{lone.url}?timeout_s=5", ledger_id=ledger.id)
     settings = Settings(flush_seconds=0.01, flush_bytes=10_000)
     serving = asyncio.create_task(serve(ledger, store, settings))
     *parts, rest = _parts(_KILLS + 1)

@@ -14,7 +14,7 @@ from rung.events.metric import LogsDeleted
 from rung.ledger.memory import MemoryLedger
 from rung.metrics import SeriesStore
 from rung.metrics.log_quota import excess, keep_within
-from rung.metrics.query import TrialLines
+from rung.metrics.queries import TrialLines
 from rung.metrics.settings import Settings
 
 _TRIALS = st.lists(

@@ -9,7 +9,7 @@ from metrics.lines import all_lines
 from metrics.report import EXPERIMENT, draft, line, logs, metrics, record, row
 from rung.ledger import Draft, Ledger
 from rung.ledger.memory import MemoryLedger
-from rung.metrics import SeriesDamaged, SeriesStore, Settings, open_series, serve
+from rung.metrics import SeriesDamaged, SeriesStore, Settings, serve
 from rung.runtime.assignment.assignment import ChangingAssignment
 
 TRIALS = 12
@@ -60,7 +60,7 @@ async def test_replicas_whose_partitions_overlap_and_change_store_everything_onc
 ) -> None:
     """Partitions move between two replicas while reports come in, held by both for a time."""
     ledger = MemoryLedger(partitions=4, ledger_id="ledger-1")
-    stores = [open_series(server_place, ledger_id="ledger-1") for _ in range(2)]
+    stores = [SeriesStore(server_place, ledger_id="ledger-1") for _ in range(2)]
     assignments = [ChangingAssignment(), ChangingAssignment()]
     await assignments[0].change(_both([0, 1, 2]))
     await assignments[1].change(_both([2, 3]))
@@ -76,7 +76,7 @@ async def test_replicas_whose_partitions_overlap_and_change_store_everything_onc
             await asyncio.sleep(0.001)
         for assignment, partitions in zip(assignments, move, strict=True):
             await assignment.change(_both(partitions))
-    reader = open_series(server_place, ledger_id="ledger-1", read_only=True)
+    reader = SeriesStore(server_place, ledger_id="ledger-1", read_only=True)
     await _until_stored(ledger, reader)
     for task in serving:
         task.cancel()
@@ -88,9 +88,9 @@ async def test_replicas_whose_partitions_overlap_and_change_store_everything_onc
 
 async def test_a_replica_that_writes_late_takes_nothing_back(server_place: str) -> None:
     """What it held back meanwhile does no harm: positions stay high, rows the newest."""
-    late = open_series(server_place, ledger_id="ledger-1")
+    late = SeriesStore(server_place, ledger_id="ledger-1")
     late.absorb([record(metrics([row(1, loss=1.0), row(2, loss=1.0)]), 0, sequence=1)])
-    swift = open_series(server_place, ledger_id="ledger-1")
+    swift = SeriesStore(server_place, ledger_id="ledger-1")
     swift.absorb([record(metrics([row(1, loss=1.0), row(2, loss=1.0)]), 0, sequence=1)])
     swift.absorb([record(metrics([row(2, loss=2.0)]), 1, sequence=2)])
     await swift.flush()
@@ -106,7 +106,7 @@ async def test_only_the_partitions_that_are_held_are_kept(server_place: str) -> 
     """A replica without partitions stores nothing; it ends with the error of one that it holds."""
     ledger = MemoryLedger(partitions=2, ledger_id="ledger-1")
     await ledger.append(_drafts())
-    store = open_series(server_place, ledger_id="ledger-1")
+    store = SeriesStore(server_place, ledger_id="ledger-1")
     assignment = ChangingAssignment()
     serving = asyncio.create_task(serve(ledger, store, QUICK, assignment=assignment))
     await assignment.change(_both([1]))

@@ -9,14 +9,7 @@ import pytest
 
 from metrics.lines import all_lines
 from metrics.report import EXPERIMENT, line, logs, metrics, record, row
-from rung.metrics import (
-    SeriesDamaged,
-    SeriesError,
-    SeriesStore,
-    SeriesUnavailable,
-    migrate_series,
-    open_series,
-)
+from rung.metrics import SeriesDamaged, SeriesError, SeriesStore, SeriesUnavailable, migrate_series
 from rung.metrics.clickhouse.embedded import Embedded
 from rung.metrics.clickhouse.engine import Tables
 from rung.metrics.clickhouse.native import Column, texts
@@ -33,7 +26,7 @@ _FIRST_SETTINGS = "ALTER TABLE {} MODIFY SETTING fsync_after_insert = 1, fsync_p
 
 
 async def _opened(place: str | Path, *, migrates: bool = True) -> SeriesStore:
-    store = open_series(place, ledger_id="ledger-1", migrates=migrates)
+    store = SeriesStore(place, ledger_id="ledger-1", migrates=migrates)
     try:
         await store.open()
     except BaseException:
@@ -185,7 +178,7 @@ async def test_tables_of_a_newer_version_are_refused(place: str) -> None:
     await store.close()
     with pytest.raises(SeriesDamaged, match="written by a newer Rung"):
         await _opened(place)
-    reader = open_series(place, ledger_id="ledger-1", read_only=True)
+    reader = SeriesStore(place, ledger_id="ledger-1", read_only=True)
     with pytest.raises(SeriesDamaged, match="written by a newer Rung"):
         await reader.names(EXPERIMENT)
     await reader.close()
@@ -195,7 +188,7 @@ async def test_series_of_another_ledger_are_refused(place: str) -> None:
     """They may be all that another cluster has: nothing in them is touched, nor told to be."""
     await (await _opened(place)).close()
     for read_only in (False, True):
-        other = open_series(place, ledger_id="ledger-2", read_only=read_only)
+        other = SeriesStore(place, ledger_id="ledger-2", read_only=read_only)
         with pytest.raises(
             SeriesDamaged, match="from the ledger ledger-1, not from ledger-2"
         ) as no:
@@ -214,7 +207,7 @@ async def test_who_may_not_change_tables_says_what_to_run(
     ) as no:
         await _opened(server_place, migrates=False)
     assert not no.value.retriable
-    reader = open_series(server_place, ledger_id="ledger-1", read_only=True)
+    reader = SeriesStore(server_place, ledger_id="ledger-1", read_only=True)
     with pytest.raises(SeriesUnavailable, match="or start the metrics service"):
         await reader.names(EXPERIMENT)
     database = server_place.rpartition("/")[2]

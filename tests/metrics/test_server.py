@@ -14,7 +14,7 @@ from ledger.certificates import authority, signed
 from metrics.report import EXPERIMENT, draft, metrics, record, row
 from rung.ledger import Draft
 from rung.ledger.memory import MemoryLedger
-from rung.metrics import SeriesError, SeriesStore, SeriesUnavailable, Settings, open_series, serve
+from rung.metrics import SeriesError, SeriesStore, SeriesUnavailable, Settings, serve
 from rung.metrics.clickhouse.address import PASSWORD
 from rung.metrics.clickhouse.engine import Tables
 from servers.clickhouse import ClickHouse
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def _open(place: str, *, read_only: bool = False) -> SeriesStore:
-    return open_series(place, ledger_id="ledger-1", read_only=read_only)
+    return SeriesStore(place, ledger_id="ledger-1", read_only=read_only)
 
 
 async def _refusal(store: SeriesStore) -> SeriesError:

@@ -26,8 +26,8 @@ from rung.metrics import (
     Settings,
     serve,
 )
+from rung.metrics.batch import MetricColumns
 from rung.metrics.clickhouse.embedded import Embedded
-from rung.metrics.columns import MetricColumns
 from rung.metrics.trimming import remove
 from rung.runtime.metrics import catalog
 
@@ -335,7 +335,7 @@ async def test_what_was_trimmed_on_purpose_is_no_loss(tmp_path: Path) -> None:
         ("info", removed, 3),
         (
             "error",
-            "reports are gone: the ledger keeps them for less time than nobody stored them",
+            "reports are lost: the ledger removed them before they were stored",
             2,
         ),
     ]

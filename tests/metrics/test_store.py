@@ -9,10 +9,11 @@ import pytest
 
 from metrics.lines import all_lines, page
 from metrics.report import EXPERIMENT, Level, line, logs, metrics, record, row
+from rung.api import LogLine
 from rung.events.metric import LogsDeleted, LogsDropped, MetricRow
-from rung.metrics import LogEntry, SeriesStore
+from rung.metrics import SeriesStore
 from rung.metrics.clickhouse.embedded import Embedded
-from rung.metrics.cursor import LineKey, write_cursor
+from rung.metrics.queries import LineKey, write_cursor
 
 TRIAL = f"{EXPERIMENT}.0"
 
@@ -147,7 +148,15 @@ async def test_lines_are_sorted_by_time_and_chosen_by_filters(store: SeriesStore
     assert await texts(since_ms=15, until_ms=30) == ["other trial", "epoch two"]
     assert await texts(text="epoch", level="error", since_ms=11) == ["epoch two"]
     (first, *_), _ = await page(store, rank=1)
-    assert first == LogEntry(TRIAL, 1, 1, "stdout", "warning", 30, "hm")
+    assert first == LogLine(
+        trial_id=TRIAL,
+        run=1,
+        rank=1,
+        stream="stdout",
+        level="warning",
+        time_ms=30,
+        text="hm",
+    )
 
 
 async def test_pages_have_every_line_once(store: SeriesStore) -> None:

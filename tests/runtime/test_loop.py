@@ -18,7 +18,8 @@ from rung.events.deadletter import (
 from rung.events.experiment import ExperimentEnded, ExperimentPaused, KillRequested
 from rung.ledger import Draft, Record
 from rung.ledger.memory import MemoryLedger
-from rung.runtime import PartitionFold, audit, host
+from rung.runtime import audit, host
+from rung.runtime.metrics.observer import Observer
 from rung.runtime.processor.loop import recover
 from rung.runtime.relay import Relay, relay
 from runtime.tally import Count, Tally, kill, pause, resume
@@ -77,26 +78,16 @@ async def _running(*work: Awaitable[None]) -> AsyncIterator[None]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class _Unseeing:
+class _Unseeing(Observer[Count]):
     """An observer that can make nothing of what it sees."""
 
     def __init__(self) -> None:
         self.shown = 0
 
-    def measured(self) -> contextlib.AbstractContextManager[None]:
-        """Measure nothing."""
-        return contextlib.nullcontext()
-
-    def begin(self, partition: int, fold: PartitionFold[Count]) -> None:
-        """Keep nothing of it."""
-
     def see(self, records: Sequence[Record], decisions: Sequence[Event]) -> None:
         """Fail."""
         self.shown += 1
         raise ValueError("cannot see")
-
-    def end(self, partition: int) -> None:
-        """Keep nothing of it."""
 
 
 async def test_an_observer_that_fails_keeps_nothing_from_being_decided() -> None:

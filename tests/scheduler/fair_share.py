@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from rung.scheduler.planning import Plan, Start, left_waiting, make_room
+from rung.scheduler.policies.planning import Plan, Start, left_waiting, make_room
 from rung.scheduler.queue import Demand, Queue, Rank, Request, Walk
 from rung.scheduler.state import State
 

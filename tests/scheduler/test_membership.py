@@ -3,10 +3,8 @@
 import msgspec
 
 from rung.events.allocation import JoinRefused
-from rung.events.metric import AgentBeat
-from rung.scheduler.failure_detector import Agents
 from rung.scheduler.state import State
-from scheduler.scenario import POOL, Pool, joined, left, lost, requested, resumed, suspended
+from scheduler.scenario import Pool, joined, left, lost, requested, resumed, suspended
 
 
 def test_two_agents_of_one_id() -> None:
@@ -98,24 +96,3 @@ def test_a_suspended_agent_gets_nothing_new() -> None:
     assert pool.then(suspended("a"), joined("a", 2, 2), requested("e.3.1"))[-1] == (
         "granted e.3.1: a[0]"
     )
-
-
-def _silent(agents: Agents) -> list[int]:
-    agents.elapse(60)
-    return [loss.incarnation for loss in agents.overdue(30)]
-
-
-def test_a_refused_agent_is_not_watched() -> None:
-    """The failure detector goes on watching the agent that was admitted, and that one alone."""
-    agents = Agents()
-    agents.fold(joined("a", 4, 1, folder="F"))
-    agents.fold(joined("a", 4, 9, folder="G"))
-
-    assert _silent(agents) == [1]
-    agents.fold(AgentBeat(pool=POOL, agent_id="a", incarnation=1, allocations=[]))
-    agents.fold(left("a", 1, folder="G"))
-    assert agents.overdue(30) == []
-    assert _silent(agents) == [1]
-    agents.fold(lost("a", 1))
-    agents.fold(joined("a", 4, 10, folder="G"))
-    assert _silent(agents) == [10]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rung.scheduler.planning import AT_ONCE_MAX
+from rung.scheduler.policies.planning import AT_ONCE_MAX
 from rung.scheduler.processor import CLAIMS_MAX
 from scheduler.scenario import (
     Pool,

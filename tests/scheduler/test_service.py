@@ -13,6 +13,7 @@ import pytest
 
 from rung.events import topic
 from rung.events.allocation import (
+    AgentLost,
     AllocationGranted,
     AllocationLost,
     AllocationSignaled,
@@ -116,6 +117,23 @@ async def test_a_restart_repeats_nothing() -> None:
     assert [g.data.allocation_id for g in grants] == ["e.0.1", "e.1.1"]  # type: ignore[union-attr]
     assert len(await all_of(ledger, topic.POOLS, RunRequested)) > 2
     assert (verdict.decisions, verdict.differences) == (2, [])
+
+
+async def test_a_replica_that_takes_pools_over_watches_their_agents() -> None:
+    """It learns of agents from the pools that it recovered, though none of them joins again."""
+    ledger = MemoryLedger()
+    async with _serving(ledger):
+        await writer(ledger).write(joined("a"))
+        await append_decision(ledger, _run("e.0.1"))
+        await next_of(ledger, topic.PLACEMENTS, AllocationGranted)
+    async with _serving(ledger) as clock:
+        await append_decision(ledger, _run("e.1.1"))
+        await next_of(ledger, topic.PLACEMENTS, AllocationGranted, count=2)
+        await clock.advance(60)
+        lost = await next_of(ledger, topic.PLACEMENTS, AllocationLost, count=2)
+
+    assert {event.data.trial_id for event in lost} == {"e.0", "e.1"}  # type: ignore[union-attr]
+    assert len(await all_of(ledger, topic.POOLS, AgentLost)) == 1
 
 
 async def test_the_program_schedules_a_ledger_and_leaves_when_told(tmp_path: Path) -> None:

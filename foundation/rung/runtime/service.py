@@ -45,6 +45,10 @@ class Shared(NamedTuple):
 
     topics: Sequence[str]
     run: Callable[[Ledger, Assignment], Awaitable[None]]
+    reads: tuple[str, ...] = ()
+    """Further topics that it reads."""
+    appends: tuple[str, ...] = ()
+    """Topics that it appends to."""
 
 
 Component = Decider | Relay | Sink | BatchSink | PeriodicSink | Projection | Singleton | Shared

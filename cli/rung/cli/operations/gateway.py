@@ -39,10 +39,10 @@ async def _parts(ledger: Ledger, series: str | None) -> AsyncIterator[Parts]:
     if series is None:
         yield Parts(audit=audit, policy_of=policy_of, readers=READERS)
         return
-    from rung.metrics import open_series  # noqa: PLC0415 - needs the extra of its engine
+    from rung.metrics import SeriesStore  # noqa: PLC0415 - needs the extra of its engine
 
     try:
-        store = open_series(series, ledger_id=ledger.id, read_only=True)
+        store = SeriesStore(series, ledger_id=ledger.id, read_only=True)
     except ValueError as error:
         raise click.UsageError(f"--series: {error}") from error
     try:

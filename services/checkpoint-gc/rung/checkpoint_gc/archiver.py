@@ -1,17 +1,17 @@
-"""Writes an archive: what is new in a ledger, over and over, as segments.
+"""Archiver: copies what is new in a ledger to an object store, in segments.
 
-Theory of operation. Facts and the decisions on them are archived together: ask where the
+Theory of operation. Facts and the decisions on them are archived together: look where the
 decisions end, then where the facts end, then store the facts, then the decisions. So no decision
-is ever in an archive without its fact, at whatever moment the writer is killed.
+is ever in an archive without its fact, at whatever moment the archiver is killed.
 
-Where to go on is what the store says, and nothing else. Objects appear whole or not at all, and
-names hold positions and digests, so:
+The position to go on from is read from the store alone. Objects appear as a whole or not at all,
+and names hold positions and digests, so:
 
-* killed at any moment, the next one goes on behind the last segment stored;
-* two writers at once, where a share was wrong for a while, may both store a segment that begins
-  at the same position. If they cut alike, it is the same object. If not, there are two, both of
-  them true; whoever writes next goes on behind the one that reaches furthest. Neither needs the
-  store to refuse a name that is taken, which not every S3 does.
+* after a kill at any moment, the next archiver goes on behind the last segment stored;
+* two archivers at once, during a rebalance, may both store a segment that begins at the same
+  position. If they cut alike, it is the same object. If not, there are two, both of them right;
+  the next one goes on behind the one that reaches furthest. So the store need not refuse to
+  overwrite, which not every S3 does.
 """
 
 import asyncio
@@ -47,14 +47,12 @@ def archiving(
     watch: Watch | None = None,
     key: SealKey | None = None,
 ) -> PeriodicSink:
-    """Return what keeps the archive of a ledger up to date.
-
-    A store that refuses, or does not answer, is asked again, for ever; so is the ledger.
+    """Return what keeps the archive of a ledger up to date; it retries for ever.
 
     Args:
         store: where to; segments lie below `archive/`.
         settings: sizes and times; their defaults if not given.
-        watch: told about each look at a partition of a topic.
+        watch: called after each look at a partition of a topic.
         key: of the installation; it signs where each partition ends in the archive.
     """
     settings = settings or ArchiveSettings()
@@ -78,7 +76,7 @@ async def archive_now(
 ) -> list[Archived]:
     """Archive what a ledger holds at this moment; return what was done, by partition.
 
-    What the archive holds already is held against the ledger first.
+    What the archive holds already is compared with the ledger first.
 
     Args:
         ledger: all of it but heartbeats is archived.
@@ -94,7 +92,7 @@ async def archive_now(
     done: list[Archived] = []
     archiver = _Archiver(ledger, store, settings, done.append, key)
     groups = [
-        archiver.group(facts, partition)
+        _Group(archiver, facts, partition)
         for facts in GROUPS
         for partition in range(ledger.partitions(facts))
     ]
@@ -106,7 +104,7 @@ async def archive_now(
 
 
 class _Archiver:
-    """What the work on all partitions shares."""
+    """The work on all partitions of a ledger."""
 
     def __init__(
         self,
@@ -117,100 +115,78 @@ class _Archiver:
         key: SealKey | None,
     ) -> None:
         self.ledger: Final = ledger
-        self._key: Final = key
-        self._store: Final = store
+        self.store: Final = store
         self._settings: Final = settings
+        self._key: Final = key
         self._room: Final = asyncio.Semaphore(settings.parallel)
-        self._watch: Final = watch or _ignore
+        self._watch: Final = watch
         self._behind: dict[tuple[str, int], int] = {}
-
-    def group(self, facts: str, partition: int) -> "_Group":
-        """Return the work on a partition of a topic and on the decisions on it."""
-        return _Group(self, facts, partition)
 
     def stream(self, name: str, partition: int) -> Copier:
         """Return the work on a partition of one topic."""
         return Copier(
             self.ledger,
-            self._store,
+            self.store,
             (name, partition),
             segment_bytes=self._settings.segment_bytes,
             room=self._room,
             key=self._key,
         )
 
-    async def heads(self, partition: int) -> Heads | None:
-        """Return the signed heads of a partition of `seals`, if there are any."""
-        try:
-            return await read_heads(self.ledger, partition)
-        except (ValueError, LedgerError) as error:
-            _log.error("signed heads not archived", partition=partition, reason=str(error))
-            return None
-
-    async def put_heads(self, heads: Heads) -> None:
-        """Store signed heads."""
-        await asyncio.to_thread(put_heads, self._store, heads)
-
     @contextlib.contextmanager
     def looks(self, facts: str, partition: int) -> Iterator[Look]:
-        """Give what takes from a group what is new."""
-        group = self.group(facts, partition)
+        """Give what archives what is new in a group."""
+        group = _Group(self, facts, partition)
         compared = False
 
         async def look() -> None:
             nonlocal compared
             if not compared:
-                await self._compare(group)
+                try:
+                    await group.compare(everything=False)
+                except LedgerDamaged as error:  # training goes on either way
+                    _log.error("archive and ledger differ", reason=str(error))
                 compared = True
             await group.look()
 
         try:
             yield look
-        finally:  # others archive it from now on, and say how far they are
-            for name in _order(facts):
+        finally:  # another replica archives it from now on, and reports its lag
+            for name in group.topics:
                 self._behind.pop((name, partition), None)
 
     def lag(self) -> dict[tuple[str, ...], float]:
         """Return how many records of this replica's partitions are not in the archive yet."""
         return {(): sum(self._behind.values())}
 
-    def tell(self, archived: Archived) -> None:
-        """Say how far the archive of a partition is."""
+    def note(self, archived: Archived) -> None:
+        """Take note of how far the archive of a partition is."""
         self._behind[archived.topic, archived.partition] = archived.behind
         catalog.ARCHIVE_SEGMENTS.inc(archived.segments)
-        self._watch(archived)
-
-    async def _compare(self, group: "_Group") -> None:
-        """Hold the end of what the archive has against the ledger; training goes on either way."""
-        try:
-            await group.compare(everything=False)
-        except LedgerDamaged as error:
-            _log.error("archive and ledger differ", reason=str(error))
+        if self._watch is not None:
+            self._watch(archived)
 
 
 class _Group:
     """A partition of facts, and the same one of the decisions on them."""
 
     def __init__(self, archiver: _Archiver, facts: str, partition: int) -> None:
-        self.facts: Final = facts
-        self.partition: Final = partition
-        self._archiver = archiver
-        self._ledger = archiver.ledger
-        self._tell = archiver.tell
-        self._streams = {name: archiver.stream(name, partition) for name in _order(facts)}
+        self.topics: Final = (facts, *GROUPS[facts])
+        self._partition: Final = partition
+        self._archiver: Final = archiver
+        self._streams: Final = {name: archiver.stream(name, partition) for name in self.topics}
 
     async def look(self) -> None:
         """Store what the ledger holds now and the archive does not, facts first."""
-        seals = self.facts == topic.SEALS
-        heads = await self._archiver.heads(self.partition) if seals else None
+        heads = await self._heads() if topic.SEALS in self.topics else None
         ends = {
-            name: await self._ledger.end(name, self.partition)
-            for name in reversed(_order(self.facts))
+            name: await self._archiver.ledger.end(name, self._partition)
+            for name in reversed(self.topics)
         }
         for name, stream in self._streams.items():
-            self._tell(await stream.copy(ends[name]))
-        if heads is not None and heads.position <= ends[self.facts]:
-            await self._archiver.put_heads(heads)
+            self._archiver.note(await stream.copy(ends[name]))
+        if heads is not None and heads.position <= ends[topic.SEALS]:
+            await asyncio.to_thread(put_heads, self._archiver.store, heads)
 
     async def compare(self, *, everything: bool) -> None:
         """Hold what the archive has against the ledger.
@@ -221,10 +197,10 @@ class _Group:
         for stream in self._streams.values():
             await stream.compare(everything=everything)
 
-
-def _order(facts: str) -> tuple[str, ...]:
-    return (facts, *GROUPS[facts])
-
-
-def _ignore(_: Archived) -> None:
-    """Watch for nobody."""
+    async def _heads(self) -> Heads | None:
+        """Return the signed heads of a partition of `seals`, if there are any."""
+        try:
+            return await read_heads(self._archiver.ledger, self._partition)
+        except (ValueError, LedgerError) as error:
+            _log.error("signed heads not archived", partition=self._partition, reason=str(error))
+            return None

@@ -1,4 +1,4 @@
-"""Deletes what was retired, and says so once it is gone."""
+"""Deletion of retired checkpoints from the object store."""
 
 import asyncio
 import re
@@ -21,8 +21,7 @@ _log = structlog.get_logger()
 class Deletion:
     """Carries out retirements on an object store.
 
-    It may be killed between the deletion and the record of it: the retirement is met again, the
-    deletion repeated on what is no longer there, and the record made.
+    After a kill between the deletion and the record of it, both are repeated.
     """
 
     def __init__(self, store: ObjectStore | None) -> None:

@@ -7,35 +7,46 @@ The state is that of one experiment. Facts: the experiment's policy, checkpoints
 pinned and deleted, validations, the ends of runs, of trials and of the experiment. Decision: a
 checkpoint is retired. The shell then deletes its files and records that they are gone.
 
-    stored ──no rule of `retention.py` names it──▶ retired ──files deleted──▶ deleted (forgotten)
+    stored ──no rule keeps it──▶ retired ──files deleted──▶ deleted (forgotten)
 
-A checkpoint is retired as soon as no rule names it, not only when the experiment ends. Rules stop
-naming a checkpoint when a newer or better one comes, when its trial ends, or when it is found
-damaged. A validation and the checkpoint of its step come in either order; the newest checkpoints
-of a live trial are kept anyway, so one whose validation is still to come is not lost.
+Kept is the union of
+
+* the best n of the experiment, the best n and the latest n of each trial (`checkpoint_storage` of
+  the experiment file; best by the searcher's metric, latest by steps completed);
+* what is pinned or held;
+* of a trial that may train on, the newest two: one to resume from, one in case that is damaged.
+
+A checkpoint is retired as soon as no rule keeps it: when a newer or better one comes, when its
+trial ends, or when it is found damaged. Damaged ones are kept only if pinned, and never count.
+A validation and the checkpoint of its step come in either order; the newest checkpoints of a live
+trial are kept anyway, so one whose validation is still to come is not lost.
 
 A checkpoint's cost is the validation of its own run at its step; where that run reported none,
-that of the newest other run at that step. A value that is not finite gives no rank.
+that of the newest other run at that step. A checkpoint without a finite value has no rank: it can
+be among the latest of its trial but not among the best. Of two that are equally good, the one with
+fewer steps is better, then the smaller id. Of two at one step, the one stored later is newer, as
+for the searcher.
+
+A run that was given up may go on storing until its agent learns of it. The searcher does not
+restore such *late* checkpoints, so the newest two are counted twice: over all, and without them.
 
 A search whose trials start from each other's checkpoints (`SearchOptions.SHARES`, by the method
-that the configuration names) *holds* each of them from the moment at which it is stored, and so
-before anything can be decided of it, until the searcher releases it (`checkpoint.released`). A
-checkpoint that is stored after its run has ended is not held: the searcher does not take it.
+that the configuration names) *holds* each of them from the moment at which it is stored until the
+searcher releases it (`checkpoint.released`). Late ones are not held: the searcher ignores them.
 
 The state ends with the experiment: every trial is closed then, and nothing is held. What was not
-retired by then stays. But an agent that was taken for lost may be heard of later, with checkpoints
-that its run had stored; so the state stays for as long as the end of such a run was not reported.
-Nor does a run that is killed wait for its checkpoints: its end names those that are under way, and
-the state stays until they have come.
+retired by then stays. An agent that was taken for lost may come back with checkpoints that its run
+had stored; so the state stays until the end of such a run is reported. The end of a run that was
+killed names the checkpoints that are still under way, and the state stays until they have come.
 
-What one fact may change: the checkpoints of its trial, and those that it pushed out of the best of
-the experiment, which now follow right behind them in the ranking. Only these are judged anew, so
-a fact costs in proportion to the checkpoints of a trial, not of the experiment.
+One fact may change the checkpoints of its trial, and those that it pushed out of the best of the
+experiment, which now follow right behind them in the ranking. Only these are judged anew, so a
+fact costs in proportion to the checkpoints of a trial, not of the experiment.
 
 Invariants
 ----------
 
-* Between two facts every checkpoint in the state is named by some rule, or held.
+* Between two facts every checkpoint in the state is kept by some rule.
 * A retired checkpoint never comes back; pinning it then is too late and changes nothing.
 * Nothing is retired before the policy is known.
 
@@ -46,12 +57,19 @@ these), and files that were never part of a complete checkpoint.
 import math
 from bisect import bisect_left, insort
 from collections import ChainMap
-from typing import Any, assert_never
+from collections.abc import Collection, Iterable, Iterator
+from heapq import nlargest, nsmallest
+from typing import Final, assert_never
 
-import msgspec
-from msgspec import Struct, field
-
-from rung.checkpoint_gc.retention import Checkpoint, Policy, Rank, unwanted
+from rung.checkpoint_gc.state import (
+    Checkpoint,
+    Policy,
+    Rank,
+    State,
+    Trial,
+    policy_of,
+    shares_checkpoints,
+)
 from rung.events import Payload, topic
 from rung.events.allocation import AllocationDropped, AllocationLost
 from rung.events.checkpoint import (
@@ -65,7 +83,9 @@ from rung.events.checkpoint import (
 from rung.events.experiment import ExperimentEnded, ExperimentSubmitted
 from rung.events.installation import LEVEL
 from rung.events.trial import TrialClosed, TrialExited, TrialValidated
-from rung.methods.table import options_named
+
+LIVE_NEWEST: Final = 2
+"""How many of its newest checkpoints a trial that may train on keeps."""
 
 Handles = (
     ExperimentSubmitted
@@ -84,57 +104,8 @@ Handles = (
 )
 
 
-class Trial(Struct, kw_only=True):
-    """One trial: what it saved and how it did."""
-
-    ended: bool = False
-    runs_over: int = 0
-    """The highest run that is over."""
-    lost: list[int] = field(default_factory=list[int])
-    """Runs that were lost, and of whose ends their agents have not reported."""
-    under_way: list[str] = field(default_factory=list[str])
-    """Ids of checkpoints that are still to come, of runs that are over."""
-    checkpoints: dict[str, Checkpoint] = field(default_factory=dict[str, Checkpoint])
-    costs: dict[str, dict[str, float | None]] = field(
-        default_factory=dict[str, dict[str, float | None]]
-    )
-    """Steps → run → the metric, the lower the better; None: it was not finite."""
-
-    def cost_at(self, steps: int, run: int) -> float | None:
-        """Return how good the trial was after so many steps."""
-        costs = self.costs.get(str(steps))
-        if not costs:
-            return None
-        return costs[str(run) if str(run) in costs else max(costs, key=int)]
-
-
-class State(Struct, kw_only=True):
-    """One experiment."""
-
-    experiment_id: str
-    level: int = 1
-    """The logic level of its decisions."""
-    policy: Policy | None = None
-    over: bool = False
-    """Whether the experiment has ended."""
-    trials: dict[str, Trial] = field(default_factory=dict[str, Trial])
-    trial_of: dict[str, str] = field(default_factory=dict[str, str])
-    """Checkpoint id → trial id, of those that are neither retired nor deleted."""
-    ranking: list[Rank] = field(default_factory=list[Rank])
-    """All that have a rank, the best first."""
-    pinned: dict[str, str] = field(default_factory=dict[str, str])
-    """Checkpoint id → who wants it."""
-    shares: bool = False
-    """Whether the search holds what its trials store."""
-    held: dict[str, str] = field(default_factory=dict[str, str])
-    """Checkpoint id → trial id, of those that the search has not released."""
-    retired: dict[str, str] = field(default_factory=dict[str, str])
-    """Checkpoint id → trial id, of those whose files are still to be deleted."""
-    arrivals: int = 0
-
-
 class CheckpointGC:
-    """The process that decides `retirements`."""
+    """The processor of the topic `experiments`; see `rung.runtime.Processor`."""
 
     name = "checkpoint-gc"
     facts = topic.EXPERIMENTS
@@ -197,45 +168,6 @@ class CheckpointGC:
         if state.policy is None or trial_id not in state.trials:
             return []
         return _judge(state, state.policy, trial_id)
-
-
-def policy_of(config: dict[str, Any]) -> Policy:
-    """Return what an experiment's complete configuration says about retention.
-
-    Raises:
-        msgspec.ValidationError: it is not one that a gateway lets pass.
-    """
-    known = msgspec.convert(config, _Config)
-    storage = known.checkpoint_storage
-    return Policy(
-        metric=known.searcher.metric,
-        smaller_is_better=known.searcher.smaller_is_better,
-        experiment_best=storage.save_experiment_best,
-        trial_best=storage.save_trial_best,
-        trial_latest=storage.save_trial_latest,
-    )
-
-
-def shares_checkpoints(config: dict[str, Any]) -> bool:
-    """Return whether trials of the configured search start from the checkpoints of others."""
-    method = options_named(config["searcher"].get("name"))
-    return method is not None and method.SHARES
-
-
-class _Storage(Struct):
-    save_experiment_best: int = 0
-    save_trial_best: int = 1
-    save_trial_latest: int = 1
-
-
-class _Searcher(Struct):
-    metric: str
-    smaller_is_better: bool = True
-
-
-class _Config(Struct):
-    searcher: _Searcher
-    checkpoint_storage: _Storage = field(default_factory=_Storage)
 
 
 def _trial(state: State, trial_id: str) -> Trial:
@@ -311,7 +243,7 @@ def _retire(state: State, checkpoint_id: str) -> None:
 
 
 def _rank(state: State, trial: Trial, checkpoint_id: str) -> None:
-    """Give a checkpoint its place in the ranking, or another one."""
+    """Set a checkpoint's place in the ranking."""
     found = trial.checkpoints[checkpoint_id]
     _unrank(state, found.rank(checkpoint_id))
     found.cost = trial.cost_at(found.steps, found.run)
@@ -335,6 +267,7 @@ def _judge(state: State, policy: Policy, trial_id: str) -> list[Payload]:
     if count:
         pushed = state.ranking[count : count + len(state.trials[trial_id].checkpoints)]
         trial_ids += [state.trial_of[name] for _, _, name in pushed]
+    protected = ChainMap(state.pinned, state.held)
     return [
         CheckpointRetired(
             experiment_id=state.experiment_id,
@@ -343,11 +276,29 @@ def _judge(state: State, policy: Policy, trial_id: str) -> list[Payload]:
             reason=reason,
         )
         for each in dict.fromkeys(trial_ids)
-        for checkpoint_id, reason in unwanted(
-            policy,
-            state.trials[each].checkpoints,
-            live=not state.trials[each].ended,
-            best_of_experiment=best,
-            pinned=ChainMap(state.pinned, state.held),
-        )
+        for checkpoint_id, reason in _unwanted(policy, state.trials[each], best)
+        if checkpoint_id not in protected
     ]
+
+
+def _unwanted(
+    policy: Policy, trial: Trial, best_of_experiment: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield the checkpoints of a trial that the policy does not keep, and why, by arrival."""
+    intact = {name: found for name, found in trial.checkpoints.items() if found.damaged is None}
+    ranks = [rank for name, found in intact.items() if (rank := found.rank(name))]
+    kept = {name for _, _, name in nsmallest(policy.trial_best, ranks)}
+    kept.update(_newest(policy.trial_latest, intact.items()), best_of_experiment)
+    reason = f"not among {policy}"
+    if not trial.ended:
+        kept.update(_newest(LIVE_NEWEST, intact.items()))
+        kept.update(_newest(LIVE_NEWEST, (pair for pair in intact.items() if not pair[1].late)))
+        reason += f", newest {LIVE_NEWEST} of a live trial"
+    for name, found in trial.checkpoints.items():
+        if name not in kept:
+            yield name, reason if found.damaged is None else f"damaged: {found.damaged}"
+
+
+def _newest(count: int, checkpoints: Iterable[tuple[str, Checkpoint]]) -> list[str]:
+    ages = ((found.steps, found.arrival, name) for name, found in checkpoints)
+    return [name for _, _, name in nlargest(count, ages)]

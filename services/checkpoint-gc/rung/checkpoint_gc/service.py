@@ -1,6 +1,6 @@
-"""The components of checkpoint-gc: its processor, a relay of the ends of trials, and deletions.
+"""The components of checkpoint-gc: its processor, the relay of what it waits for, and deletions.
 
-It also seals the ledger and archives it, because it has the object store at hand.
+It also seals the ledger and archives it, because it has the object store.
 """
 
 from typing import Final
@@ -41,11 +41,11 @@ _log = structlog.get_logger()
 def components(
     store: ObjectStore | None, settings: Settings | None = None
 ) -> tuple[Component, ...]:
-    """Return what collects the checkpoints of all experiments of a ledger.
+    """Return what retires and deletes the checkpoints of all experiments of a ledger.
 
     Args:
         store: where the checkpoints lie; None to read the table alone.
-        settings: how often to try again; their defaults if not given.
+        settings: of retries and snapshots; their defaults if not given.
     """
     settings = settings or Settings()
     return (
@@ -73,7 +73,7 @@ def table(
 
     Args:
         store: where checkpoints lie; there must be one.
-        settings: of the collector.
+        settings: of `components`.
         archive: how to archive the ledger in the store as well; not at all if None.
         sealing: how to seal it.
 
@@ -115,5 +115,5 @@ RELAY: Final = Relay(
     TrialClosed | CheckpointReleased | ExperimentEnded,
     appends=(topic.EXPERIMENTS,),
 )
-"""What the searcher no longer needs."""
+"""What the searcher has closed and released."""
 SERVICE: Final = Service(NAME, components)

@@ -1,4 +1,4 @@
-"""What can be set about checkpoint-gc."""
+"""Settings of checkpoint-gc."""
 
 import math
 
@@ -15,7 +15,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     retry_min: float = 1.0
     """Seconds until a deletion that the store refused is tried again; doubled each time."""
     retry_max: float = 60.0
-    """Seconds that are never exceeded between two tries."""
+    """Most seconds between two tries."""
     snapshot_every: int = 10_000
     """Facts between two snapshots of a partition."""
 
@@ -51,7 +51,7 @@ class Sealing(Struct, frozen=True, kw_only=True):
     anchor: str | None
     """A file or an URL that gets the signed heads as well."""
     cluster: bool
-    """Whether the ledger is shared, so that a missing key is worth an error in the log."""
+    """Whether the ledger is on Kafka, where a missing key is logged as an error."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.every_s) and self.every_s > 0):

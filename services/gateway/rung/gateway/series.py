@@ -3,33 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from rung.api import LogLine
+
 Point = tuple[int, float, int]
 """Step, value (may be NaN or infinite), Unix time in milliseconds."""
-
-
-class LogEntry(Protocol):
-    """One line that a trial printed."""
-
-    @property
-    def trial_id(self) -> str: ...  # noqa: D102 - as the wire names it
-
-    @property
-    def run(self) -> int: ...  # noqa: D102 - as the wire names it
-
-    @property
-    def rank(self) -> int: ...  # noqa: D102 - as the wire names it
-
-    @property
-    def stream(self) -> str: ...  # noqa: D102 - as the wire names it
-
-    @property
-    def level(self) -> str: ...  # noqa: D102 - as the wire names it
-
-    @property
-    def time_ms(self) -> int: ...  # noqa: D102 - as the wire names it
-
-    @property
-    def text(self) -> str: ...  # noqa: D102 - as the wire names it
 
 
 class TrialLines(Protocol):
@@ -81,7 +58,7 @@ class Series(Protocol):
         after: str | None,
         limit: int,
         order: str,
-    ) -> tuple[Sequence[LogEntry], str | None]:
+    ) -> tuple[list[LogLine], str | None]:
         """Return printed lines by time, and where the next page begins, None if there is none.
 
         Args:

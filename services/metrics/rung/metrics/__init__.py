@@ -1,4 +1,4 @@
-"""Keeps what trials report and print, and answers for curves, best values and lines."""
+"""Keeps what trials report and print in ClickHouse, for curves, best values and log pages."""
 
 from rung.metrics.clickhouse.errors import (
     SeriesDamaged,
@@ -6,15 +6,13 @@ from rung.metrics.clickhouse.errors import (
     SeriesLocked,
     SeriesUnavailable,
 )
-from rung.metrics.clickhouse.opening import migrate_series, open_series
 from rung.metrics.clickhouse.schema import Migration, Plan
-from rung.metrics.query import LogEntry, Point
+from rung.metrics.queries import Point
 from rung.metrics.service import serve
 from rung.metrics.settings import Settings
-from rung.metrics.store import SeriesStore
+from rung.metrics.store import SeriesStore, migrate_series
 
 __all__ = [
-    "LogEntry",
     "Migration",
     "Plan",
     "Point",
@@ -25,6 +23,5 @@ __all__ = [
     "SeriesUnavailable",
     "Settings",
     "migrate_series",
-    "open_series",
     "serve",
 ]

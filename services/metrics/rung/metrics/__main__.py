@@ -4,10 +4,10 @@ from typing import Any
 
 import click
 
-from rung.metrics.clickhouse.opening import open_series
 from rung.metrics.recovery import keep_series
 from rung.metrics.service import NAME, TOPICS
 from rung.metrics.settings import Settings
+from rung.metrics.store import SeriesStore
 from rung.runtime.bootstrap import Opened, Place, checked, launch, placed
 from rung.runtime.health.checks import HEALTH
 
@@ -44,7 +44,7 @@ def main(*, place: Place, series: str, migrate: bool, **settings: Any) -> None:
     chosen = checked(Settings, **settings)
 
     async def keep(opened: Opened) -> None:
-        store = checked(open_series, place=series, ledger_id=opened.ledger.id, migrates=migrate)
+        store = checked(SeriesStore, place=series, ledger_id=opened.ledger.id, migrates=migrate)
         try:
             with HEALTH.check("series", store.unready):
                 await keep_series(opened.ledger, store, chosen, assignment=opened.assignment)

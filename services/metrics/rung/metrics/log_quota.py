@@ -1,8 +1,7 @@
-"""Keeps all printed lines of an installation within a number of bytes, the oldest logs first.
+"""Quota of logs: where all printed lines exceed a number of bytes, the oldest logs are deleted.
 
-The logs of whole trials go, of those first whose last line is the oldest. Each deletion is the
-same fact that `rung gc logs` writes, so the series, a rebuild of them and the trimming of the
-ledger follow from it.
+Logs of whole trials are deleted, by the time of their last line. Each deletion is the same fact
+that `rung gc logs` writes; the series, a rebuild of them and the trimming of the ledger follow it.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ from rung.events import LedgerError
 from rung.events.metric import LogsDeleted
 from rung.ledger import Ledger
 from rung.metrics.clickhouse.errors import SeriesError
-from rung.metrics.query import TrialLines
+from rung.metrics.queries import TrialLines
 from rung.metrics.store import SeriesStore
 from rung.runtime import FactWriter
 
@@ -30,13 +29,13 @@ _log = structlog.get_logger()
 async def keep_within(
     ledger: Ledger, store: SeriesStore, max_bytes: int, *, every_s: float = EVERY_S
 ) -> None:
-    """Delete the oldest logs where all of them together are too large, for ever.
+    """Delete the oldest logs where all together are too large, until cancelled.
 
     Args:
         ledger: the deletions are appended to it.
         store: the series, which hold the lines.
         max_bytes: of the text of all lines.
-        every_s: seconds between two looks.
+        every_s: seconds between two checks.
     """
     writer = FactWriter(ledger, source="/rung/metrics", origin=f"logs/{uuid.uuid4().hex}")
     while True:

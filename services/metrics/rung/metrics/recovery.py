@@ -1,9 +1,8 @@
-"""Keeps the series of one machine, whatever becomes of their folder: it holds nothing of its own.
+"""Recovery of a series folder: one that cannot be used is set aside and rebuilt from the ledger.
 
-A folder that is damaged, or derived from another ledger or another state of this one, is set
-aside (renamed, with the time) and built again from the ledger. Series that cannot be kept at all,
-because another process has the folder open, or because they break again and again, are tried again
-later; training goes on without them.
+A folder that is damaged, or derived from another ledger or another state of this one, is renamed,
+with the time in its name, and built again. Where that does not help, because another process has
+the folder open or because it breaks again and again, it is retried later; training goes on.
 """
 
 import asyncio
@@ -29,7 +28,7 @@ from rung.runtime.retry import retry
 
 _SET_ASIDE_MAX: Final = 3
 _SET_ASIDE_S: Final = 3600.0
-"""Not more often than so many times in so many seconds."""
+"""Seconds in which a folder is set aside so many times at most."""
 _BACKOFF: Final = Backoff(5.0, 300.0)
 
 _log = structlog.get_logger()
@@ -38,7 +37,7 @@ _log = structlog.get_logger()
 async def keep_series(
     ledger: Ledger, store: SeriesStore, settings: Settings, *, assignment: Assignment
 ) -> None:
-    """Keep a store up to date with the ledger until cancelled; a folder is rebuilt where it must.
+    """Keep a store up to date with the ledger until cancelled, with recovery where it is a folder.
 
     Raises:
         SeriesError: the store cannot be used, and is not this process's to rebuild.
@@ -51,7 +50,7 @@ async def keep_series(
 
 
 class Recovery:
-    """Serves a series store, and rebuilds it where it must."""
+    """Serves a series store, and rebuilds its folder where it cannot be used."""
 
     def __init__(  # noqa: PLR0913 - what `serve` takes, and a clock
         self,
@@ -68,10 +67,10 @@ class Recovery:
         Args:
             ledger: which the series derive from.
             store: in a folder of this machine, that makes its tables; the caller closes it.
-            settings: of the service; their defaults if not given.
+            settings: as `serve` takes them.
             assignment: as `serve` takes it.
             key: as `serve` takes it.
-            clock: in seconds, from any beginning.
+            clock: in seconds, monotonic.
         """
         self._ledger = ledger
         self._store = store
@@ -134,7 +133,7 @@ class Recovery:
         except SeriesError as error:
             return error
         except Exception as error:  # noqa: BLE001 - whatever it is, the rest of the process goes on
-            _log.exception("the series failed in an unknown way")
+            _log.exception("the series failed with an unexpected error")
             return SeriesError(f"{type(error).__name__}: {error}")
         finally:
             for task in tasks:

@@ -1,11 +1,11 @@
-"""How long rows are kept: by the table's own TTL, or by deleting where ClickHouse is too old.
+"""Retention of rows: by the table's TTL, or by deletions where ClickHouse is too old for that.
 
-The tables are not partitioned by time: a trial's clock says when a row was reported, and a clock
-gone wrong would make partitions by the thousand. A TTL goes by rows and needs no partitions.
+The tables are not partitioned by time: it is the trial's clock, and a wrong one would make
+partitions by the thousand. A TTL works by rows and needs no partitions.
 """
 
 import re
-from typing import Final, NamedTuple
+from typing import Final
 
 from rung.metrics.clickhouse.engine import Tables
 from rung.metrics.clickhouse.schema import log_tables
@@ -33,16 +33,8 @@ WHERE database = currentDatabase() AND table = {table:String} AND NOT is_done
 """
 
 
-class _Text(NamedTuple):
-    text: str
-
-
-class _Number(NamedTuple):
-    number: int
-
-
 def retain(tables: Tables, table: str, days: int | None, *, now_ms: int) -> bool:
-    """See to it that rows reported longer ago than so many days go.
+    """Have rows dropped that were reported longer ago than a number of days.
 
     Args:
         tables: of the database.
@@ -52,7 +44,7 @@ def retain(tables: Tables, table: str, days: int | None, *, now_ms: int) -> bool
         now_ms: the present time, Unix time in milliseconds.
 
     Returns:
-        Whether ClickHouse goes on by itself; if not, this has to be called again and again.
+        Whether ClickHouse goes on by itself; if not, this has to be called now and then.
     """
     assert table in TABLES, table
     if tables.version < KNOWS_TTL:
@@ -66,15 +58,15 @@ def retain(tables: Tables, table: str, days: int | None, *, now_ms: int) -> bool
 
 
 def days_kept(tables: Tables, table: str) -> int:
-    """Return the days after which ClickHouse itself drops rows of every experiment, 0: never."""
+    """Return the days after which the TTL drops rows of all experiments, 0: never."""
     found = _TTL.search(_definition(tables, table))
     kept_s = int(found[1]) if found else _FOR_EVER_S
     return 0 if kept_s == _FOR_EVER_S else kept_s // _DAY_S
 
 
 def _definition(tables: Tables, table: str) -> str:
-    (definition,) = tables.rows(_DEFINITION, _Text, table=table)
-    return definition.text
+    [(definition,)] = tables.rows(_DEFINITION, tuple[str], table=table)
+    return definition
 
 
 def _set_ttl(tables: Tables, table: str, days: int) -> None:
@@ -91,8 +83,8 @@ def _set_ttl(tables: Tables, table: str, days: int) -> None:
         return
     else:
         kept_s = str(days * _DAY_S)
-    # What lies outside of the years that a DateTime has counts as its first or last moment; not
-    # as its zeroth, which for a TTL means never.
+    # Times outside the range of DateTime are moved to its first or last second; not to zero,
+    # which for a TTL means never.
     gone = f"intDiv(time_ms, 1000) + {kept_s}"
     tables.execute(
         f"ALTER TABLE {table} MODIFY TTL toDateTime(least(greatest({gone}, 1), {_TIME_MAX}))"
@@ -100,11 +92,11 @@ def _set_ttl(tables: Tables, table: str, days: int) -> None:
 
 
 def _delete(tables: Tables, table: str, *, before_ms: int) -> None:
-    """Delete rows; each time it costs writing the parts anew in which such rows lie."""
-    (running,) = tables.rows(_DELETING, _Number, table=table)
-    if running.number:
+    """Delete rows; that rewrites the parts in which they lie."""
+    [(running,)] = tables.rows(_DELETING, tuple[int], table=table)
+    if running:
         return
     old = f"SELECT count() FROM {table} WHERE time_ms < {{before:Int64}}"  # noqa: S608 - a constant
-    (found,) = tables.rows(old, _Number, before=before_ms)
-    if found.number:
+    [(found,)] = tables.rows(old, tuple[int], before=before_ms)
+    if found:
         tables.execute(f"ALTER TABLE {table} DELETE WHERE time_ms < {before_ms}")

@@ -1,9 +1,9 @@
-"""The components of metrics: the series, and what keeps them and the ledger's logs within limits.
+"""The components of metrics: the series sink, retention, the quota of logs, and trimming.
 
-The series go on where the store's own positions say, not where the ledger remembers: they can be
+The sink goes on from the positions in the store, not from ones in the ledger: so the store can be
 deleted, or restored from a backup, at any time. Several replicas may write into one database, each
-the partitions that are its own. A replica that was stalled and writes late what another has
-written meanwhile does no harm: equal rows are one row, and of two positions the higher one counts.
+its own partitions. A replica that was stalled and writes late what another has written
+meanwhile does no harm: equal rows are one row, and of two positions the higher one counts.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _log = structlog.get_logger()
 def components(
     store: SeriesStore, settings: Settings | None = None, *, key: SealKey | None = None
 ) -> tuple[Component, ...]:
-    """Return what keeps a store up to date with a ledger.
+    """Return what keeps a store up to date with a ledger, and both within limits.
 
     Args:
         store: opened if it is not yet; the caller closes it.
@@ -47,9 +47,7 @@ def components(
     """
     settings = settings or Settings()
     found: list[Component] = [
-        BatchSink(
-            NAME, TOPICS, store, settings.flush_bytes, settings.flush_seconds, _say_what_is_gone
-        ),
+        BatchSink(NAME, TOPICS, store, settings.flush_bytes, settings.flush_seconds, _log_gone),
         trimming(store, settings.logs_days or 0, key=key),
         Singleton("metrics-retention", topic.METRICS, partial(_retain, store, settings)),
     ]
@@ -90,31 +88,30 @@ async def serve(
 
 
 def _first(error: Exception) -> Exception:
-    """Return the first error of a group, also of one within it: a share may have its own."""
+    """Return the first error of a group, also of a nested one."""
     return _first(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
 
 
-async def _say_what_is_gone(ledger: Ledger, name: str, partition: int, gone: range) -> None:
-    """Log which records the series never had and the ledger has no more, and whether by intent."""
+async def _log_gone(ledger: Ledger, name: str, partition: int, gone: range) -> None:
+    """Log which records the series never had and the ledger has no more, and why."""
     kept = await removed_on_record(ledger, name, partition)
-    told = _log.bind(topic=name, partition=partition)
-    if on_purpose := gone[: max(0, kept - gone.start)]:
-        told.info("old records were removed by retention, as is on record", count=len(on_purpose))
-    if not (lost := gone[len(on_purpose) :]):
+    log = _log.bind(topic=name, partition=partition)
+    if on_record := gone[: max(0, kept - gone.start)]:
+        log.info("old records were removed by retention, as is on record", count=len(on_record))
+    if not (lost := gone[len(on_record) :]):
         return
-    if gone.start == 0:  # new series, or ones that are rebuilt: what earlier ones had is not known
-        told.warning(
+    if gone.start == 0:  # new or rebuilt series: what earlier ones had is not known
+        log.warning(
             "the series begin where the ledger does: it has no older records", count=len(lost)
         )
     else:
-        told.error(
-            "reports are gone: the ledger keeps them for less time than nobody stored them",
-            lost=len(lost),
+        log.error(
+            "reports are lost: the ledger removed them before they were stored", lost=len(lost)
         )
 
 
 async def _retain(store: SeriesStore, settings: Settings, _: Ledger) -> None:
-    """Have old rows dropped, by ClickHouse itself where it can, else now and then."""
+    """Set the tables' TTL; where ClickHouse has none, delete old rows every few hours."""
     days: dict[str, int | None] = {"logs": settings.logs_days}
     if settings.metrics_days is not None:
         days["metrics"] = settings.metrics_days
@@ -125,4 +122,4 @@ async def _retain(store: SeriesStore, settings: Settings, _: Ledger) -> None:
             if await retry(drop, "old rows not dropped", table=table):
                 del days[table]
         await asyncio.sleep(_RETAIN_EVERY_S)
-    await asyncio.Event().wait()  # ClickHouse goes on by itself
+    await asyncio.Event().wait()  # the tables have a TTL

@@ -1,4 +1,4 @@
-"""What can be set about the metrics service."""
+"""Settings of the metrics service."""
 
 import math
 
@@ -8,22 +8,22 @@ from rung.metrics.retention import DAYS_MAX
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """How the metrics service runs; but for the days, none of it changes what it stores.
+    """How the metrics service runs; only the retention changes what it stores.
 
     Raises:
         ValueError: a value is out of range; the message names it and what would be right.
     """
 
     flush_seconds: float = 1.0
-    """How long a record waits at most until it is written; a query does not wait for it."""
+    """Longest wait of a record until it is written; a query writes what waits."""
     flush_bytes: int = 8 << 20
-    """Records are written at once when so much of them has come together."""
+    """Size of a batch that is written at once."""
     metrics_days: int | None = None
-    """Days after which reports are dropped, 0: never, None: as it was set before."""
+    """Days after which reports are dropped, 0: never, None: unchanged."""
     logs_days: int | None = None
-    """Days after which printed lines are dropped, 0: never, None: as it was set before."""
+    """Days after which printed lines are dropped, 0: never, None: unchanged."""
     logs_total_bytes: int | None = None
-    """Of the text of all printed lines, beyond which the oldest logs go; None: no limit."""
+    """Most bytes of text of all printed lines; beyond, the oldest logs go; None: no limit."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.flush_seconds) and self.flush_seconds > 0):

@@ -1,32 +1,35 @@
-"""The series of every trial: curves, best values, printed lines, kept in ClickHouse.
+"""Series store: curves, best values and printed lines of all trials, in ClickHouse.
 
-A pure derivative of the ledger. Records are taken in as they come (`absorb`), decoded to batches
-(`cut`) and written (`flush`): the rows of a batch first, then the positions up to which they were
-taken, and a batch only after all batches before it. A crash in between makes rows come again, and
-the tables' keys make them one; a batch that failed is written again as it was, so that a server
-which remembers its newest blocks need not even store it twice.
+It derives from the ledger alone. Records are absorbed as they come, cut into batches and written:
+the rows of a batch first, then the positions behind its records, and a batch only after all before
+it. After a crash in between, rows are written again, and the tables' keys make them one; a batch
+that failed is written again as it was, so that a server that remembers its newest blocks does not
+even store it twice.
 """
 
 import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 import structlog
 
+from rung.api import LogLine
 from rung.events import LedgerError
 from rung.ledger import Record
-from rung.metrics import query
+from rung.metrics import queries
 from rung.metrics.batch import Batch
+from rung.metrics.clickhouse.address import is_address, read_address
 from rung.metrics.clickhouse.embedded import Embedded
 from rung.metrics.clickhouse.engine import Engine, Tables
 from rung.metrics.clickhouse.errors import SeriesDamaged, SeriesError, SeriesUnavailable
-from rung.metrics.clickhouse.schema import prepare
-from rung.metrics.query import LogEntry, LogQuery, Point, TrialLines, experiment_of
+from rung.metrics.clickhouse.schema import Plan, migrate, plan, prepare
+from rung.metrics.clickhouse.server import Server
+from rung.metrics.queries import LogQuery, Point, TrialLines, experiment_of
 from rung.metrics.retention import retain
 from rung.runtime.metrics import catalog
 from rung.runtime.sink.batch_sink import Reject
@@ -39,13 +42,13 @@ _log = structlog.get_logger()
 class SeriesStore:
     """The series in one chDB folder, or in one database of a ClickHouse server.
 
-    It is opened at the first use. Every query first writes what was absorbed, so that what the
-    metrics service has seen is what a reader in the same process sees.
+    It is opened at the first use. Every query first writes what was absorbed, so that a reader in
+    the process of the metrics service sees all that the service has read.
     """
 
     def __init__(
         self,
-        place: Engine | Path,
+        place: str | Path | Engine,
         *,
         ledger_id: str,
         read_only: bool = False,
@@ -54,12 +57,16 @@ class SeriesStore:
         """Prepare a store; nothing is opened yet.
 
         Args:
-            place: an engine, or chDB's folder, `series/` of the data folder; made if need be.
+            place: `clickhouse://user@host:9000/database`, with the password in
+                RUNG_CLICKHOUSE_PASSWORD; the path of a chDB folder, made if need be; or an engine.
             ledger_id: the ledger from which it derives; series of another are refused.
             read_only: only queries are asked; nothing is written, made or changed.
             migrates: bring the tables to this version; if not, older ones are refused.
+
+        Raises:
+            ValueError: `place` is no address of a database; the message names what would be right.
         """
-        self._engine: Final = Embedded(place) if isinstance(place, Path) else place
+        self._engine: Final = _engine_at(place, read_only=read_only)
         self._read_only: Final = read_only
         self._migrates: Final = migrates
         self._prepare: Final = partial(
@@ -81,12 +88,12 @@ class SeriesStore:
 
     @property
     def place(self) -> str:
-        """Where it is kept, as messages name it."""
+        """Its address or folder, for messages."""
         return self._engine.place
 
     @property
     def remedy(self) -> str:
-        """What to do when its contents cannot be used."""
+        """What to do where its contents cannot be used, for messages."""
         return self._engine.remedy
 
     @property
@@ -99,12 +106,12 @@ class SeriesStore:
 
     @property
     def absorbed_bytes(self) -> int:
-        """How much was absorbed and is in no batch yet."""
+        """Bytes that were absorbed and are in no batch yet."""
         return self._absorbed_bytes
 
     @property
     def pending_bytes(self) -> int:
-        """How much was absorbed and is not written yet."""
+        """Bytes that were absorbed and are not written yet."""
         return self._pending_bytes
 
     async def open(self) -> None:
@@ -117,7 +124,7 @@ class SeriesStore:
         await self._run(lambda _: None)
 
     async def unready(self) -> str | None:
-        """Ask it something small; return why it does not answer, None if it does."""
+        """Return why a small query fails, None if it does not."""
         try:
             await self.positions()
         except SeriesError as error:
@@ -125,7 +132,7 @@ class SeriesStore:
         return None
 
     async def close(self) -> None:
-        """Write what was absorbed, if that is possible now, and let go of it."""
+        """Write what was absorbed, if that is possible now, and close the engine."""
         try:
             await self._flush_if_possible()
         finally:
@@ -136,7 +143,7 @@ class SeriesStore:
         """Open it, with nothing absorbed.
 
         Args:
-            reject: gets records that cannot be read, before they are skipped.
+            reject: called with records that cannot be read, before they are skipped.
         """
         self._reject = reject
         with catalog.SERIES_PENDING_BYTES.read_from(lambda: {(): float(self._pending_bytes)}):
@@ -195,9 +202,9 @@ class SeriesStore:
             batch = self._batches[0]
             if batch.rejected and self._reject:
                 await self._reject(batch.rejected)
-                batch.rejected.clear()  # told once, however often the batch is tried
+                batch.rejected.clear()  # once, however often the batch is tried
             started = time.perf_counter()
-            await self._run(lambda tables: query.write(tables, batch))
+            await self._run(lambda tables: queries.write(tables, batch))
             catalog.SERIES_FLUSH_SECONDS.observe(time.perf_counter() - started)
             for table, rows in batch.rows.items():
                 catalog.SERIES_ROWS.labels(table).inc(rows)
@@ -212,22 +219,22 @@ class SeriesStore:
             return batch.rejected[0].reason
         batch.positions.clear()
         async with self._writing:
-            await self._run(lambda tables: query.write(tables, batch))
+            await self._run(lambda tables: queries.write(tables, batch))
         return None
 
     async def _forget(self) -> None:
-        """Drop what was absorbed and not written: it is about to be read from the ledger again."""
+        """Drop what was absorbed and not written: it will be read from the ledger again."""
         async with self._cutting, self._writing:
             self._drop_absorbed()
 
     async def damaged(self) -> SeriesDamaged:
-        """Return why the contents cannot be used, as soon as some call finds that out."""
+        """Wait until a call finds that the contents cannot be used; return why."""
         if self._damage is None or self._damage.done():
             self._damage = asyncio.get_running_loop().create_future()
         return await asyncio.shield(self._damage)
 
     async def set_aside(self, mark: str) -> str:
-        """Rename the folder, and go on with an empty one; return its new path.
+        """Rename the folder and start an empty one; return the new path of the old one.
 
         Args:
             mark: ends the new name.
@@ -245,16 +252,12 @@ class SeriesStore:
             return str(await self._engine.set_aside(mark))
 
     async def retain(self, table: str, days: int | None, *, now_ms: int) -> bool:
-        """See to it that rows reported longer ago than so many days go, 0: none, None: as before.
-
-        Returns:
-            Whether ClickHouse goes on by itself; if not, this has to be called again and again.
-        """
+        """Set the days after which rows of a table are dropped, see `retention.retain`."""
         return await self._run(lambda tables: retain(tables, table, days, now_ms=now_ms))
 
     async def positions(self) -> dict[tuple[str, int], int]:
         """Return the position from which on each topic and partition is not stored yet."""
-        return await self._run(query.positions)
+        return await self._run(queries.positions)
 
     async def curve(self, trial_id: str, kind: str, name: str, points: int) -> list[Point]:
         """Return a trial's metric by step, in at most `points` points.
@@ -267,7 +270,7 @@ class SeriesStore:
         """
         experiment_id = experiment_of(trial_id)
         curves = await self._fresh(
-            lambda tables: query.curves(tables, experiment_id, trial_id, kind, name, points)
+            lambda tables: queries.curves(tables, experiment_id, trial_id, kind, name, points)
         )
         return curves.get(trial_id, [])
 
@@ -276,7 +279,7 @@ class SeriesStore:
     ) -> dict[str, list[Point]]:
         """Return the curves of all trials of an experiment, each as `curve` does."""
         return await self._fresh(
-            lambda tables: query.curves(tables, experiment_id, "", kind, name, points)
+            lambda tables: queries.curves(tables, experiment_id, "", kind, name, points)
         )
 
     async def best(
@@ -287,11 +290,11 @@ class SeriesStore:
     ) -> dict[str, tuple[int, float]]:
         """Return each trial's best validation: its step and value; of equal ones the earliest."""
         sign = 1.0 if smaller_is_better else -1.0
-        return await self._fresh(lambda tables: query.best(tables, experiment_id, name, sign))
+        return await self._fresh(lambda tables: queries.best(tables, experiment_id, name, sign))
 
     async def names(self, experiment_id: str) -> list[tuple[str, str]]:
         """Return the kind and name of every metric that an experiment reported, sorted."""
-        return await self._fresh(lambda tables: query.names(tables, experiment_id))
+        return await self._fresh(lambda tables: queries.names(tables, experiment_id))
 
     async def logs(  # noqa: PLR0913 - what lines can be chosen by
         self,
@@ -306,7 +309,7 @@ class SeriesStore:
         after: str | None,
         limit: int,
         order: str = "oldest",
-    ) -> tuple[list[LogEntry], str | None]:
+    ) -> tuple[list[LogLine], str | None]:
         """Return printed lines by time, and where the next page begins, None if there is none.
 
         Args:
@@ -315,9 +318,9 @@ class SeriesStore:
             rank: of this rank only.
             level: of this level or a more severe one.
             text: that contain this, in upper or lower case.
-            since_ms: printed then or later.
-            until_ms: printed before then.
-            after: the cursor that came with the page before.
+            since_ms: printed at this Unix time or later.
+            until_ms: printed before this Unix time.
+            after: the cursor of the page before.
             limit: at most so many lines; fewer where they are long.
             order: `oldest` first, or `newest` first.
 
@@ -327,20 +330,17 @@ class SeriesStore:
         asked = LogQuery(
             experiment_id, trial_id, rank, level, text, since_ms, until_ms, after, limit, order
         )
-        return await self._fresh(lambda tables: query.logs(tables, asked))
+        return await self._fresh(lambda tables: queries.logs(tables, asked))
 
     async def log_sizes(self, experiment_id: str | None, before_ms: int) -> list[TrialLines]:
-        """Return how many lines each trial printed before a time; marks are no lines.
-
-        Args:
-            experiment_id: of this experiment only.
-            before_ms: Unix time in milliseconds.
-        """
-        return await self._fresh(lambda tables: query.log_sizes(tables, experiment_id, before_ms))
+        """Return how many lines each trial of an experiment, or of all, printed before a time."""
+        return await self._fresh(
+            lambda tables: queries.log_sizes(tables, experiment_id, before_ms)
+        )
 
     async def deletions(self) -> dict[str, int]:
         """Return, by trial, the Unix time in milliseconds before which its lines were deleted."""
-        return await self._run(query.deletions)
+        return await self._run(queries.deletions)
 
     async def _fresh(self, call: Callable[[Tables], T]) -> T:
         await self._flush_if_possible()
@@ -379,3 +379,38 @@ class SeriesStore:
                 await self._engine.release()
                 raise
             self.opened.set()
+
+
+async def migrate_series(
+    place: str | Path, *, days: Mapping[str, int], now_ms: int, dry_run: bool
+) -> Plan:
+    """Bring the tables of a database or folder to this version; return what was to be done.
+
+    Args:
+        place: an address or a folder, as `SeriesStore` takes it.
+        days: for tables whose retention is to be set, the days; 0: for ever.
+        now_ms: the present time, Unix time in milliseconds.
+        dry_run: change nothing.
+
+    Raises:
+        ValueError: `place` is no address of a database.
+        SeriesError: it cannot be opened, or a newer version made its tables.
+    """
+    engine = _engine_at(place, read_only=dry_run)
+    if isinstance(engine, Embedded) and not engine.folder.is_dir():
+        raise SeriesError(f"{engine.folder}: there is no such folder")
+    try:
+        if dry_run:
+            return await engine.run(plan)
+        todo = await engine.run(migrate)
+        for table, kept in ({"logs": None} | dict(days)).items():
+            await engine.run(partial(retain, table=table, days=kept, now_ms=now_ms))
+        return todo
+    finally:
+        await engine.close()
+
+
+def _engine_at(place: str | Path | Engine, *, read_only: bool) -> Engine:
+    if isinstance(place, str) and is_address(place):
+        return Server(read_address(place), read_only=read_only)
+    return Embedded(Path(place)) if isinstance(place, str | Path) else place

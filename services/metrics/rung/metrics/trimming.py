@@ -1,8 +1,8 @@
-"""Removes the oldest printed lines from the ledger, once they are to be kept no longer.
+"""Trimming: removes the oldest printed lines from the ledger, once they are no longer kept.
 
-A partition can only be cut at its beginning: what is removed are the records before the first one
-that holds a line which is still kept. A line goes when the installation's days are over, or its
-experiment's, or when a user had it deleted; and never before the series have it.
+A partition is cut at its beginning: the records before the first one with a line that is still
+kept. A line is no longer kept after the days of the installation or of its experiment, or once a
+user deleted it; and never before the series have it.
 """
 
 import contextlib
@@ -33,14 +33,14 @@ _log = structlog.get_logger()
 def trimming(
     store: SeriesStore, days: int, *, key: SealKey | None = None, every_s: float = EVERY_S
 ) -> PeriodicSink:
-    """Return what trims `logs` now and then.
+    """Return what trims `logs` periodically.
 
     Args:
         store: the series; what they do not have stays.
         days: after which lines go, 0: never, but for those of experiments with days of their own.
         key: signs the record of what is removed. A ledger that has seals is not trimmed without
             it: on Kafka, where checkpoint-gc alone has the key, brokers remove old records.
-        every_s: seconds between two times.
+        every_s: the period in seconds.
     """
 
     @contextlib.contextmanager
@@ -61,7 +61,7 @@ async def trim(
 
     Raises:
         LedgerError: it may work in a moment.
-        SeriesError: the series do not say what they have.
+        SeriesError: the positions of the series cannot be read.
     """
     now_ms = time.time_ns() // 1_000_000
     try:
@@ -91,10 +91,10 @@ async def expired(
 
 
 async def removed_on_record(ledger: Ledger, name: str, partition: int) -> int:
-    """Return the first position that retention kept of a partition, as the ledger says; 0: all.
+    """Return the first position that retention kept of a partition, by the record of it; 0: all.
 
-    What brokers removed, or what was removed from a ledger without seals, is not on record. Whose
-    key signed the record is not asked: it is for verification to judge.
+    Removals by brokers, and from a ledger without seals, are not on record. The signature is not
+    checked here; `rung verify` does that.
     """
     where = seals_partition(ledger, name, partition)
     position = first = 0
@@ -116,7 +116,7 @@ async def removed_on_record(ledger: Ledger, name: str, partition: int) -> int:
 async def remove(ledger: Ledger, partition: int, position: int, key: SealKey | None) -> int:
     """Remove the records of a partition of `logs` before a position; return the first one kept.
 
-    What is removed ends where a sealed range ends, and is on record before it goes.
+    The cut is at the end of a sealed range, and is on record before records are removed.
     """
     kept = await record_trim(ledger, key, topic.LOGS, partition, position, time=now())
     await ledger.trim(topic.LOGS, partition, kept)
@@ -124,7 +124,7 @@ async def remove(ledger: Ledger, partition: int, position: int, key: SealKey | N
 
 
 def _gone(record: Record, deleted: Mapping[str, int], days: int, now_ms: int) -> bool:
-    """Return whether nothing of a record is kept any more."""
+    """Return whether no line of a record is kept any more."""
     try:
         data = decode(record.value).data
     except UndecodableEvent:
@@ -134,7 +134,7 @@ def _gone(record: Record, deleted: Mapping[str, int], days: int, now_ms: int) ->
             last_ms = max((line.time_ms for line in data.lines), default=0)
         case LogsDropped():
             last_ms = data.time_ms
-        case _:  # a deletion: the lines that it is about lie before it
+        case _:  # a deletion of lines that lie before it
             return True
     kept = [number for number in (days, data.keep_days) if number]
     if kept and last_ms < now_ms - min(kept) * _DAY_MS:

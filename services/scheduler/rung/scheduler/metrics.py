@@ -1,4 +1,4 @@
-"""What the scheduler tells Prometheus of its pools: slots, queues, and how long they made wait."""
+"""Prometheus metrics of pools: slots, queue lengths, and waiting times."""
 
 import contextlib
 import time
@@ -11,6 +11,7 @@ from rung.events.codec import decode_handled
 from rung.events.trial import RunRequested
 from rung.ledger import Record
 from rung.runtime.metrics import catalog
+from rung.runtime.metrics.observer import Observer
 from rung.runtime.processor.fold import PartitionFold
 from rung.scheduler.state import State
 
@@ -22,19 +23,19 @@ _SINCE_MIN: Final = 1_000
 _Told = dict[tuple[str, ...], float]
 
 
-class PoolGauge:
-    """Looks on while the scheduler decides, and knows its states when somebody asks."""
+class PoolGauge(Observer[State]):
+    """Observes the scheduler's folds: measures them, and gives access to their states."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._folds: dict[int, PartitionFold[State]] = {}
         self._since: dict[str, float] = {}
-        """Allocation id → when its request was met: after a restart, met again."""
+        """Allocation id → when its request was seen; after a restart, seen again."""
         self._since_max = _SINCE_MIN
 
     @contextlib.contextmanager
     def measured(self) -> Iterator[None]:
-        """Let Prometheus read the pools while the context lasts."""
+        """Expose the pools to Prometheus while the context lasts."""
         with (
             catalog.SLOTS.read_from(self.slots),
             catalog.QUEUE_LENGTH.read_from(self.queues),
@@ -42,14 +43,14 @@ class PoolGauge:
             yield
 
     def begin(self, partition: int, fold: PartitionFold[State]) -> None:
-        """Read a partition's states from its fold."""
+        """Add a partition's fold."""
         self._folds[partition] = fold
 
     def see(self, records: Sequence[Record], decisions: Sequence[Event]) -> None:
-        """Note when an allocation was requested, and when it was granted."""
+        """Measure the time from request to grant."""
         now_s = self._clock()
         for record in records:
-            if _MARK in record.value:  # which costs less than decoding every fact once more
+            if _MARK in record.value:  # cheaper than decoding every fact
                 with contextlib.suppress(UndecodableEvent):  # the loop has rejected it
                     asked = decode_handled(record.value, _REQUESTED)
                     if asked is not None and isinstance(asked.data, RunRequested):
@@ -64,15 +65,15 @@ class PoolGauge:
             self._forget()
 
     def end(self, partition: int) -> None:
-        """Forget a partition, and the waiting of whoever waits in it."""
+        """Remove a partition's fold, and the requests that wait in it."""
         if self._folds.pop(partition, None) is not None:
             self._forget()
 
     def _forget(self) -> None:
-        """Forget whoever does not wait any more: of decisions on record nobody is told."""
+        """Forget requests that wait no more; decisions made before the start are not seen."""
         waiting = {
             allocation_id
-            for state in self._states()
+            for state in self.states()
             for queue in (state.queue, state.zero_slot_queue)
             for allocation_id in queue.line_of
         }
@@ -82,7 +83,7 @@ class PoolGauge:
     def slots(self) -> _Told:
         """Return the number of free and used slots of each pool."""
         found: _Told = {}
-        for state in self._states():
+        for state in self.states():
             offers = state.room.agents.values()
             free = sum(len(offer.idle) for offer in offers)
             found[state.pool, "free"] = float(free)
@@ -93,9 +94,10 @@ class PoolGauge:
         """Return how many allocations wait in each pool."""
         return {
             (state.pool,): float(len(state.queue) + len(state.zero_slot_queue))
-            for state in self._states()
+            for state in self.states()
         }
 
-    def _states(self) -> Iterator[State]:
+    def states(self) -> Iterator[State]:
+        """Yield the states of this replica's pools."""
         for fold in self._folds.values():
             yield from fold.states()

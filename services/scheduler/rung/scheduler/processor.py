@@ -4,11 +4,11 @@ Theory of operation
 ===================
 
 The state is that of one pool. Facts: the pool is configured or upgraded; agents join, are
-suspended and resumed, leave and are lost; allocations are requested, withdrawn and released;
-somebody wants a trial moved. Decisions: joins are refused; allocations are granted, signaled,
-lost and dropped.
+suspended and resumed, drained, leave and are lost; allocations are requested, withdrawn and
+released; a move of a trial is requested. Decisions: joins are refused; allocations are granted,
+signaled, lost and dropped.
 
-An allocation that is in none of these states is unknown, and what is said of it is ignored:
+An allocation that is in none of these states is unknown, and events about it are ignored:
 
     waiting ──granted──▶ running ──all its agents released it───────────────▶ over
        │                    │                                                  ▲
@@ -16,28 +16,35 @@ An allocation that is in none of these states is unknown, and what is said of it
        └──withdrawn──▶ dropped ────────────────────────────────────────────────┘
 
 A running one is signaled (preempt, then perhaps kill) when it is withdrawn, when its trial is to
-be moved, and when the policy wants its slots for something else; what its agents make of that
-comes back as a release. A release that says that its part failed ends the others: they are
-signaled to be killed, with the same words, and as a machine's fault if it was one, once. A trial
-that was only asked to yield has a *claim*: its next run takes the place in the order that this one
-had, and goes where the move wants it. A withdrawal ends the claim.
+be moved, and when the policy wants its slots for something else; it ends with a release by each
+agent. Where one agent's part failed, the others are signaled to kill theirs, with the same reason,
+once. A trial that was only asked to yield has a *claim*: its next run takes the place in the order
+that this one had, and goes where the move wants it. A withdrawal ends the claim.
 
-An agent is known by its incarnation, which grows with every start. What names another incarnation
-than the current one comes from a life that is over and is ignored. An agent's life ends when it
-leaves, is lost, or joins with a higher incarnation; it never begins again: an agent that was
-declared lost and is not comes back under a higher incarnation, with all its slots idle. A join
-that begins no life is refused (`membership.py`), if it names a session: older ones were ignored,
-and still are. An agent that is drained offers nothing more, and its allocations are asked to
-yield. One that is suspended offers nothing until it is resumed; what it runs stays. When a life
-ends, the allocations that had a part on it are lost, once each. Of a gang, the other agents
-kill their parts; those slots stay taken until they are released.
+An agent is known by its incarnation, which grows with every start; events of another incarnation
+than the current one are ignored. An agent's life ends when it leaves, is lost, or joins with a
+higher incarnation, and never begins again: an agent that was taken for lost and is not comes back
+under a higher incarnation, with all its slots idle. A drained agent offers nothing more, and its
+allocations are asked to yield. A suspended one offers nothing until it is resumed; what it runs
+stays. When a life ends, the allocations that had a part on it are lost, once each. Of a gang, the
+other agents kill their parts; those slots stay taken until they are released.
+
+A join that begins no life is refused, if it names a session:
+
+* an incarnation that is not above the one on record: its folder was restored from a backup, or
+  copied;
+* while an agent is there, another one of its id: one with another folder, or on another host. A
+  start from the same folder on the same host is the same agent, started again.
+
+Joins of an earlier release name neither folder nor session; for them only the incarnation counts,
+and they are not answered.
 
 Facts move things, decisions confirm: `evolve` of a fact puts an allocation whose agent is gone
 into `stricken`, and a waiting one that was withdrawn into `leaving`; `decide` turns these into
 `AllocationLost` and `AllocationDropped`, whose `evolve` takes them out. So both are empty between
 two facts, and `decide` never sees a state in which a gone agent still offers slots.
 
-After every fact the pool's policy (`policies/`) says what starts where, and who yields. Its order
+After every fact the pool's policy (`policies/`) says what starts where, and what yields. Its order
 is that of the queue and of the allocations that stay; a fact that configures the pool puts both
 into the order of the new policy, and what follows from that is decided at once. A policy that is
 unknown here, because a newer release put it on record, quarantines the pool. Allocations of no
@@ -51,10 +58,10 @@ Invariants
 * A grant never makes an experiment hold more slots than the request's `max_slots`.
 * Between two facts nothing waits that the policy would start.
 * Every request is answered by exactly one of granted and dropped, a grant by at most one lost.
-* Nobody is asked to yield twice.
+* No allocation is asked to yield twice.
 
-Not handled: allocation ids that come back after they are over (the host drops repeated facts; the
-searcher counts runs).
+Not handled: allocation ids that come back after they are over (the runtime drops repeated facts;
+the searcher counts runs).
 """
 
 from bisect import bisect_left, insort
@@ -78,13 +85,13 @@ from rung.events.allocation import (
     JoinRefused,
     MoveRequested,
     PoolConfigured,
+    same_agent,
 )
 from rung.events.installation import LEVEL, PoolUpgraded
 from rung.events.trial import RunRequested, RunWithdrawn, Withdrawal
-from rung.scheduler.membership import admits, refusal, speaks
 from rung.scheduler.placement import given_back
-from rung.scheduler.planning import Start
-from rung.scheduler.policies import Policy, policy_of
+from rung.scheduler.policies import policy_of
+from rung.scheduler.policies.planning import Start
 from rung.scheduler.queue import UNKNOWN, Queue, Ranked, Request
 from rung.scheduler.state import Allocation, Claim, State, Suspension
 
@@ -108,7 +115,7 @@ Handles = PoolFact | PoolDecision
 
 
 class Scheduler:
-    """The process that decides `placements`."""
+    """The processor of the topic `pools`; see `rung.runtime.Processor`."""
 
     name = "scheduler"
     facts = topic.POOLS
@@ -135,7 +142,7 @@ class Scheduler:
 
     def decide(self, state: State, fact: PoolFact) -> list[Payload]:
         """Return what follows from a fact: losses, drops, signals, then what starts now."""
-        policy = _policy(state)
+        policy = policy_of(state.policy, state.options)
         decisions: list[Payload] = [
             _lost(state, allocation_id, reason) for allocation_id, reason in state.stricken.items()
         ]
@@ -154,12 +161,9 @@ class Scheduler:
         zero_slot = state.zero_slot_queue
         unslotted = policy.starts(state, zero_slot) if zero_slot.heads else []
         decisions += [_granted(state, start) for start in (*starts, *unslotted)]
-        decisions += [_preempted(state, name) for name in (*asked, *yielding)]
+        for allocation_id in (*asked, *yielding):
+            decisions += _signaled(state, allocation_id, "preempt")
         return decisions
-
-
-def _policy(state: State) -> Policy:
-    return policy_of(state.policy, state.options)
 
 
 def _fold_fact(state: State, event: PoolFact) -> None:
@@ -186,7 +190,7 @@ def _fold_agent(state: State, event: AgentFact) -> None:
             _join(state, event)
         case AgentLeft():
             state.refused.pop(event.session, None)
-            if _speaks(state, event):
+            if _is_current(state, event):
                 _free(state, event.agent_id, event.incarnation, "left")
         case AgentLost():
             how = f"was silent for {event.silent_ms / 1000:.1f} s"
@@ -237,12 +241,11 @@ def _configure(state: State, event: PoolConfigured) -> None:
 
 def _join(state: State, event: AgentJoined) -> None:
     known = state.incarnations.get(event.agent_id, -1)
-    there = event.agent_id in state.runs_on
     join = state.joins.get(event.agent_id)
-    if not admits(event, known=known, join=join, there=there):
+    if event.incarnation <= known or (join is not None and not same_agent(join, event)):
         return
-    if there:
-        _end_life(state, event.agent_id, known, "was started again")
+    if event.agent_id in state.runs_on:
+        _end_life(state, event.agent_id, "was started again")
     if event.session:
         state.joins[event.agent_id] = event
     state.incarnations[event.agent_id] = event.incarnation
@@ -254,14 +257,12 @@ def _free(state: State, agent_id: str, incarnation: int, how: str) -> None:
     """End a life that leaves the agent's id free: those that were refused join again."""
     if agent_id not in state.runs_on or state.incarnations[agent_id] != incarnation:
         return
-    _end_life(state, agent_id, incarnation, how)
+    _end_life(state, agent_id, how)
     for session in [name for name, each in state.refused.items() if each.agent_id == agent_id]:
         del state.refused[session]
 
 
-def _end_life(state: State, agent_id: str, incarnation: int, how: str) -> None:
-    if agent_id not in state.runs_on or state.incarnations[agent_id] != incarnation:
-        return
+def _end_life(state: State, agent_id: str, how: str) -> None:
     if agent_id in state.room.agents:
         state.room.leave(agent_id)
     state.joins.pop(agent_id, None)
@@ -283,14 +284,17 @@ def _drain(state: State, event: DrainRequested) -> None:
             state.room.leave(event.agent_id)
 
 
-def _speaks(state: State, event: AgentLeft | AgentSuspended | AgentResumed) -> bool:
-    known = state.incarnations.get(event.agent_id, -1)
-    return speaks(event, known=known, join=state.joins.get(event.agent_id))
+def _is_current(state: State, event: AgentLeft | AgentSuspended | AgentResumed) -> bool:
+    """Return whether a fact is of the present life of its agent, and not of a refused one."""
+    if event.incarnation != state.incarnations.get(event.agent_id):
+        return False
+    join = state.joins.get(event.agent_id)
+    return join is None or not event.session or event.session == join.session
 
 
 def _suspend(state: State, event: AgentSuspended) -> None:
     """Take an agent's slots out of the room until it is resumed; what runs on it runs on."""
-    if not _speaks(state, event):
+    if not _is_current(state, event):
         return
     if event.agent_id in state.suspended:
         state.suspended[event.agent_id].reason = event.reason
@@ -301,7 +305,7 @@ def _suspend(state: State, event: AgentSuspended) -> None:
 
 def _resume(state: State, event: AgentResumed) -> None:
     """Put an agent's idle slots back into the room."""
-    if _speaks(state, event):
+    if _is_current(state, event):
         suspension = state.suspended.pop(event.agent_id, None)
         if suspension is not None:
             state.room.take_in(event.agent_id, suspension.offer)
@@ -311,21 +315,21 @@ def _request(state: State, event: RunRequested) -> None:
     name = event.allocation_id
     if name in state.allocations or name in state.queue or name in state.zero_slot_queue:
         return
-    owed = state.claims.pop(event.spec.trial_id, Claim())
+    claim = state.claims.pop(event.spec.trial_id, Claim())
     request = Request(
         allocation_id=name,
         experiment_id=event.experiment_id,
         slots=event.slots,
         priority=event.priority,
         max_slots=event.max_slots,
-        arrival=state.arrivals if owed.arrival is None else owed.arrival,
+        arrival=state.arrivals if claim.arrival is None else claim.arrival,
         submission=event.submission or UNKNOWN,
         spec=event.spec,
-        claimed=owed.arrival is not None,
-        avoid=owed.avoid,
-        to=owed.to,
+        claimed=claim.arrival is not None,
+        avoid=claim.avoid,
+        to=claim.to,
     )
-    request.rank = _policy(state).rank(request)
+    request.rank = policy_of(state.policy, state.options).rank(request)
     _queue_of(state, event.slots).add(request, state.held.get(event.experiment_id, 0))
     state.arrivals += 1
 
@@ -391,7 +395,7 @@ def _signal(state: State, event: AllocationSignaled) -> None:
     allocation.signaled = event.how
     yields = event.how == "preempt" and not allocation.withdrawn
     if yields and allocation.trial_id not in state.claims:
-        _owe(state, allocation.trial_id, Claim(arrival=allocation.arrival))
+        _set_claim(state, allocation.trial_id, Claim(arrival=allocation.arrival))
 
 
 def _counts(state: State, fact: AllocationReleased) -> bool:
@@ -432,7 +436,7 @@ def _move(state: State, event: MoveRequested) -> None:
     for allocation in state.allocations.values():
         if allocation.trial_id == event.trial_id and not allocation.lost:
             claim = Claim(arrival=allocation.arrival, avoid=list(allocation.parts), to=event.to)
-            _owe(state, event.trial_id, claim)
+            _set_claim(state, event.trial_id, claim)
             return
     for queue in (state.queue, state.zero_slot_queue):
         request = queue.of_trial(event.trial_id)
@@ -443,11 +447,11 @@ def _move(state: State, event: MoveRequested) -> None:
                 queue.add(request, state.held.get(request.experiment_id, 0))
             return
     if event.to is not None:
-        _owe(state, event.trial_id, Claim(to=event.to))
+        _set_claim(state, event.trial_id, Claim(to=event.to))
 
 
-def _owe(state: State, trial_id: str, claim: Claim) -> None:
-    """Give a trial a claim, in place of any that it had."""
+def _set_claim(state: State, trial_id: str, claim: Claim) -> None:
+    """Replace a trial's claim; drop the oldest of all where there are too many."""
     state.claims.pop(trial_id, None)
     state.claims[trial_id] = claim
     if len(state.claims) > CLAIMS_MAX:
@@ -475,19 +479,44 @@ def _refused(state: State, event: AgentJoined) -> list[JoinRefused]:
     join = state.joins.get(event.agent_id)
     if not event.session or join == event:
         return []
-    known = state.incarnations[event.agent_id]
-    there = event.agent_id in state.runs_on
     return [
         JoinRefused(
             pool=state.pool,
             agent_id=event.agent_id,
             incarnation=event.incarnation,
             session=event.session,
-            known=known,
-            in_use=there,
-            reason=refusal(event, known=known, join=join, there=there),
+            known=state.incarnations[event.agent_id],
+            in_use=event.agent_id in state.runs_on,
+            reason=_why_refused(state, event),
         )
     ]
+
+
+def _why_refused(state: State, event: AgentJoined) -> str:
+    """Return why a join was refused, and what to do."""
+    name, own = event.agent_id, _place(event)
+    known, join = state.incarnations[name], state.joins.get(name)
+    if name not in state.runs_on:
+        return (
+            f"the agent {name!r} on {own} joined with incarnation {event.incarnation}, which is "
+            f"not above {known} on record: its folder was restored from a backup"
+        )
+    if join is None or same_agent(join, event):
+        return (
+            f"the agent {name!r} on {own} joined with incarnation {event.incarnation}, and a "
+            f"start of the same folder with incarnation {known} is taken for alive: if the folder "
+            "is a copy, start this agent from an empty one with another --agent-id; it joins by "
+            "itself once the other has left or is lost"
+        )
+    return (
+        f"two agents are called {name!r}: one on {_place(join)}, which has joined, and one on "
+        f"{own}, which is refused: start that one with --agent-id and a name of its own; it joins "
+        "by itself once the other has left or is lost"
+    )
+
+
+def _place(join: AgentJoined) -> str:
+    return f"host {join.hostname} with the folder {join.folder}"
 
 
 def _lost(state: State, allocation_id: str, reason: str) -> AllocationLost:
@@ -523,7 +552,7 @@ def _signaled(
     *,
     machine: bool = False,
 ) -> list[Payload]:
-    """Stop what runs; kill may follow preempt, anything else is a repetition."""
+    """Return the signal to an allocation; none where it got that one, or kill, before."""
     allocation = state.allocations.get(allocation_id)
     if allocation is None or allocation.lost or allocation.signaled in {how, "kill"}:
         return []
@@ -537,16 +566,6 @@ def _signaled(
             machine=machine,
         )
     ]
-
-
-def _preempted(state: State, allocation_id: str) -> AllocationSignaled:
-    """Return that an allocation is asked to yield."""
-    return AllocationSignaled(
-        pool=state.pool,
-        allocation_id=allocation_id,
-        agents=list(state.allocations[allocation_id].parts),
-        how="preempt",
-    )
 
 
 def _granted(state: State, start: Start) -> AllocationGranted:

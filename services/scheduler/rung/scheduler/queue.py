@@ -2,11 +2,11 @@
 
 Requests that differ in nothing but their arrival (one experiment, one priority, one number of
 slots) form a *line*, first in, first out. A policy looks at the first of each line, the *heads*,
-which are sorted by the rank that it gave them; so a line of thousands is passed over in one step.
-A request that has an earlier place, or may not go everywhere, is a line of its own.
+sorted by the rank that it gave them; so a line of thousands is passed over in one step. A request
+that kept an earlier place, or may not go everywhere, is a line of its own.
 
-A line that its experiment's `max_slots` holds back has no head until the experiment holds less.
-So a pool full of experiments at their limits costs no more than another.
+A line that its experiment's `max_slots` holds back has no head until the experiment holds less,
+so experiments at their limits cost nothing.
 """
 
 from bisect import bisect_left
@@ -27,7 +27,7 @@ UNKNOWN: Final = Submission()
 
 
 class Demand(Struct, kw_only=True):
-    """What a policy may go by: the slots that an allocation wants, or has, and for whom."""
+    """What a policy decides by: the slots that an allocation wants, or has, and for whom."""
 
     experiment_id: str
     slots: int
@@ -53,7 +53,7 @@ class Request(Demand, kw_only=True):
     avoid: list[str] = field(default_factory=list[str])
     """Agents that it goes to only where there is no other that could ever serve it."""
     to: str | None = None
-    """The one agent that it shall go to, for as long as that is there."""
+    """The one agent that it goes to, for as long as that is there."""
 
     @property
     def line(self) -> str:
@@ -74,7 +74,7 @@ class Ranked(NamedTuple):
 
 
 class Queue(Struct, kw_only=True):
-    """All that waits."""
+    """All waiting requests of a pool."""
 
     lines: dict[str, dict[str, Request]] = field(default_factory=dict[str, dict[str, Request]])
     """Requests by line and allocation id, in order of arrival."""
@@ -125,7 +125,7 @@ class Queue(Struct, kw_only=True):
         return request
 
     def hold(self, experiment_id: str, held: int) -> None:
-        """Take note of how many slots an experiment holds now."""
+        """Set how many slots an experiment holds: show its lines, or hold them back."""
         for name in self.lines_of.get(experiment_id, []):
             first = next(iter(self.lines[name].values()))
             self._show(_head(first), visible=not first.held_back(held))
@@ -143,7 +143,7 @@ class Queue(Struct, kw_only=True):
         return iter(self.lines[line].values())
 
     def _show(self, head: Ranked, *, visible: bool) -> bool:
-        """Put a head among those to look at, or take it out; return whether it was there."""
+        """Add a head to those to look at, or remove it; return whether it was there."""
         place = bisect_left(self.heads, head)
         was_visible = place < len(self.heads) and self.heads[place] == head
         if visible and not was_visible:
@@ -161,17 +161,16 @@ class Queue(Struct, kw_only=True):
 class Walk:
     """Goes once through a queue, in order of rank or of a key, without changing the queue.
 
-    It yields the first request of each line. Where `advance` says that the last one starts, the
-    next one of its line takes its turn.
+    It yields the first request of each line, and the next one of a line after `advance`.
     """
 
     def __init__(self, queue: Queue, by: Callable[[Request], Any] | None = None) -> None:
         """Begin at the head of a queue.
 
         Args:
-            queue: what waits.
-            by: a key that goes before the rank; it may grow while the walk lasts, such as the
-                slots that an owner holds with what starts now.
+            queue: of the pool.
+            by: a key that precedes the rank; it may grow during the walk, such as the slots that
+                an owner holds with what starts now.
         """
         self._queue = queue
         self._by = by
@@ -206,7 +205,7 @@ class Walk:
             return request
 
     def advance(self) -> None:
-        """Let the line of the last request go on with its next one."""
+        """Continue the line of the last request with its next one, because that one starts."""
         request = next(self._lines[self._line], None)
         if request is not None:
             key = () if self._by is None else self._by(request)

@@ -6,9 +6,10 @@ from typing import Final
 from rung.events import topic
 from rung.events.trial import RunRequested, RunWithdrawn
 from rung.ledger import Ledger
-from rung.runtime import FactWriter
+from rung.runtime import FactWriter, Share
 from rung.runtime.relay import Relay
-from rung.runtime.service import Component, Decider, Service, Singleton
+from rung.runtime.retry import supervise
+from rung.runtime.service import Component, Decider, Service, Shared
 from rung.scheduler.failure_detector import Clock, FailureDetector, Monotonic
 from rung.scheduler.metrics import PoolGauge
 from rung.scheduler.processor import Scheduler
@@ -28,24 +29,23 @@ def components(
         clock: the failure detector's; the machine's if not given.
     """
     settings = settings or Settings()
+    pools = PoolGauge()
 
-    async def detect(ledger: Ledger) -> None:
+    async def detect(ledger: Ledger, _: Assignment) -> None:
         writer = FactWriter(ledger, source=SOURCE, origin=f"scheduler/{secrets.token_hex(8)}")
         detector = FailureDetector(
-            ledger, writer, timeout=settings.agent_timeout, clock=clock or Monotonic()
+            ledger,
+            writer,
+            pools.states,
+            timeout=settings.agent_timeout,
+            clock=clock or Monotonic(),
         )
-        await detector.run()
+        await supervise(detector.run, name="scheduler-watch", follows=False)
 
     return (
-        Decider(Scheduler(), settings.snapshot_every, PoolGauge()),
+        Decider(Scheduler(), settings.snapshot_every, pools),
         RELAY,
-        Singleton(
-            "scheduler-watch",
-            topic.POOLS,
-            detect,
-            reads=(topic.HEARTBEATS,),
-            appends=(topic.POOLS,),
-        ),
+        Shared((topic.POOLS,), detect, reads=(topic.HEARTBEATS,), appends=(topic.POOLS,)),
     )
 
 

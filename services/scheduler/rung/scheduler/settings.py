@@ -1,4 +1,4 @@
-"""What can be set about the scheduler."""
+"""Settings of the scheduler."""
 
 import math
 

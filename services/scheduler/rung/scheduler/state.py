@@ -1,4 +1,4 @@
-"""What is known of one pool: its policy, its agents, what waits, what runs."""
+"""The state of one pool: its policy, its agents, what waits, what runs."""
 
 from typing import Any
 
@@ -19,28 +19,28 @@ class Allocation(Demand, kw_only=True):
     """Agent id → the slots it gives, until it released them."""
     signaled: Withdrawal | None = None
     withdrawn: bool = False
-    """Whether the searcher no longer wants it, so that nothing is owed to the trial."""
+    """Whether the searcher no longer wants it, so that its trial gets no claim."""
     lost: bool = False
 
     @property
     def stays(self) -> bool:
-        """Whether it will keep its slots for as long as nobody interferes."""
+        """Whether it keeps its slots until a signal, a withdrawal or a loss."""
         return self.signaled is None and not self.withdrawn and not self.lost
 
 
 class Claim(Struct, kw_only=True):
-    """What a trial that was asked to yield finds when it comes back with its next run."""
+    """Where the next run of a trial goes that was asked to yield or to move."""
 
     arrival: int | None = None
     """Its place in the order; None: at the end."""
     avoid: list[str] = field(default_factory=list[str])
-    """The agents that somebody wanted it away from."""
+    """The agents that it was moved away from."""
     to: str | None = None
-    """The agent that somebody wanted it on."""
+    """The agent that it was moved to."""
 
 
 class Suspension(Struct, kw_only=True):
-    """An agent that offers nothing for the moment."""
+    """An agent that offers nothing until it is resumed."""
 
     offer: Offer
     """What it will offer again: as in the room, but not in its indexes."""
@@ -62,11 +62,11 @@ class State(Struct, kw_only=True):
     incarnations: dict[str, int] = field(default_factory=dict[str, int])
     """The highest incarnation of every agent that ever joined."""
     joins: dict[str, AgentJoined] = field(default_factory=dict[str, AgentJoined])
-    """Agent id → the join that its present life began with, where that has a session."""
+    """Agent id → the join that began its present life, where that has a session."""
     suspended: dict[str, Suspension] = field(default_factory=dict[str, Suspension])
     """Agent id → what it offered before it was suspended."""
     refused: dict[str, JoinRefused] = field(default_factory=dict[str, JoinRefused])
-    """Session → agents that live and use another one's id."""
+    """Session → refused agents that use the id of another one that is there."""
     runs_on: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     """Agent id → the allocations that have a part on it."""
     queue: Queue = field(default_factory=Queue)
@@ -77,11 +77,11 @@ class State(Struct, kw_only=True):
     staying: list[Ranked] = field(default_factory=list[Ranked])
     """The allocations that hold slots and stay, sorted by rank."""
     departing: dict[str, None] = field(default_factory=dict[str, None])
-    """Allocations that hold slots and are on their way out."""
+    """Allocations that hold slots and were signaled, withdrawn or lost."""
     claims: dict[str, Claim] = field(default_factory=dict[str, Claim])
     """By trial, the oldest first."""
     arrivals: int = 0
     leaving: dict[str, Request] = field(default_factory=dict[str, Request])
-    """Withdrawn while waiting; dropped by the same fact's decisions."""
+    """Requests that were withdrawn; dropped by the same fact's decisions."""
     stricken: dict[str, str] = field(default_factory=dict[str, str])
-    """Allocation id → what became of its agent; lost by the same fact's decisions."""
+    """Allocation id → why its agent is gone; lost by the same fact's decisions."""

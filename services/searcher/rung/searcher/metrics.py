@@ -1,7 +1,7 @@
-"""What the searcher tells Prometheus: how often trials are started again after a failure."""
+"""Prometheus metrics of searches: how often trials are started again after a failure."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from typing import Any
 
 from rung.events import Event, UndecodableEvent
@@ -9,26 +9,16 @@ from rung.events.codec import decode_handled
 from rung.events.trial import RunRequested, TrialExited
 from rung.ledger import Record
 from rung.runtime.metrics import catalog
-from rung.runtime.processor.fold import PartitionFold
+from rung.runtime.metrics.observer import Observer
 
 
-class Restarts:
-    """Counts the runs that are asked for because the one before failed."""
-
-    def __init__(self) -> None:
-        self._count = catalog.TRIAL_RESTARTS
-
-    def measured(self) -> AbstractContextManager[None]:
-        """Return a context without an effect: restarts are counted as they happen."""
-        return nullcontext()
-
-    def begin(self, partition: int, fold: PartitionFold[Any]) -> None:
-        """Keep nothing of it."""
+class Restarts(Observer[Any]):
+    """Counts the runs that are requested because the one before failed."""
 
     def see(self, records: Sequence[Record], decisions: Sequence[Event]) -> None:
         """Count."""
         for event in decisions:
-            # Its first run is no restart; another one may be a promotion as well.
+            # A first run is no restart; a later one may be a promotion as well.
             if isinstance(event.data, RunRequested) and event.data.spec.run > 1:
                 cause = _exit(records, event)
                 if (
@@ -37,10 +27,7 @@ class Restarts:
                     and not cause.machine
                     and cause.trial_id == event.data.spec.trial_id
                 ):
-                    self._count.inc()
-
-    def end(self, partition: int) -> None:
-        """Keep nothing of it."""
+                    catalog.TRIAL_RESTARTS.inc()
 
 
 def _exit(records: Sequence[Record], event: Event) -> TrialExited | None:

@@ -1,12 +1,12 @@
-"""The searcher: owns the life of an experiment and of its trials.
+"""The searcher: all transitions and decisions of an experiment and its trials.
 
 Theory of operation
 ===================
 
 An experiment is *new* until it is submitted, then *active* or *paused*, and *ended* at last, by
-way of *canceling* or *killing* where a user asked for that. A trial is in one of these places:
+way of *canceling* or *killing* where a user asked for that. A trial is in one of these states:
 
-    due        wants a run; there is none while the experiment is paused
+    due        needs a run, which is not requested while the experiment is paused
     running    its current run was requested and has not ended; maybe it was withdrawn
     resting    trained to its length, short of the last rung; the method may continue or stop it
     closing    its runs are over; closed with the next decision
@@ -14,18 +14,17 @@ way of *canceling* or *killing* where a user asked for that. A trial is in one o
 
 Due and running trials *train*: they count against `max_concurrent_trials`, paused or not.
 
-* `evolve` folds. Of a fact it takes what happened: results into the method, the end of a run into
-  what is due or to be closed. Of a decision it takes what was decided: that a trial exists, runs,
-  is withdrawn, continued, stopped, closed; that a checkpoint is released; that the experiment is
-  paused, resumed, ended. What a recorded decision says is never second-guessed.
+* `evolve` folds. A fact brings results into the method, and the end of a run into what is due or
+  to be closed. A decision makes a trial exist, run, be withdrawn, continued, stopped or closed,
+  releases a checkpoint, or pauses, resumes or ends the experiment. Recorded decisions are never
+  judged again.
 * `decide` reads the state and returns what follows: it closes, stops, requests runs, fills free
   room with the method's moves (trials that continue, new trials), and ends the experiment with
-  its last trial. Apart from what a request asks for, nothing depends on which fact came last.
-  Several decisions of one fact are made on small local counts, because the state learns of them
-  only afterwards.
+  its last trial. Except for requests of users, nothing depends on which fact came last. Several
+  decisions of one fact are made on local counts, because the state has them only afterwards.
 
-The method (`rung.methods`) is told nothing of pauses, restarts and cancellations; it sees trials,
-results and ends, and answers with actions: create, continue, stop.
+The method (`rung.methods`) sees trials, results and ends, but no pauses, restarts and
+cancellations, and answers with actions: create, continue, stop.
 
 How the end of a run is read
 ----------------------------
@@ -43,7 +42,7 @@ trial reports after it was stopped. The questions, in the order in which they ar
    fault at one step three times in a row, errored: a fault that repeats itself is no accident. At
    once errored where its code was refused, which is the same bytes for every run.
 7. It acknowledged a preemption: a new run once there may be one. (Had it reached its length, that
-   run finds nothing left to do and is over at once.)
+   run has nothing left to do and is over at once.)
 8. It reached its length: trained. The method has the trial rest; at the last rung it is completed.
 9. It was withdrawn: a new run once there may be one.
 10. It ended by itself before its length, or has none: completed.
@@ -60,20 +59,20 @@ released checkpoint is forgotten here, and no run starts from it any more. So no
 events travel lets a checkpoint be deleted that a run is to start from. A checkpoint that was
 stored after its run had ended is known to neither side and never held.
 
-A trial that takes another's weights has none of its own until its next checkpoint, and its times
-are counted anew: the checkpoint may be older than the trial's last report.
+A trial that takes another's weights has no checkpoint of its own until it stores the next, and its
+times are counted anew: the donor's may be older than the trial's last report.
 
 Invariants
 ----------
 
-* exactly one run of a trial is current, and a new one is requested only after its end was heard;
+* exactly one run of a trial is current, and a new one is requested only after its end;
 * a trial is closed once, after its last run has ended, and every trial is;
 * no more trials train than `max_concurrent_trials`, and no trial is created while paused;
 * a rung counts a trial once, whatever was restarted, repeated or lost;
 * where checkpoints are held, no run starts from one that was released.
 
-Deliberately not handled: time-outs (a run that never ends is the concern of the agent and the
-scheduler, which report it as lost); slots (a run is requested whether or not there is room).
+Not handled: time-outs (the agent and the scheduler report a run that never ends as lost); slots (a
+run is requested whether or not there is room).
 """
 
 import math
@@ -114,7 +113,6 @@ from rung.events.trial import (
 )
 from rung.methods.method import WORST, Chance, Continue, Create, Leaving, Start
 from rung.methods.rng import trial_seed
-from rung.searcher.search_settings import read_settings
 from rung.searcher.state import (
     CHECKPOINTS_KEPT,
     Experiment,
@@ -124,6 +122,7 @@ from rung.searcher.state import (
     Saved,
     State,
     Trial,
+    read_settings,
 )
 
 Fact = (
@@ -138,7 +137,7 @@ Fact = (
     | CheckpointStored
     | CheckpointDamaged
 )
-"""The facts that the searcher handles, beside the submission."""
+"""The facts that the searcher folds, beside the submission."""
 Decision = (
     SearchPlanned
     | ExperimentPaused
@@ -152,13 +151,11 @@ Decision = (
     | TrialClosed
     | CheckpointReleased
 )
-"""The decisions that it makes."""
-
 _FACTS: Final = frozenset(get_args(Fact))
 _DECISIONS: Final = frozenset(get_args(Decision))
 
 REPEATS_MAX: Final = 3
-"""How often a fault may repeat itself at one step before the trial is given up."""
+"""How often the same fault may come at one step before the trial is given up."""
 
 Outcome = ExitOutcome | Literal["lost", "dropped"]
 
@@ -240,7 +237,7 @@ def _submit(state: State, event: ExperimentSubmitted) -> None:
 
 
 def _learn(state: State, experiment: Experiment, event: Fact) -> None:
-    """Fold what happened."""
+    """Fold a fact."""
     match event:
         case TrialValidated():
             _validate(experiment, event)
@@ -265,7 +262,7 @@ def _learn(state: State, experiment: Experiment, event: Fact) -> None:
             state.phase = "killing"
             _interrupt(experiment)
         case PauseRequested() | ResumeRequested():
-            pass  # what is decided of them counts
+            pass  # the decisions that answer them count
         case _:
             assert_never(event)
 
@@ -294,9 +291,9 @@ def _time_of(event: TrialValidated, time_metric: str) -> tuple[float, bool]:
 def report(  # noqa: PLR0913 - what a report says
     trial: Trial, steps: int, time: float, cost: float, lengths: list[int], *, timed: bool
 ) -> bool:
-    """Fold a report; return whether it was news.
+    """Fold a report; return whether it was new.
 
-    A restarted run reports again what was seen before; that counts once.
+    What a restarted run reports again counts once.
 
     Args:
         trial: that reports.
@@ -304,7 +301,7 @@ def report(  # noqa: PLR0913 - what a report says
         time: in units of the time metric.
         cost: of the searcher's metric, the lower the better.
         lengths: of the rungs of the trial's bracket.
-        timed: the script itself gave the time, so that an overrun is beyond doubt.
+        timed: the script itself gave the time, so that an overrun is certain.
     """
     if time <= trial.time:
         return False
@@ -336,7 +333,7 @@ def store(trial: Trial, steps: int, checkpoint_id: str) -> None:
 
 
 def _damage(experiment: Experiment, event: CheckpointDamaged) -> None:
-    """Fold that a checkpoint cannot be restored; true whichever run found it."""
+    """Fold that a checkpoint cannot be restored, whichever run found it."""
     found = experiment.trial(event.trial_id)
     held = experiment.held.get(event.checkpoint_id)
     if held is not None:
@@ -355,7 +352,7 @@ def forget(trial: Trial, checkpoint_id: str) -> None:
 
 
 class End(NamedTuple):
-    """What is reported of the end of a run."""
+    """How a run ended."""
 
     outcome: Outcome
     message: str
@@ -384,7 +381,7 @@ def _end_run(experiment: Experiment, phase: Phase, trial_id: str, run: int, end:
 
 
 def _go_on(experiment: Experiment, trial: Trial, end: End, *, withdrawn: bool) -> None:
-    """Fold the end of a run of a trial that is not to end (questions 4 to 10)."""
+    """Fold the end of a run of a trial that may go on (questions 4 to 10)."""
     outcome, message = end.outcome, end.message
     if trial.delivered or (withdrawn and trial.overrun and experiment.compares):
         _trained(experiment, trial)
@@ -463,7 +460,7 @@ def _interrupt(experiment: Experiment) -> None:
 def _carry_out(  # noqa: C901 - one case per decision
     state: State, experiment: Experiment, event: Decision
 ) -> None:
-    """Fold what was decided."""
+    """Fold a decision."""
     match event:
         case SearchPlanned():
             experiment.plan = event.brackets
@@ -547,7 +544,7 @@ def _close(experiment: Experiment, event: TrialClosed) -> None:
 
 
 def close(trial: Trial) -> None:
-    """Fold a trial's end; what only a living trial needs is forgotten."""
+    """Fold a trial's end; drop what only a living trial needs."""
     trial.closed, trial.running = True, False
     trial.hparams, trial.results, trial.checkpoints, trial.source = {}, [], [], []
 
@@ -558,12 +555,12 @@ def close(trial: Trial) -> None:
 def _decide(
     state: State, experiment: Experiment, fact: Fact | ExperimentSubmitted
 ) -> list[Payload]:
-    """Return what follows; facts that are not named change nothing that is waited for."""
+    """Return what follows; from facts that are not named here, nothing does."""
     if isinstance(fact, TrialValidated):  # by far the most: asked first
         follow_up = _FollowUp(state.experiment_id, experiment, state.phase)
         trial = experiment.current(fact.trial_id, fact.run)
         if trial is not None:
-            follow_up.curb(trial)
+            follow_up.limit(trial)
         return follow_up.conclude()
     phase = _phase_after(state, fact)
     follow_up = _FollowUp(state.experiment_id, experiment, phase)
@@ -599,7 +596,7 @@ def _phase_after(state: State, fact: Handles) -> Phase:
 
 
 class _FollowUp:
-    """Collects what follows in one phase of an experiment."""
+    """Collects the decisions on one fact, in one phase of an experiment."""
 
     def __init__(self, experiment_id: str, experiment: Experiment, phase: Phase) -> None:
         self._id = experiment_id
@@ -612,7 +609,7 @@ class _FollowUp:
         self.decisions: list[Payload] = []
 
     def plan(self) -> None:
-        """Announce what the search will be."""
+        """Announce the search's brackets."""
         settings = self._experiment.settings
         self.decisions.append(
             SearchPlanned(
@@ -624,13 +621,13 @@ class _FollowUp:
         )
 
     def withdraw(self, how: Withdrawal, reason: str) -> None:
-        """Withdraw every run, also one that was only asked to preempt and is now to be killed."""
+        """Withdraw every run, also to kill one that was asked to preempt."""
         for trial in self._experiment.trials:
             if trial.running and trial.withdrawn not in {how, "kill"}:
                 self._withdraw(trial, how, reason)
 
     def conclude(self) -> list[Payload]:
-        """Add all that follows, and return it with what was there before."""
+        """Add all that follows; return all decisions."""
         for index, fate in self._experiment.closing.items():
             self._close(self._experiment.trials[index], fate)
         if self._phase in {"active", "paused"}:
@@ -647,7 +644,7 @@ class _FollowUp:
     def release(self, *, everything: bool = False) -> None:
         """Release the checkpoints that no run starts from any more.
 
-        The trials that are closed with this fact keep theirs until the next.
+        Trials that are closed with this fact keep theirs until the next.
         """
         experiment = self._experiment
         if not experiment.held:
@@ -667,7 +664,7 @@ class _FollowUp:
             if checkpoint_id not in wanted
         ]
 
-    def curb(self, trial: Trial) -> None:
+    def limit(self, trial: Trial) -> None:
         """Withdraw a run that trains on past its length."""
         overrun = trial.overrun and self._experiment.compares
         if overrun and trial.running and trial.withdrawn is None:
@@ -699,7 +696,7 @@ class _FollowUp:
         for stop in self._experiment.method.stops():
             trial = self._experiment.trials[stop.index]
             if trial.closed:
-                continue  # so it is on record, from a version that judged otherwise
+                continue  # closed on record, by a version that decided otherwise
             self.decisions.append(
                 TrialStopped(
                     experiment_id=self._id,
@@ -790,18 +787,18 @@ class _FollowUp:
         self._request(trial, move.length, reason)
 
     def _start(self, start: Start | None) -> tuple[str | None, list[str]]:
-        """Return the trial whose weights are taken, and its checkpoints that are whole."""
+        """Return the trial whose weights are taken, and its undamaged checkpoints."""
         if start is None:
             return None, []
         assert self._experiment.shares, "the method does not declare that trials share checkpoints"
         held = self._experiment.held
         released = [name for name in start.checkpoints if name not in held]
         assert not released, f"released, so that they may be gone: {released}"
-        whole = [name for name in start.checkpoints if not held[name].damaged]
-        if not whole:
+        usable = [name for name in start.checkpoints if not held[name].damaged]
+        if not usable:
             return None, []
-        self._starts += whole
-        return trial_id_of(self._id, start.donor), whole
+        self._starts += usable
+        return trial_id_of(self._id, start.donor), usable
 
     def _request(self, trial: Trial, length: int | None, reason: str) -> None:
         settings = self._experiment.settings

@@ -1,4 +1,4 @@
-"""What can be set about the searcher."""
+"""Settings of the searcher."""
 
 from msgspec import Struct
 

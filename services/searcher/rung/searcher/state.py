@@ -1,14 +1,16 @@
-"""What the searcher knows of one experiment and of its trials."""
+"""The state of one experiment: its search settings, its trials, their runs and results."""
 
 from typing import Any, Final, Literal
 
+import msgspec
 from msgspec import Struct, field
 
+from rung.events.errors import InvalidConfig
 from rung.events.experiment import BracketPlan, Submission
 from rung.events.trial import TrialState, Withdrawal
 from rung.methods.method import WORST
-from rung.methods.table import AnyMethod
-from rung.searcher.search_settings import Settings
+from rung.methods.space import Leaf, flatten
+from rung.methods.table import AnyMethod, AnyOptions, read_options
 
 Phase = Literal["new", "active", "paused", "canceling", "killing", "ended"]
 
@@ -18,6 +20,24 @@ CHECKPOINTS_KEPT: Final = 4
 """How many checkpoints of a trial are remembered."""
 RESTORED: Final = 2
 """How many of these a run may start from."""
+
+POOL_DEFAULT: Final = "default"
+PRIORITY_DEFAULT: Final = 42
+
+
+class SearchSettings(Struct):
+    """All of a configuration that the searcher decides by."""
+
+    method: str
+    """As the configuration names it."""
+    search: AnyOptions
+    space: list[Leaf]
+    seed: int
+    max_restarts: int
+    pool: str
+    slots: int
+    priority: int
+    max_slots: int | None
 
 
 class Saved(Struct):
@@ -132,7 +152,7 @@ class Experiment(Struct):
         config_digest: of the configuration as it lies in the object store.
     """
 
-    settings: Settings
+    settings: SearchSettings
     config: dict[str, Any]
     code_digest: str | None
     method: AnyMethod
@@ -188,3 +208,47 @@ class State(Struct):
     experiment: Experiment | None = None
     level: int = 1
     """The logic level of its decisions."""
+
+
+class _Resources(Struct):
+    slots_per_trial: int | None = 1
+    max_slots: int | None = None
+    priority: int | None = None
+    resource_pool: str | None = None
+
+
+class _Reproducibility(Struct):
+    experiment_seed: int
+
+
+class _Config(Struct):
+    searcher: dict[str, Any]
+    reproducibility: _Reproducibility
+    hyperparameters: dict[str, Any]
+    resources: _Resources = field(default_factory=_Resources)
+    max_restarts: int | None = 5
+
+
+def read_settings(config: dict[str, Any]) -> SearchSettings:
+    """Return the part of an expanded configuration that the searcher needs.
+
+    Raises:
+        InvalidConfig: a field that the searcher needs is missing or of another type.
+    """
+    try:
+        read = msgspec.convert(config, _Config)
+    except msgspec.ValidationError as error:
+        text, _, path = str(error).partition(" - at ")
+        raise InvalidConfig([(path.strip("`").removeprefix("$.") or "config", text)]) from error
+    resources = read.resources
+    return SearchSettings(
+        method=str(read.searcher.get("name")),
+        search=read_options(read.searcher),
+        space=flatten(read.hyperparameters),
+        seed=read.reproducibility.experiment_seed,
+        max_restarts=5 if read.max_restarts is None else read.max_restarts,
+        pool=resources.resource_pool or POOL_DEFAULT,
+        slots=1 if resources.slots_per_trial is None else resources.slots_per_trial,
+        priority=PRIORITY_DEFAULT if resources.priority is None else resources.priority,
+        max_slots=resources.max_slots,
+    )

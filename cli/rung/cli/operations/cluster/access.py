@@ -17,7 +17,7 @@ from rung.metrics.service import components as metrics_components
 from rung.metrics.settings import Settings as MetricsSettings
 from rung.metrics.store import SeriesStore
 from rung.runtime.relay import Relay
-from rung.runtime.service import Component, Decider, Singleton, topics_of
+from rung.runtime.service import Component, Decider, Shared, Singleton, topics_of
 from rung.runtime.sink.sink import Sink
 
 COMPONENT: Final = "{component}"
@@ -38,7 +38,7 @@ def _shared(service: str, components: Iterable[Component]) -> Access:
                 found |= Access(reads=decisions, appends=decisions)
             case Relay() | Sink():
                 found |= Access(appends=frozenset(it.appends), groups=frozenset({it.name}))
-            case Singleton():
+            case Singleton() | Shared():
                 found |= Access(reads=frozenset(it.reads), appends=frozenset(it.appends))
             case _:
                 pass

@@ -2,7 +2,6 @@
 
 from typing import Annotated, Final, Literal
 
-import msgspec
 from aiohttp import web
 from msgspec import Meta, Struct
 
@@ -87,8 +86,7 @@ async def _show(
         )
     except ValueError as error:
         raise bad_parameter("after", str(error)) from error
-    items = msgspec.convert(lines, list[api.LogLine], from_attributes=True)
-    return reply(api.LogPage(items=items, next_cursor=cursor))
+    return reply(api.LogPage(items=lines, next_cursor=cursor))
 
 
 class CollectQuery(Struct, forbid_unknown_fields=True):

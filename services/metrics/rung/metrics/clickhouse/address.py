@@ -1,4 +1,4 @@
-"""Where a ClickHouse server is: `clickhouse://user@host:9000/database?secure=1`."""
+"""Addresses of ClickHouse databases: `clickhouse://user@host:9000/database?secure=1`."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ _PORT_MAX: Final = 65_535
 
 
 class Address(Struct, frozen=True, kw_only=True):
-    """A database on a server, and how to get there."""
+    """A database on a server, and how to connect to it."""
 
     host: str
     port: int

@@ -1,7 +1,7 @@
 """chDB, ClickHouse's engine inside this process: one folder, one thread, one query at a time.
 
-chDB opens one folder per process and runs one query at a time, and importing it takes over a
-second and some 270 MB; so all of it happens on a thread of its own, at the first use.
+Importing chDB takes over a second and some 270 MB; so that, too, happens on the thread, at the
+first use.
 """
 
 import asyncio
@@ -79,11 +79,11 @@ class Embedded:
         return await self._on_thread(lambda: call(self._connected()))
 
     async def release(self) -> None:
-        """Let go of the folder until the next use."""
+        """Close the folder until the next use."""
         await self._on_thread(self._disconnect)
 
     async def set_aside(self, mark: str) -> Path:
-        """Let go of the folder and rename it; the next use makes an empty one.
+        """Close the folder and rename it; the next use makes an empty one.
 
         Args:
             mark: ends the new name.
@@ -94,7 +94,7 @@ class Embedded:
         return await self._on_thread(lambda: self._set_aside(mark))
 
     async def close(self) -> None:
-        """Finish what was asked for and let go of the folder."""
+        """Finish pending calls and close the folder."""
         await self.release()
         self._thread.shutdown()
 
@@ -144,7 +144,7 @@ class Embedded:
         self._version = int(release[0]), int(release[1])
 
     def _check_parts(self) -> None:
-        """Make sure that all that was written is there: chDB leaves damaged parts out in silence.
+        """Make sure that no part is missing: chDB silently detaches damaged ones.
 
         Raises:
             SeriesDamaged: it did so now, or earlier.
@@ -166,7 +166,7 @@ class Embedded:
     def _set_aside(self, mark: str) -> Path:
         try:
             self._disconnect()
-        except RuntimeError as error:  # it is being given up
+        except RuntimeError as error:  # the folder is not used again
             _log.warning("series not closed", reason=_last_line(error))
             self._connection = None
         aside = self.folder.with_name(f"{self.folder.name}.{SET_ASIDE}-{mark}")
@@ -195,7 +195,7 @@ class Embedded:
 
 
 def _check_free(folder: Path) -> None:
-    """Refuse early what chDB itself refuses without naming it."""
+    """Refuse what chDB would refuse without a reason."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         status = folder / "status"

@@ -1,8 +1,9 @@
-"""What the series need of a ClickHouse, whether it is in this process or a server elsewhere."""
+"""The interface to ClickHouse, in this process or on a server."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+from rung.metrics.clickhouse.errors import Place
 from rung.metrics.clickhouse.native import Column
 
 T = TypeVar("T")
@@ -10,18 +11,8 @@ T = TypeVar("T")
 Parameter = str | int | float
 
 
-class Tables(Protocol):
+class Tables(Place, Protocol):
     """An open database; its methods block and are called on a thread of the engine's."""
-
-    @property
-    def place(self) -> str:
-        """Where it is, as messages name it; holds no password."""
-        ...
-
-    @property
-    def remedy(self) -> str:
-        """What to do when its contents cannot be used."""
-        ...
 
     @property
     def version(self) -> tuple[int, int]:
@@ -33,11 +24,11 @@ class Tables(Protocol):
         ...
 
     def rows(self, sql: str, kind: type[T], /, **parameters: Parameter) -> list[T]:
-        """Return a query's rows, each as the named tuple given.
+        """Return a query's rows.
 
         Args:
             sql: one query with `{name:Type}` for each parameter.
-            kind: a named tuple whose fields are the query's columns, in order.
+            kind: of a row: a tuple, or an array-like record, of the query's columns in order.
             parameters: their values.
         """
         ...
@@ -47,21 +38,11 @@ class Tables(Protocol):
         ...
 
 
-class Engine(Protocol):
+class Engine(Place, Protocol):
     """A ClickHouse that is opened at the first use, without blocking the event loop.
 
-    What goes wrong is raised as `SeriesError`, what may pass as `SeriesUnavailable`.
+    Failures are raised as `SeriesError`, those that may pass as `SeriesUnavailable`.
     """
-
-    @property
-    def place(self) -> str:
-        """Where it is, as messages name it; holds no password."""
-        ...
-
-    @property
-    def remedy(self) -> str:
-        """What to do when its contents cannot be used."""
-        ...
 
     async def run(self, call: Callable[[Tables], T]) -> T:
         """Run a call on a thread of the engine's."""

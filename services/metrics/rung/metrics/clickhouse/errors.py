@@ -1,4 +1,4 @@
-"""What can go wrong with the series: ClickHouse's words turned into ones to act on."""
+"""Errors of the series store, and ClickHouse's errors translated into them."""
 
 import re
 from typing import ClassVar, Final, Protocol
@@ -34,7 +34,7 @@ _DAMAGED: Final = frozenset(
     {32, 33, 39, 40, 85, 107, 117, 128, 131, 226, 228, 246, 271, 282, 363, 432, 740}
 )
 _MISSING: Final = frozenset({60})
-"""Tables that somebody dropped."""
+"""Tables that were dropped."""
 
 
 class SeriesError(RungError):
@@ -42,7 +42,7 @@ class SeriesError(RungError):
 
 
 class SeriesUnavailable(SeriesError):
-    """It did not work now, and may in a moment; nothing is lost."""
+    """It failed now, and may work in a moment; nothing is lost."""
 
     retriable: ClassVar[bool] = True
 
@@ -56,16 +56,16 @@ class SeriesDamaged(SeriesError):
 
 
 class Place(Protocol):
-    """What an error happened to."""
+    """A folder or a database."""
 
     @property
     def place(self) -> str:
-        """Where it is."""
+        """Its path or address without a password, for messages."""
         ...
 
     @property
     def remedy(self) -> str:
-        """What to do when its contents cannot be used."""
+        """What to do when its contents cannot be used, for messages."""
         ...
 
 
@@ -74,8 +74,8 @@ def explain(where: Place, text: str, code: int | None = None) -> SeriesError:
 
     Args:
         where: it happened.
-        text: what ClickHouse says.
-        code: its number, if it came apart from the text.
+        text: ClickHouse's message.
+        code: its number; in the text if not given.
     """
     said = first_line(text)
     codes = [code] if code is not None else [int(found) for found in _CODE.findall(text)]
@@ -90,6 +90,6 @@ def explain(where: Place, text: str, code: int | None = None) -> SeriesError:
 
 
 def first_line(text: str) -> str:
-    """Return what ClickHouse says without the trace that follows."""
+    """Return ClickHouse's message without the stack trace."""
     line = text.strip().split("\n", 1)[0].removeprefix("DB::Exception: ")
     return line.removesuffix(" Stack trace:")[:500]

@@ -1,4 +1,4 @@
-"""Values written into the text of a query, for servers that know no parameters (before 19.14)."""
+"""Values as SQL literals, for servers that have no query parameters (before 19.14)."""
 
 import re
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from rung.metrics.clickhouse.engine import Parameter
 
 _PLACEHOLDER: Final = re.compile(r"\{(\w+):\w+\}")
 _ESCAPES: Final = {0: "\\0", 39: "\\'", 92: "\\\\"}
-"""NUL ends a query for the old parser; quote and backslash end or bend a text for every one."""
+"""NUL ends a query for the old parser; quote and backslash are special in a text for every one."""
 
 
 def fill(sql: str, parameters: Mapping[str, Parameter]) -> str:
@@ -21,7 +21,7 @@ def fill(sql: str, parameters: Mapping[str, Parameter]) -> str:
 
 
 def literal(value: Parameter) -> str:
-    """Return a value as SQL says it; of fractions the old parser does not keep every bit."""
+    """Return a value as a literal; fractions are refused, for the old parser rounds them."""
     if isinstance(value, str):
         return f"'{value.translate(_ESCAPES)}'"
     assert isinstance(value, int) or value.is_integer(), value

@@ -1,8 +1,8 @@
-"""The tables: made by numbered migrations, and never opened by an older version than made them.
+"""The tables: made by numbered migrations; those of a newer version are refused.
 
 A migration is a file `sql/NNNN_name.sql`, or `NNNN_name.since_YY_N.sql` for what ClickHouse can do
-since release YY.N: a server that is older goes without until it is upgraded. Migrations only go
-forward, and each may be run twice, also by two processes at once.
+since release YY.N: an older server goes without until it is upgraded. Migrations only go forward,
+and each may be run twice, also by two processes at once.
 """
 
 import re
@@ -17,6 +17,11 @@ from rung.metrics.clickhouse.native import Column, texts
 
 _MIGRATION: Final = re.compile(r"(\d{4})_([a-z_]+?)(?:\.since_(\d+)_(\d+))?\.sql")
 _COMMENT: Final = re.compile(r"^\s*--.*$", re.MULTILINE)
+
+KEEP_DAYS: Final = 6
+"""The migration that adds the column of the experiments' own days."""
+SEVERE: Final = 7
+"""The migration that adds the table of severe lines, and fills it."""
 
 _JOURNAL: Final = """
 CREATE TABLE IF NOT EXISTS migrations (number UInt32)
@@ -38,22 +43,14 @@ class Migration(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """Where a database stands."""
+    """Which migrations a database has, and which it lacks."""
 
     version: tuple[int, int]
     """Of ClickHouse."""
     done: list[Migration]
     pending: list[Migration]
     later: list[Migration]
-    """Those that this release of ClickHouse cannot do; all goes without them."""
-
-
-class _Number(NamedTuple):
-    number: int
-
-
-class _Text(NamedTuple):
-    text: str
+    """Those that this release of ClickHouse cannot do."""
 
 
 @cache
@@ -82,9 +79,14 @@ def statements(text: str) -> Iterator[str]:
             yield statement.strip()
 
 
+def applied(tables: Tables, migration: int) -> bool:
+    """Return whether a migration was applied: an old server goes without some."""
+    return tables.rows(query("applied"), tuple[int], migration=migration) != [(0,)]
+
+
 def has_severe(tables: Tables) -> bool:
-    """Return whether severe lines are in a table of their own: not on a server before 20.12."""
-    return tables.rows(query("has_severe"), _Number)[0].number > 0
+    """Return whether severe lines are in a table of their own."""
+    return applied(tables, SEVERE)
 
 
 def log_tables(tables: Tables) -> list[str]:
@@ -93,10 +95,10 @@ def log_tables(tables: Tables) -> list[str]:
 
 
 def prepare(tables: Tables, *, ledger_id: str, read_only: bool, migrates: bool) -> None:
-    """Make sure that the tables can be used, see `rung.metrics.open_series`.
+    """Make sure that the tables can be used; for the parameters see `SeriesStore`.
 
     Raises:
-        SeriesError: they cannot; one that is to be expected of readers is `SeriesUnavailable`.
+        SeriesError: they cannot; `SeriesUnavailable` where a reader has to wait for them.
     """
     if read_only:
         check(tables, waiting=True)
@@ -110,15 +112,15 @@ def prepare(tables: Tables, *, ledger_id: str, read_only: bool, migrates: bool) 
 
 
 def plan(tables: Tables) -> Plan:
-    """Return what was done to a database and what is to be done; changes nothing.
+    """Return the migrations that a database has and lacks; change nothing.
 
     Raises:
         SeriesDamaged: a newer version made its tables.
     """
     numbers: set[int] = set()
-    if tables.rows(_HAS_JOURNAL, _Text):
-        rows = tables.rows("SELECT DISTINCT number FROM migrations", _Number)
-        numbers = {row.number for row in rows}
+    if tables.rows(_HAS_JOURNAL, tuple[str]):
+        rows = tables.rows("SELECT DISTINCT number FROM migrations", tuple[int])
+        numbers = {number for (number,) in rows}
     known = migrations()
     if max(numbers, default=0) > known[-1].number:
         raise SeriesDamaged(
@@ -136,9 +138,9 @@ def plan(tables: Tables) -> Plan:
 
 
 def migrate(tables: Tables) -> Plan:
-    """Bring the tables to this version and return what was to be done.
+    """Bring the tables to this version; return what was to be done.
 
-    A migration that was cut short is run again.
+    An interrupted migration is run again.
 
     Raises:
         SeriesDamaged: a newer version made them.
@@ -154,15 +156,15 @@ def migrate(tables: Tables) -> Plan:
 
 
 def check(tables: Tables, *, waiting: bool) -> None:
-    """Make sure that the tables are there and of this version; changes nothing.
+    """Make sure that the tables are of this version; change nothing.
 
     Args:
         tables: of the database.
-        waiting: whether somebody else is expected to make them.
+        waiting: whether another process is expected to make them.
 
     Raises:
-        SeriesUnavailable: they are not yet as they have to be, and `waiting`.
-        SeriesError: they are not as they have to be.
+        SeriesUnavailable: they are older, and `waiting`.
+        SeriesError: they are older.
         SeriesDamaged: a newer version made them.
     """
     needed = [item.number for item in plan(tables).pending if item.since is None]
@@ -186,13 +188,13 @@ def claim(tables: Tables, ledger_id: str) -> None:
 
 
 def check_owner(tables: Tables, ledger_id: str) -> bool:
-    """Return whether the tables are known to derive from this ledger; False: nobody said so yet.
+    """Return whether the tables derive from this ledger; False where no ledger is on record.
 
     Raises:
         SeriesDamaged: they derive from another.
     """
-    owners = sorted(row.text for row in tables.rows("SELECT DISTINCT id FROM ledgers", _Text))
-    others = [owner for owner in owners if owner != ledger_id]
+    owners = sorted(tables.rows("SELECT DISTINCT id FROM ledgers", tuple[str]))
+    others = [owner for (owner,) in owners if owner != ledger_id]
     if others:
         raise SeriesDamaged(
             f"{tables.place} was derived from the ledger {others[0]}, not from {ledger_id}. "

@@ -1,8 +1,8 @@
-"""A ClickHouse server, reached in its own protocol through clickhouse-driver.
+"""A ClickHouse server, through clickhouse-driver and its native protocol.
 
-Calls run on a few threads, each with a connection to itself, so that a long insert keeps no query
-waiting. A server that is away or stands still costs a caller a bounded time and then
-`SeriesUnavailable`; connections that broke are made anew.
+Calls run on a few threads, each with a connection of its own, so that a long insert delays no
+query. Where the server does not answer, a call ends with `SeriesUnavailable` after a bounded time;
+broken connections are made anew.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ T = TypeVar("T")
 _CONNECTIONS: Final = 4
 _CONNECT_S_MAX: Final = 5.0
 _PING_S_MAX: Final = 5.0
-_SAYS_ASYNC_INSERT: Final = (21, 11)
-_SAYS_VIEWS: Final = (20, 12)
+_HAS_ASYNC_INSERT: Final = (21, 11)
+_HAS_VIEWS: Final = (20, 12)
 _REFUSED_USER: Final = frozenset({192, 193, 194, 516})
 _REFUSED_RIGHT: Final = frozenset({164, 291, 497})
 _UNKNOWN_DATABASE: Final = 81
@@ -89,12 +89,12 @@ class Server:
         return await asyncio.shield(running)
 
     async def release(self) -> None:
-        """Close the connections that nobody uses."""
+        """Close the idle connections."""
         while self._idle:
             self._idle.pop().close()
 
     async def close(self) -> None:
-        """Close all connections; a call that still waits for the server ends with an error."""
+        """Close all connections; calls that still wait for the server fail."""
         self._closed = True
         for connection in list(self._busy):
             connection.cut()
@@ -104,7 +104,7 @@ class Server:
     def _freed(self, running: asyncio.Future[Any]) -> None:
         self._free.release()
         if not running.cancelled():
-            running.exception()  # seen, even if the caller has left
+            running.exception()  # retrieved, even if the caller has left
 
     def _with_connection(self, call: Callable[[Tables], T]) -> T:
         try:
@@ -155,17 +155,17 @@ class _Connection:
     def insert(self, table: str, columns: Sequence[Column]) -> None:
         names = ", ".join(column.name for column in columns)
         # Acknowledged has to mean stored, whatever the user's profile on the server says.
-        says = {"async_insert": 0} if self.version >= _SAYS_ASYNC_INSERT else {}
-        if self.version >= _SAYS_VIEWS:  # else a batch that is written again misses the view
-            says["deduplicate_blocks_in_dependent_materialized_views"] = 1
+        settings = {"async_insert": 0} if self.version >= _HAS_ASYNC_INSERT else {}
+        if self.version >= _HAS_VIEWS:  # else a batch that is written again misses the view
+            settings["deduplicate_blocks_in_dependent_materialized_views"] = 1
         self._ask(
             f"INSERT INTO {table} ({names}) VALUES",
-            self._always | says | {"strings_as_bytes": True},
+            self._always | settings | {"strings_as_bytes": True},
             [column.values for column in columns],
         )
 
     def cut(self) -> None:
-        """Have a call that waits for the server on another thread fail at once."""
+        """Make a call that waits for the server on another thread fail."""
         link = self._client.connection.socket
         if link is not None:
             with contextlib.suppress(OSError):
@@ -219,7 +219,7 @@ def _client(address: Address) -> "Client":
         raise SeriesError(
             "series in a ClickHouse server need clickhouse-driver: pip install 'rung[clickhouse]'"
         ) from error
-    # What it warns of is raised as well; without a handler it would go to standard error.
+    # Its warnings are raised as well; without a handler they would go to standard error.
     logging.getLogger("clickhouse_driver").setLevel(logging.CRITICAL)
     return Client(
         address.host,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from rung.scheduler.planning import Start
+from rung.scheduler.policies.planning import Start
 from rung.scheduler.queue import Demand, Queue, Rank
 from rung.scheduler.state import State
 
@@ -13,15 +13,15 @@ class Policy(Protocol):
 
     A policy is a frozen `msgspec.Struct` that forbids unknown fields: its fields are the options
     that `pool.configured` gives it, each with a default. It is made anew for each fact and keeps
-    nothing; whatever it goes by is in the pool. Its methods read the pool and change nothing, use
+    nothing; all that it uses is in the pool. Its methods read the pool and change nothing, use
     neither clock nor chance, and break each tie by an id or an arrival, so that the same pool
-    gives the same decisions anywhere. `rung.scheduler.planning` has the parts that most share.
+    gives the same decisions anywhere. `planning` has the parts that most policies share.
     """
 
     def rank(self, demand: Demand) -> Rank:
-        """Return what keeps the queue sorted, and allocations that hold slots: smallest first.
+        """Return the key by which requests and allocations are sorted, the smallest first.
 
-        It follows from the demand alone and grows with its arrival, all else being equal. What
+        It depends on the demand alone and grows with its arrival, all else being equal. What
         changes with the pool, such as the slots that an owner holds, is no part of it: `starts`
         orders by that (see `Walk`).
         """

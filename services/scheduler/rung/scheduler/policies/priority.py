@@ -12,7 +12,13 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from rung.scheduler.planning import AT_ONCE_MAX, Start, left_waiting, make_room, start_in_order
+from rung.scheduler.policies.planning import (
+    AT_ONCE_MAX,
+    Start,
+    left_waiting,
+    make_room,
+    start_in_order,
+)
 from rung.scheduler.queue import Demand, Queue, Rank, Request, Walk
 from rung.scheduler.state import State
 

@@ -1,6 +1,6 @@
 """The searcher's view of a configuration."""
 
-from rung.searcher.search_settings import read_settings
+from rung.searcher.state import read_settings
 from searcher.scenario import config
 
 

@@ -1,18 +1,19 @@
-"""What is asked of the tables; every function blocks and runs on the engine's thread."""
+"""The queries and inserts; every function blocks and runs on the engine's thread."""
 
+import base64
+import binascii
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
-from msgspec import Struct
 
+from rung.api import LogLine
 from rung.events.metric import LogsDeleted
 from rung.metrics.batch import Batch
 from rung.metrics.clickhouse.engine import Parameter, Tables
 from rung.metrics.clickhouse.literal import literal
 from rung.metrics.clickhouse.native import Column, texts
-from rung.metrics.clickhouse.schema import has_severe, log_tables, query
-from rung.metrics.cursor import LineKey, read_cursor, write_cursor
+from rung.metrics.clickhouse.schema import KEEP_DAYS, applied, has_severe, log_tables, query
 
 Point = tuple[int, float, int]
 """Step, value (may be NaN or infinite), Unix time in milliseconds."""
@@ -40,20 +41,8 @@ _DELETES_AT_ONCE: Final = (23, 8)
 _WILDCARDS: Final = {ord(letter): f"\\{letter}" for letter in "\\%_"}
 
 
-class LogEntry(Struct, frozen=True, gc=False):
-    """One line that a trial printed."""
-
-    trial_id: str
-    run: int
-    rank: int
-    stream: str
-    level: str
-    time_ms: int
-    text: str
-
-
 class LogQuery(NamedTuple):
-    """Which lines are wanted, see `SeriesStore.logs`."""
+    """A selection of lines, see `SeriesStore.logs`."""
 
     experiment_id: str | None
     trial_id: str | None
@@ -67,8 +56,21 @@ class LogQuery(NamedTuple):
     order: str = "oldest"
 
 
+class LineKey(NamedTuple):
+    """The sort key of printed lines, unique."""
+
+    time_ms: int
+    trial_id: str
+    sequence: int
+    line: int
+    origin: str
+
+
+_cursor_decoder: Final = msgspec.json.Decoder(LineKey)
+
+
 class TrialLines(NamedTuple):
-    """How much a trial printed."""
+    """The amount that a trial printed."""
 
     experiment_id: str
     trial_id: str
@@ -79,54 +81,21 @@ class TrialLines(NamedTuple):
     """When the last of them was printed: Unix time in milliseconds."""
 
 
-class _Number(NamedTuple):
-    number: int
-
-
-class _DeletionRow(NamedTuple):
-    trial_id: str
-    before_ms: int
-
-
-class _CurveRow(NamedTuple):
-    trial_id: str
-    step: int
-    value: float
-    time_ms: int
-
-
-class _BestRow(NamedTuple):
-    trial_id: str
-    step: int
-    value: float
-
-
-class _NameRow(NamedTuple):
-    kind: str
-    name: str
-
-
-class _PositionRow(NamedTuple):
-    topic: str
-    partition: int
-    position: int
-
-
-class _LogRow(LogEntry, frozen=True, gc=False, array_like=True):
+class _LogRow(LogLine, kw_only=True, gc=False, array_like=True):
     sequence: int
     line: int
     origin: str
 
 
 def write(tables: Tables, batch: Batch) -> None:
-    """Insert a batch: its rows, then what was deleted, then the positions of all of that."""
+    """Insert a batch: its rows, then deletions, then the positions behind its records."""
     for table, columns in (("metrics", batch.metrics.block()), ("logs", batch.logs.block())):
         if columns:
             tables.insert(table, _known(tables, columns))
     if batch.deleted:
         _delete(tables, batch.deleted)
     keys = sorted(batch.positions)
-    if not keys:  # a record that was rejected before, and is taken after all
+    if not keys:  # a record that was rejected before
         return
     tables.insert(
         "positions",
@@ -140,13 +109,13 @@ def write(tables: Tables, batch: Batch) -> None:
 
 def _known(tables: Tables, columns: list[Column]) -> list[Column]:
     """Return the columns without the one that an old server's table does not have."""
-    if columns[-1].name == "keep_days" and not tables.rows(query("keeps_days"), _Number)[0].number:
+    if columns[-1].name == "keep_days" and not applied(tables, KEEP_DAYS):
         return columns[:-1]
     return columns
 
 
 def _delete(tables: Tables, deleted: Sequence[LogsDeleted]) -> None:
-    """Delete the lines of trials that were printed before a time; again does no harm."""
+    """Delete the lines of trials that were printed before a time; idempotent."""
     tables.insert(
         "deletions",
         [
@@ -172,8 +141,8 @@ def _delete(tables: Tables, deleted: Sequence[LogsDeleted]) -> None:
 
 def positions(tables: Tables) -> dict[tuple[str, int], int]:
     """Return the position from which on each topic and partition is not stored yet."""
-    rows = tables.rows(query("positions"), _PositionRow)
-    return {(row.topic, row.partition): row.position for row in rows}
+    rows = tables.rows(query("positions"), tuple[str, int, int])
+    return {(topic, partition): position for topic, partition, position in rows}
 
 
 def curves(  # noqa: PLR0913, PLR0917 - what a curve is chosen by
@@ -188,7 +157,7 @@ def curves(  # noqa: PLR0913, PLR0917 - what a curve is chosen by
         raise ValueError(f"points is {points}: give a number from 1 to {_POINTS_MAX}")
     rows = tables.rows(
         query("curves"),
-        _CurveRow,
+        tuple[str, int, float, int],
         experiment=experiment_id,
         trial=trial_id,
         kind=kind,
@@ -196,8 +165,8 @@ def curves(  # noqa: PLR0913, PLR0917 - what a curve is chosen by
         points=max(points, _POINTS_MIN),
     )
     found: dict[str, list[Point]] = {}
-    for row in rows:
-        found.setdefault(row.trial_id, []).append(row[1:])
+    for trial, step, value, time_ms in rows:
+        found.setdefault(trial, []).append((step, value, time_ms))
     return {trial: _thin(curve, points) for trial, curve in found.items()}
 
 
@@ -205,21 +174,22 @@ def best(
     tables: Tables, experiment_id: str, name: str, sign: float
 ) -> dict[str, tuple[int, float]]:
     """Return each trial's best validation; `sign` is 1 where smaller is better, else -1."""
-    rows = tables.rows(query("best"), _BestRow, experiment=experiment_id, name=name, sign=sign)
-    return {row.trial_id: (row.step, row.value) for row in rows}
+    rows = tables.rows(
+        query("best"), tuple[str, int, float], experiment=experiment_id, name=name, sign=sign
+    )
+    return {trial: (step, value) for trial, step, value in rows}
 
 
 def names(tables: Tables, experiment_id: str) -> list[tuple[str, str]]:
     """Return the kind and name of every metric of an experiment, sorted."""
-    rows = tables.rows(query("names"), _NameRow, experiment=experiment_id)
-    return [(row.kind, row.name) for row in rows]
+    return tables.rows(query("names"), tuple[str, str], experiment=experiment_id)
 
 
-def logs(tables: Tables, asked: LogQuery) -> tuple[list[LogEntry], str | None]:
-    """Return a page of lines, and where the next one begins.
+def logs(tables: Tables, asked: LogQuery) -> tuple[list[LogLine], str | None]:
+    """Return a page of lines, and the cursor of the next one.
 
-    It ends early where its lines have many bytes. Rows are read in the order of the table, so what
-    a page costs does not depend on how many rows there are.
+    It ends early where its lines have many bytes. Rows are read in the order of the table, so the
+    time of a page does not depend on the number of rows.
 
     Raises:
         ValueError: the level, the order, the cursor or the limit is none.
@@ -238,7 +208,7 @@ def logs(tables: Tables, asked: LogQuery) -> tuple[list[LogEntry], str | None]:
         more = len(rows) > wanted
         last = found[-1] if found else None
         for row in rows[:wanted]:
-            if row != last:  # else it was delivered twice, and its parts are not merged yet
+            if row != last:  # else delivered twice, and not merged yet
                 last = row
                 found.append(row)
                 size += len(row.text)
@@ -247,17 +217,11 @@ def logs(tables: Tables, asked: LogQuery) -> tuple[list[LogEntry], str | None]:
         if not more or len(found) >= asked.limit or size >= _PAGE_CHARACTERS:
             break
     cursor = write_cursor(behind) if more and behind is not None else None
-    return msgspec.convert(found, list[LogEntry], from_attributes=True), cursor
+    return msgspec.convert(found, list[LogLine], from_attributes=True), cursor
 
 
 def log_sizes(tables: Tables, experiment_id: str | None, before_ms: int) -> list[TrialLines]:
-    """Return how many lines of each trial were printed before a time.
-
-    Args:
-        tables: of the database.
-        experiment_id: of this experiment only.
-        before_ms: Unix time in milliseconds.
-    """
+    """Return how many lines of each trial, or of an experiment's, were printed before a time."""
     return tables.rows(
         query("log_sizes"), TrialLines, experiment=experiment_id or "", before=before_ms
     )
@@ -265,12 +229,11 @@ def log_sizes(tables: Tables, experiment_id: str | None, before_ms: int) -> list
 
 def deletions(tables: Tables) -> dict[str, int]:
     """Return, by trial, the time before which its lines were deleted."""
-    rows = tables.rows(query("deletions"), _DeletionRow)
-    return {row.trial_id: row.before_ms for row in rows}
+    return dict(tables.rows(query("deletions"), tuple[str, int]))
 
 
 def _round(left: int, found: int, size: int) -> int:
-    """Return how many lines to ask for next, so that a page of long ones does not grow large."""
+    """Return how many lines to ask for next, so that a page of long lines stays small."""
     if not found:
         return min(left, _FIRST_ROUND)
     return max(1, min(left, 4 * found, (_PAGE_CHARACTERS - size) * found // max(size, 1) + 1))
@@ -281,8 +244,8 @@ def _log_rows(
 ) -> list[_LogRow]:
     """Return the next lines; one that was delivered twice may come twice, one after the other.
 
-    Severe levels are read one by one, each in the order of its table, and then merged: what a page
-    costs does not depend on how rare one of them is.
+    Severe levels are read one by one, each in the order of its table, and then merged: so a page
+    takes as long however rare one of them is.
     """
     conditions, given = _conditions(asked, behind)
     columns = ["experiment_id"] if "experiment" in given else []
@@ -317,10 +280,9 @@ def _log_rows(
 
 
 def _conditions(asked: LogQuery, behind: LineKey | None) -> tuple[list[str], dict[str, Parameter]]:
-    """Return what lines must fulfil, besides their level, and the values in it.
+    """Return the conditions on lines, except their level, and their parameters.
 
-    Only the conditions that are asked for are written, so that the engine sees which prefix of
-    the table's key they fix, and what its indexes can tell.
+    Only what is asked for becomes a condition, so that the table's key and indexes are used.
     """
     experiment_id = asked.experiment_id or experiment_of(asked.trial_id or "")
     given: dict[str, Parameter] = {}
@@ -367,7 +329,27 @@ def _severity(level: str | None) -> int:
 
 
 def _thin(curve: list[Point], points: int) -> list[Point]:
-    """Cut down to less than a curve's first, last, lowest and highest: the last ones stay."""
+    """Cut a curve to fewer points than SQL gives at least: the first and the last ones stay."""
     if len(curve) <= points:
         return curve
     return curve[:1] + curve[-(points - 1) :] if points > 1 else curve[-1:]
+
+
+def write_cursor(key: LineKey) -> str:
+    """Return the cursor behind a line."""
+    return base64.urlsafe_b64encode(msgspec.json.encode(key)).decode().rstrip("=")
+
+
+def read_cursor(text: str) -> LineKey:
+    """Return the line behind which a cursor stands.
+
+    Raises:
+        ValueError: it is no cursor of this service.
+    """
+    try:
+        padded = text.encode("ascii") + b"=" * (-len(text) % 4)
+        return _cursor_decoder.decode(base64.b64decode(padded, altchars=b"-_", validate=True))
+    except (UnicodeEncodeError, binascii.Error, msgspec.DecodeError) as error:
+        raise ValueError(
+            f"after is {text!r}: give the cursor that came with the page before, unchanged"
+        ) from error

@@ -1,22 +1,21 @@
-"""Building blocks of policies: what starts in a given order, and who yields to what waits.
+"""Building blocks of policies: what starts in a given order, and what yields to waiting requests.
 
-**Starts.** A `Plan` places requests one after another in what is idle. Passed over, for nobody
-would gain from waiting behind them, are requests that their own experiment's `max_slots` holds
-back, and those that the pool could not serve even if it were idle: they stay in the queue, where
-people see them, and start when an agent joins that makes them possible. A trial that was moved
-waits without making others wait, for as long as the agents that it may go to have no room.
+**Starts.** A `Plan` places requests one after another in idle slots. It passes over requests that
+their experiment's `max_slots` holds back, and those that the pool could not serve even if it were
+idle: they stay in the queue, visible, and start when an agent joins that makes them possible. A
+moved trial makes no others wait, for as long as the agents that it may go to have no room.
 
-**Yielding.** What is left waiting may have the slots of allocations that are on their way out
-already, whatever made them leave. Where these do not suffice, allocations that the policy names
-are asked to yield, in the policy's order and none that is not needed.
+**Yielding.** Waiting requests may have the slots of allocations that are departing already,
+whatever the reason. Where these do not suffice, allocations that the policy names are asked to
+yield, in the policy's order and no more than needed.
 
-What is asked to yield suffices by itself: nothing that follows from a forecast with those slots
-idle asks for more, so the same pool looked at twice asks once. From `AT_ONCE_MAX` departures on
-nobody else is asked: that bounds the work of a decision, and how many trials checkpoint at the
-same moment. The work grows linearly with the number of allocations that may be asked to yield.
+What is asked to yield suffices by itself: a forecast with those slots idle asks for nothing more,
+so an unchanged pool asks once. From `AT_ONCE_MAX` departures on no more are asked: that bounds the
+work of a decision, and how many trials checkpoint at the same moment. The work grows linearly with
+the number of allocations that may be asked to yield.
 
-Not handled: that somebody yields to requests that may not go everywhere (a trial that was moved),
-and to those of no slots.
+Not handled: yielding to requests that may not go everywhere (a moved trial), and to those of no
+slots.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ from rung.scheduler.queue import Request, Walk
 from rung.scheduler.state import Allocation, State
 
 AT_ONCE_MAX: Final = 64
-"""Allocations on their way out, whatever made them leave, from which on nobody else is asked."""
+"""Departing allocations, from which on no other is asked to yield."""
 
 Placed = Literal["starts", "passed over", "no room"]
 
@@ -99,15 +98,15 @@ def make_room(
     waiting: Callable[[], Iterable[Request]],
     lesser: Callable[[Request], Iterable[str]],
 ) -> list[str]:
-    """Return which allocations are to yield now, so that what waits fits.
+    """Return which allocations are to yield now, so that waiting requests fit.
 
     Args:
-        pool: what is known of it.
+        pool: its state.
         starts: what starts now.
         asked: allocations that are asked to yield now for another reason.
         waiting: returns what is left waiting, in order.
-        lesser: returns the allocations that may be asked to yield to a request, the first to be
-            asked first; they hold slots and are not signaled.
+        lesser: returns the allocations that may be asked to yield to a request, in the order in
+            which to ask them; they hold slots and are not signaled.
     """
     chosen = dict.fromkeys(asked)
     while more := _more(pool, starts, chosen, waiting, lesser):
@@ -150,7 +149,7 @@ def _more(
     waiting: Callable[[], Iterable[Request]],
     lesser: Callable[[Request], Iterable[str]],
 ) -> dict[str, None]:
-    """Return who must yield besides those that were chosen already."""
+    """Return what must yield besides those that were chosen already."""
     room = _forecast(pool, starts, chosen)
     leaving = dict.fromkeys((*pool.stricken, *chosen))
     more: dict[str, None] = {}
@@ -173,7 +172,7 @@ def _more(
 
 
 def _forecast(pool: State, starts: Sequence[Start], chosen: Iterable[str]) -> Room:
-    """Return the room as it will be once all that leaves is gone and all that starts is there."""
+    """Return the room with all departing allocations gone and all starts placed."""
     room = pool.room.fork()
     for start in starts:
         for share in start.shares:
