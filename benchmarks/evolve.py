@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rung.cli.operations.deciders import DECIDERS
+from rung.cli.operations.components import PROCESSORS
 from rung.events import encode, fact
 from rung.events.experiment import ExperimentSubmitted, KillRequested
 from rung.events.trial import TrialValidated
@@ -74,7 +74,7 @@ def drafts(events: int, trials: int) -> list[Draft]:
 
 async def measure(events: int) -> None:
     """Print the rates."""
-    searcher = DECIDERS[0]
+    searcher = PROCESSORS[0]
     with tempfile.TemporaryDirectory() as folder:
         ledger = await SqliteLedger.open(Path(folder), partitions=1)
         recorded = drafts(events, 100)

@@ -1,8 +1,7 @@
-"""`rung cluster`: what is refused, what is said of a cluster that is away, and what is wrong."""
+"""`rung cluster`: what is refused, and what is said of a cluster that is away."""
 
 import json
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import timedelta
 
 import click
 import pytest
@@ -12,27 +11,11 @@ from cli.conftest import Rung
 from rung.cli.operations.cluster import upgrade as cluster_upgrade
 from rung.cli.operations.cluster.access import COMPONENTS
 from rung.cli.operations.cluster.command import Retention
-from rung.cli.operations.cluster.decider_status import Decider, PoolStatus
-from rung.cli.operations.cluster.group import Replica
-from rung.cli.operations.cluster.print import print_status
-from rung.cli.operations.cluster.record_status import SealStatus, UnfinishedImport
-from rung.cli.operations.cluster.relay_status import Consumer
-from rung.cli.operations.cluster.status import (
-    Broker,
-    ClusterStatus,
-    Letter,
-    TopicStatus,
-    _judge,
-    look_at_letters,
-)
+from rung.cli.operations.cluster.replicas import Replica
 from rung.cli.operations.cluster.upgrade import Upgrade, obstacles
-from rung.events.deadletter import MessageDropped, MessageRejected, MessageRetryRequested
-from rung.ledger import MemoryLedger, kafka
+from rung.ledger import kafka
 from rung.ledger.kafka import Created, Finding
-from rung.runtime import FactWriter
 from rung.runtime.assignment.settings import client_id_of, level_of_client
-
-NOW = datetime(2026, 1, 1, 2, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -117,137 +100,6 @@ def test_what_init_finds(
         assert ("as they should be" in result.out) == (change is None)
 
 
-def _status() -> ClusterStatus:
-    """Return a cluster of which everything can be said, and nothing is wrong."""
-    replica = Replica(host="10.0.0.7", partitions={"experiments": [0, 2], "placements": [0, 2]})
-    return ClusterStatus(
-        ledger="kafka://a:9092/rung",
-        ledger_id="c0ffee",
-        brokers=[Broker(id=1, address="a:9092", answers=True)],
-        topics=[TopicStatus(name="pools", events=7, ends=[3, 4], leaderless=[], behind=[])],
-        replicas={"searcher": [replica]},
-        consumers=[
-            Consumer(
-                name="searcher-intake", topic="placements", lag=2, lags=[2, 0], positions=[5, 3]
-            )
-        ],
-        deciders=[
-            Decider(
-                name="searcher", facts=4321, since_decision=5, since_snapshot=21, snapshot_s=61.0
-            )
-        ],
-        pools=[PoolStatus(name="gpu", agents=2, slots=16, idle=4, waiting=3)],
-        experiments={"active": 2, "paused": 1},
-        dead_letters=1,
-        seals=SealStatus(records=6006, unsealed=5, since="2026-01-01T01:59:58.000Z"),
-        newest_letters=[
-            Letter(time="2026-01-01T00:00:00Z", reader="searcher", topic="t", key="k", reason="r")
-        ],
-    )
-
-
-def test_everything_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """All is well comes first, then what there is."""
-    status = _status()
-    _judge(status, NOW)
-    print_status(status)
-    text = capsys.readouterr().out
-    assert text.startswith("All is well.\n")
-    for words in (
-        "kafka://a:9092/rung (c0ffee)",
-        "2 active, 1 paused",
-        "searcher  10.0.0.7  experiments 0,2; placements 0,2",
-        "4,321",
-        "1 min 01 s",
-        "searcher-intake  placements    2  2 0",
-        "gpu        2     16     4        3",
-        "2026-01-01T00:00:00Z",
-        "6,001 of 6,006 records",
-        "none unfinished",
-    ):
-        assert words in text, text
-
-
-def test_what_is_wrong_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
-    """Brokers, topics, services, what is due, what waits, dead letters; one line each."""
-    status = _status()
-    status.brokers.append(Broker(id=2, address=None, answers=False))
-    status.topics[0].leaderless = [1]
-    status.topics[0].behind = [0, 1]
-    status.replicas["scheduler"] = []
-    status.deciders[0].pending = 12
-    status.deciders[0].broken = {"k3v9x2ab": "ValueError: no"}
-    status.problems = ["searcher-intake: it does not answer"]
-    status.consumers[0].still = [0]
-    status.pools.append(PoolStatus(name="compute", agents=0, slots=0, idle=0, waiting=16))
-    status.newest_letters[0].time = "2026-01-01T01:30:00.000Z"
-    status.seals = SealStatus(records=9, unsealed=9, since="2026-01-01T01:58:59.000Z")
-    status.unfinished_imports.append(
-        UnfinishedImport(exported_from="abc", records=7, begun="t", problem="run it again")
-    )
-    _judge(status, NOW)
-    assert status.problems == [
-        "broker 2 (gone) does not answer",
-        "pools: nobody leads partition 1",
-        "pools: a replica of partition 0, 1 is behind",
-        "run it again",
-        "scheduler: no replica runs",
-        "searcher: 12 decisions are due",
-        "searcher: cannot go on with k3v9x2ab: ValueError: no",
-        "searcher-intake: stands still, 2 records behind on placements",
-        "pool compute: 16 allocations wait, and it has no agent",
-        "dead letters: 1 open, the newest at 2026-01-01T01:30:00.000Z by searcher",
-        (
-            "seals: the ledger is not sealed (9 records, the oldest of 2026-01-01T01:58:59.000Z):"
-            " give all replicas of checkpoint-gc the same secret in RUNG_SEAL_KEY"
-        ),
-        "searcher-intake: it does not answer",
-    ]
-    print_status(status)
-    assert capsys.readouterr().out.startswith("WRONG: 12\n  broker 2 (gone) does not answer\n")
-
-
-@pytest.mark.parametrize(
-    ("lag", "expected"),
-    [(10_000, None), (10_001, "searcher-intake: 10,001 records behind on placements")],
-)
-def test_a_forwarder_that_moves_may_be_a_little_behind(lag: int, expected: str | None) -> None:
-    """As for the alert: so many records are more than a moment's work."""
-    found = Consumer(
-        name="searcher-intake", topic="placements", lag=lag, lags=[lag], positions=[0]
-    )
-    assert found.problem() == expected
-
-
-@pytest.mark.parametrize(
-    "time", ["2026-01-01T01:00:00Z", "2025-01-01T00:00:00Z", "x", "2026-01-01"]
-)
-def test_an_old_dead_letter_is_no_problem(time: str) -> None:
-    """It stays on record, so it would be one for ever; an hour long it is."""
-    status = _status()
-    status.newest_letters[0].time = time
-    _judge(status, NOW)
-    assert status.problems == []
-
-
-async def test_open_dead_letters_are_counted() -> None:
-    """One that was dropped is none any more, and a request is no letter."""
-    ledger = MemoryLedger(partitions=2)
-    writer = FactWriter(ledger, source="/rung/test", origin="test")
-    place: dict[str, Any] = {"topic": "pools", "partition": 0, "key": "a", "reader": "scheduler"}
-    for position in range(3):
-        await writer.write(
-            MessageRejected(**place, position=position, reason=f"why {position}", value="{")
-        )
-    await writer.write(MessageDropped(**place, position=1))
-    await writer.write(MessageRetryRequested(**place, position=2))
-    status = ClusterStatus(ledger="l")
-    await look_at_letters(ledger, status)
-
-    assert status.dead_letters == 1
-    assert [item.reason for item in status.newest_letters] == ["why 0"]
-
-
 def test_acls_are_printed_as_options_of_kafkas_own_tool(rung: Rung) -> None:
     """Component by component, without asking a broker; an agent writes no decisions."""
     done = rung("cluster", "acls", "User:CN={component}", "--ledger", "kafka://127.0.0.1:1/x")
@@ -328,13 +180,3 @@ def test_who_stands_in_the_way_of_an_upgrade() -> None:
     assert second.startswith("searcher on 10.0.0.7 knows logic levels up to 1; replace it by ")
     assert len(obstacles(replicas, 14)) == 4
     assert obstacles({"searcher": [new]}, 2) == []
-
-
-def test_keys_that_are_left_alone_are_one_line() -> None:
-    """However many there are: they are of a level that the replicas do not know."""
-    status = _status()
-    (decider,) = status.deciders
-    decider.left_alone, decider.level = 1200, 3
-    _judge(status, NOW)
-    (problem,) = status.problems
-    assert problem.startswith("searcher: 1,200 keys are left alone, of logic level 3: replace its")

@@ -9,7 +9,7 @@ import pytest
 from cli.conftest import Rung
 from client.scripted import Scripted, json_answer, problem
 from rung.checkpoint_gc.service import components as checkpoint_gc
-from rung.cli.operations.deciders import READERS
+from rung.cli.operations.components import READERS
 from rung.runtime.relay import Relay
 from rung.runtime.service import Decider
 from rung.runtime.sink.sink import Sink
@@ -79,8 +79,8 @@ def test_open_ones_are_listed(rung: Rung, server: Scripted) -> None:
 @pytest.mark.parametrize(
     ("letter", "said", "unsaid"),
     [
-        (_letter(), ["is quarantined", "folds k3v9x2ab again", "audits pass over it, too"], []),
-        (_letter(reader_kind="relay"), ["went on with the next", "takes the message now"], []),
+        (_letter(), ["is quarantined", "folds k3v9x2ab again", "audits skip it, too"], []),
+        (_letter(reader_kind="relay"), ["went on with the next", "processes the message now"], []),
         (_letter(reader_kind=None), ["takes no requests"], ["retry", "drop"]),
         (_letter(state="dropped"), ["dropped"], ["retry", "quarantined"]),
     ],
@@ -126,7 +126,7 @@ def test_a_drop_is_confirmed(
     result = rung("deadletter", "drop", _ID)
 
     assert result.code == code
-    assert "passes over the message for ever" in result.err
+    assert "skips the message for ever" in result.err
     assert len(server.requested(f"{_PATH}/drop")) == (code == 0)
 
 

@@ -15,8 +15,8 @@ import click
 import pytest
 
 from cli.conftest import Rung
-from rung.cli.commands.complete import experiment_ids
 from rung.cli.group import rung as group
+from rung.cli.link import experiment_ids
 from rung.cli.local.data_folder import DataFolder
 from rung.client import AsyncClient, Client, Unreachable
 

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from rung.checkpoint_gc.processor import CheckpointGC
-from rung.cli.operations.deciders import FORWARDERS, RELAYS, audit_all
+from rung.cli.operations.components import CONSUMERS, RELAYS, audit_all
 from rung.cli.operations.ledger.handover import hand_over
 from rung.events import decode, topic
 from rung.events.allocation import AgentJoined, AgentLeft, AgentLost
@@ -78,7 +78,7 @@ async def moved(home: Home, counts: dict[str, int]) -> tuple[MemoryLedger, Undon
         await old.append([Draft(name, record.key, record.value) for record in records])
     out = io.BytesIO()
     await export(old, out)
-    await import_(new, out.getvalue().splitlines(), consumers=FORWARDERS)
+    await import_(new, out.getvalue().splitlines(), consumers=CONSUMERS)
     return new, await hand_over(new)
 
 
@@ -88,7 +88,7 @@ async def settled(old: Home, ledger: MemoryLedger) -> Home:
     for name in (*SEARCHED, *PLACED):
         home.world.topics[name] = list(await ledger.read(name, 0, 0, 1_000_000))
     home.world.deleted = set(deleted(home.world.topics[topic.EXPERIMENTS]))
-    positions = {item: await ledger.position(*item, 0) for item in FORWARDERS}
+    positions = {item: await ledger.position(*item, 0) for item in CONSUMERS}
     for lost in overdue(home.world.topics[topic.POOLS]):
         home.world.write(lost, "scheduler/new")
     home.start(positions)

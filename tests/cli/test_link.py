@@ -220,7 +220,7 @@ def test_a_ledger_that_is_away_is_no_verdict(
     async def away(*_: object) -> None:
         raise kind("nobody answers")
 
-    monkeypatch.setattr("rung.cli.operations.ledger.verify.verify_source", away)
+    monkeypatch.setattr("rung.cli.operations.ledger.audit.verify_source", away)
     result = rung("audit", "--ledger", str(tmp_path / "x.jsonl"))
     assert (result.code, result.err) == (3, "Error: nobody answers\n")
 

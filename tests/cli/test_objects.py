@@ -62,7 +62,7 @@ def test_copy_to_a_folder(source: FolderStore, tmp_path: Path, rung: Rung) -> No
     result = rung("objects", "copy", str(source.root), target.url)
     assert (result.code, result.err) == (0, "")
     assert (
-        "3 checkpoints, 1 code archives and 1 configurations copied (293.0 KiB), 0 were"
+        "3 checkpoints, 1 code archive and 1 configuration copied (293.0 KiB), 0 were"
         in result.out
     )
     whole(target, tmp_path / "loaded")

@@ -18,7 +18,7 @@ from e2e.installation import Installation
 from e2e.user import CURVE, wait_for
 from rung.checkpoint_gc.service import components as checkpoint_gc
 from rung.cli.local.data_folder import read_server
-from rung.cli.operations.deciders import FORWARDERS, READERS, RELAYS
+from rung.cli.operations.components import CONSUMERS, READERS, RELAYS
 from rung.ledger import Draft, SqliteLedger
 from rung.runtime.relay import Relay
 from rung.runtime.sink.sink import Sink
@@ -340,15 +340,15 @@ def test_ctrl_c_detaches(installation: Installation, rung: Rung, tmp_path: Path)
     assert rung("kill", experiment, "--wait").code == 0
 
 
-def test_forwarders_are_all_there() -> None:
+def test_consumers_are_all_there() -> None:
     """Every relay and sink of the services is kept from acting on what is imported."""
     store = FolderStore(Path("/nowhere"))
     table = (*searcher(), *scheduler(), *checkpoint_gc(store))
     found = {(it.name, it.topic) for it in table if isinstance(it, Relay | Sink)}
-    assert found == set(FORWARDERS)
+    assert found == set(CONSUMERS)
     assert {it.name for it in RELAYS} == {it.name for it in table if isinstance(it, Relay)}
     found = {place for place, kind in READERS.items() if kind != "processor"}
-    assert found == {*FORWARDERS, ("metrics", "metrics"), ("metrics", "logs")}
+    assert found == {*CONSUMERS, ("metrics", "metrics"), ("metrics", "logs")}
 
 
 def test_a_search_is_previewed(rung: Rung, tmp_path: Path) -> None:

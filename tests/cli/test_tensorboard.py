@@ -1,8 +1,10 @@
-"""`rung tensorboard` writes an experiment's curves where TensorBoard finds them."""
+"""`rung tensorboard`: event files of curves, and the files that trials wrote themselves."""
 
 import hashlib
 import importlib.util
+import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,17 @@ import pytest
 
 from cli.conftest import EXPERIMENT, Rung
 from client import recorded
-from client.scripted import Answer, Scripted, json_answer
-from rung.cli.commands.tensorboard.event_file import NAME
+from client.scripted import TOKEN, Answer, Scripted, json_answer, problem
+from rung.cli.commands.tensorboard import NAME, BoardFiles, EventFile, Scalar, crc32c
+from rung.client import AsyncClient
+
+EVENTS = "tensorboard/events"
+Offer = Callable[..., dict[str, Any]]
+POINTS = [
+    Scalar("validation/loss", 1, 1_700_000_000.25, 0.5),
+    Scalar("validation/loss", 300, 1_700_000_001.0, math.nan),
+    Scalar("training/größe", 1 << 40, 1_700_000_002.0, -1e300),
+]
 
 
 def _curves(**curves: list[list[Any]]) -> dict[str, Any]:
@@ -105,3 +116,125 @@ def test_without_tensorboard_it_says_how_to_get_it(
     assert "pip install tensorboard" in result.err
     assert f"tensorboard --logdir {folder}" in result.err
     assert (folder / "k3v9x2ab.1" / NAME).exists()
+
+
+@pytest.fixture
+def offer(server: Scripted) -> Offer:
+    """Return what offers a checkpoint with one file, and lists those that it is given."""
+
+    def offer(trial: int, steps: int, data: bytes, *others: dict[str, Any]) -> dict[str, Any]:
+        trial_id = f"k3v9x2ab.{trial}"
+        checkpoint = recorded.checkpoint(
+            f"{trial_id}.1.{steps}", trial_id=trial_id, steps_completed=steps
+        )
+        digest = hashlib.sha256(data).hexdigest()
+        file = {"name": EVENTS, "size_bytes": len(data), "sha256": digest}
+        path = f"/checkpoints/{checkpoint['id']}"
+        server.on(path, json_answer(checkpoint | {"files": [file], "metadata": {}}))
+        server.on(f"{path}/file", Answer(200, data))
+        items = {"items": [*others, checkpoint], "next_cursor": None}
+        server.on(f"{EXPERIMENT}/checkpoints", json_answer(items))
+        return checkpoint
+
+    return offer
+
+
+def client_of(server: Scripted) -> AsyncClient:
+    """Return a client of the server."""
+    return AsyncClient(server.url, TOKEN, patience_s=0.0)
+
+
+async def test_a_file_that_grew_stays_the_same_file(
+    server: Scripted, offer: Offer, tmp_path: Path
+) -> None:
+    """Who reads it sees what came; one that became another takes its place."""
+    place = tmp_path / "k3v9x2ab.0" / "events"
+    async with client_of(server) as client:
+        files = BoardFiles(client, "k3v9x2ab", tmp_path)
+        offer(0, 1, b"one")
+        await files.download()
+        with place.open("rb") as reader:
+            assert reader.read() == b"one"
+            offer(0, 2, b"one two")
+            await files.download()
+            assert reader.read() == b" two"
+        offer(0, 3, b"another")
+        await files.download()
+        assert place.read_bytes() == b"another"
+        offer(0, 4, b"less")
+        await files.download()
+    assert place.read_bytes() == b"less"
+    assert files.count == 1
+
+
+async def test_an_older_checkpoint_replaces_nothing(
+    server: Scripted, offer: Offer, tmp_path: Path
+) -> None:
+    """Neither one that is listed later, nor the last that is left."""
+    async with client_of(server) as client:
+        files = BoardFiles(client, "k3v9x2ab", tmp_path)
+        older = offer(0, 1, b"one")
+        newer = offer(0, 2, b"one two")
+        listed = {"items": [newer, older], "next_cursor": None}
+        server.on(f"{EXPERIMENT}/checkpoints", json_answer(listed))
+        await files.download()
+        offer(0, 1, b"one")
+        await files.download()
+    assert (tmp_path / "k3v9x2ab.0" / "events").read_bytes() == b"one two"
+
+
+async def test_what_fails_is_told_once_and_tried_again(
+    server: Scripted, offer: Offer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The files of other trials come all the same."""
+    async with client_of(server) as client:
+        files = BoardFiles(client, "k3v9x2ab", tmp_path)
+        first = offer(0, 1, b"one")
+        offer(1, 1, b"other", first)
+        server.on(f"/checkpoints/{first['id']}/file", problem(410, "it is gone"))
+        await files.download()
+        await files.download()
+        assert (tmp_path / "k3v9x2ab.1" / "events").read_bytes() == b"other"
+        told = capsys.readouterr().err.splitlines()
+        assert len(told) == 1
+        assert "k3v9x2ab.0" in told[0]
+        assert "it is gone" in told[0]
+        server.on(f"/checkpoints/{first['id']}/file", Answer(200, b"one"))
+        await files.download()
+    assert (tmp_path / "k3v9x2ab.0" / "events").read_bytes() == b"one"
+
+
+def test_checksums() -> None:
+    """The checksum is Castagnoli's, by its published example."""
+    assert crc32c(b"123456789") == 0xE3069283
+    assert crc32c(b"") == 0
+
+
+def test_tensorboards_reader_takes_them(tmp_path: Path) -> None:
+    """Steps, times and values come back; what no float holds becomes infinite."""
+    reader: Any = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_file_loader",
+        reason="not installed: tensorboard",
+    )
+    with EventFile(tmp_path / "trial") as file:
+        for point in POINTS:
+            file.add(point)
+    loaded = list(reader.LegacyEventFileLoader(str(tmp_path / "trial" / NAME)).Load())
+    assert loaded[0].file_version == "brain.Event:2"
+    found = [(event.summary.value[0].tag, event.step, event.wall_time) for event in loaded[1:]]
+    assert found == [point[:3] for point in POINTS]
+    first, second, third = (event.summary.value[0].simple_value for event in loaded[1:])
+    assert first == 0.5
+    assert math.isnan(second)
+    assert third == -math.inf
+
+
+def test_a_file_is_written_anew(tmp_path: Path) -> None:
+    """The same points make the same bytes, whatever was there before."""
+    contents = []
+    for _ in range(2):
+        with EventFile(tmp_path) as file:
+            file.add(POINTS[0])
+            file.flush()
+            contents.append((tmp_path / NAME).read_bytes())
+    assert contents[0] == contents[1]

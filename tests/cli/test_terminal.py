@@ -18,8 +18,8 @@ from rung.cli.terminal import (
     escape_json,
     escape_line,
     escape_lines,
-    guarded,
-    unguarded,
+    escaped_output,
+    raw_stream,
 )
 
 CLIPBOARD = "\x1b]52;c;cm0gLXJmIC8=\x07"
@@ -131,10 +131,10 @@ def test_the_streams_are_guarded() -> None:
     """Whatever is printed passes, colours on a terminal; drawing may go round it; then it ends."""
     out, err = Terminal(io.BytesIO(), encoding="utf-8"), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        with guarded():
+        with escaped_output():
             print(f"\x1b[31m{CLIPBOARD}\x1b[0m", "\udcff")  # noqa: T201 - what is tried
             sys.stderr.writelines(["\x1b[31m", CLIPBOARD])
-            unguarded(sys.stdout).write("\x1b[?25l")
+            raw_stream(sys.stdout).write("\x1b[?25l")
         assert sys.stdout is out
     out.flush()
     escaped = "\\x1b]52;c;cm0gLXJmIC8=\\x07"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from e2e.user import User, wait_for
-from rung.cli.operations.deciders import audit_all
+from rung.cli.operations.components import audit_all
 from rung.events import Event, decode, topic
 from rung.events.allocation import AllocationDropped, AllocationLost
 from rung.events.metric import MetricsReported

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ledger.brokers import KAFKA, Ground, reasons, settings, started
-from rung.cli.operations.cluster.group import replicas_of
+from rung.cli.operations.cluster.replicas import replicas_of
 from rung.cli.operations.cluster.upgrade import Upgrade, upgrade
 from rung.events import topic
 from rung.ledger import Ledger

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.client import TOKEN, Client
 from gateway.scenario import History, drafts
-from rung.cli.operations.deciders import READERS
+from rung.cli.operations.components import READERS
 from rung.events import Payload, decode
 from rung.gateway import serve
 from rung.gateway.context import Audit, PolicyOf, Readers

@@ -13,8 +13,8 @@ import pytest
 from ledger.archive.history import exported, simulated
 from ledger.brokers import Broker, Ground
 from ledger.conformance import read_all
-from rung.cli.operations.cluster.group import sharing
-from rung.cli.operations.deciders import audit_all
+from rung.cli.operations.cluster.replicas import running_on
+from rung.cli.operations.components import audit_all
 from rung.events import LedgerError
 from rung.ledger import Ledger
 from rung.ledger.export.format import DECISIONS, FACTS_OF
@@ -83,10 +83,8 @@ async def test_services_that_run_are_found(shared_kafka: Broker, tmp_path: Path)
     """A replica that shares partitions keeps an import from beginning; nothing is written."""
     ground = Ground(shared_kafka.url, tmp_path / "objects")
     ledger = await ground.open()
-    assert await sharing(ground.url) == {}
-    assignment = open_assignment(
-        ground.url, service="searcher", topics=["experiments", "placements"]
-    )
+    assert await running_on(ground.url) == {}
+    assignment = open_assignment(ground.url, service="searcher", topics=["experiments", "placements"])
     held = asyncio.Event()
 
     async def work(_: int) -> None:
@@ -96,7 +94,7 @@ async def test_services_that_run_are_found(shared_kafka: Broker, tmp_path: Path)
     async with assignment.joined():
         holding = asyncio.create_task(assignment.run("experiments", work))
         await asyncio.wait_for(held.wait(), 60)
-        assert list(await sharing(ground.url)) == ["searcher"]
+        assert list(await running_on(ground.url)) == ["searcher"]
         file = tmp_path / "export.jsonl"
         file.write_bytes(await exported(await simulated()))
         (refused,) = await asyncio.to_thread(kill_at, file, ground.url, (0,))

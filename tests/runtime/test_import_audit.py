@@ -10,7 +10,7 @@ import pytest
 
 from ledger.archive.history import simulated
 from rung.checkpoint_gc.service import components as checkpoint_gc
-from rung.cli.operations.deciders import FORWARDERS, audit_all
+from rung.cli.operations.components import CONSUMERS, audit_all
 from rung.cli.operations.ledger.handover import hand_over
 from rung.events import decode, topic
 from rung.ledger import Draft, Ledger, MemoryLedger
@@ -93,7 +93,7 @@ async def test_what_is_imported_whole_is_not_decided_a_second_time(
     """Services on an imported ledger leave its history as it is, and an audit finds nothing."""
     source = await simulated()
     ledger = MemoryLedger(partitions=1)
-    await import_(ledger, await lines_of(source), consumers=FORWARDERS, at=AT, finish=hand_over)
+    await import_(ledger, await lines_of(source), consumers=CONSUMERS, at=AT, finish=hand_over)
     async with services(ledger, FolderStore(tmp_path_factory.mktemp("store"))):
         await ledger.append([Draft(topic.EXPERIMENTS, EXPERIMENT, b"no event")])
         await until(ledger, topic.DEADLETTER, 1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rung.cli.operations.deciders import DECIDERS
+from rung.cli.operations.components import PROCESSORS
 from rung.events import Event, LedgerError, Payload, decode, encode, fact
 from rung.events.experiment import ExperimentSubmitted
 from rung.events.installation import LEVEL, InstallationUpgraded, PoolUpgraded
@@ -218,7 +218,7 @@ async def test_poison_behind_an_unknown_level_is_seen_by_who_knows_it() -> None:
     assert (await recover(ledger, Release(2), 0)).parked.keys() == {"a"}
 
 
-@pytest.mark.parametrize("processor", DECIDERS, ids=lambda it: it.name)
+@pytest.mark.parametrize("processor", PROCESSORS, ids=lambda it: it.name)
 def test_a_state_has_the_level_of_its_key(processor: Processor[Any]) -> None:
     """From the fact on that raises it, whichever that is; and all know this release's level."""
     state = processor.initial("k")

@@ -137,10 +137,10 @@ def test_the_other_compositions_read_the_same_table(tmp_path: Path, receiver: _R
     assert "webhook        Post the ends of experiments." in helped
 
     code = """
-from rung.cli.operations.deciders import FORWARDERS, READERS
-from rung.cli.operations.cluster.group import SHARED
+from rung.cli.operations.components import CONSUMERS, READERS
+from rung.cli.operations.cluster.replicas import SHARED
 from rung.cli.operations.cluster.access import COMPONENTS
-assert ("webhook", "searches") in FORWARDERS
+assert ("webhook", "searches") in CONSUMERS
 assert READERS["webhook", "searches"] == "sink"
 assert "webhook" in SHARED
 access = COMPONENTS["webhook"]

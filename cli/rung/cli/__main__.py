@@ -1,4 +1,4 @@
-"""Entry point of the command `rung`: errors become one line and an exit code."""
+"""Entry point of the command `rung`; prints an error in a line and returns its exit code."""
 
 import os
 import sys
@@ -8,7 +8,8 @@ import click
 
 from rung.cli import exit_code
 from rung.cli.group import rung
-from rung.cli.terminal import escape, guarded
+from rung.cli.output import counted
+from rung.cli.terminal import escape, escaped_output
 from rung.events import RungError
 
 
@@ -18,11 +19,11 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run a command and return its exit code; whatever goes wrong is said in a line or two."""
-    with guarded():
+    """Run a command and return its exit code; an error is printed in a line or two."""
+    with escaped_output():
         try:
             return _run(arguments)
-        except Exception:  # noqa: BLE001 - a fault of Rung; its traceback may quote anything
+        except Exception:  # noqa: BLE001 - a bug of Rung; its traceback may quote anything
             traceback.print_exc()
             return exit_code.TROUBLE
 
@@ -38,10 +39,10 @@ def _run(arguments: list[str]) -> int:
         click.echo("Interrupted.", err=True)
         return exit_code.INTERRUPTED
     except RungError as error:
-        say(error)
+        _print_error(error)
         return exit_code.of_error(error)
     except BrokenPipeError:
-        code = _unread()
+        code = _discard_output()
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         click.echo(f"Error: {where}{error.strerror or error}", err=True)
@@ -50,24 +51,22 @@ def _run(arguments: list[str]) -> int:
         # So click answers a broken pipe, with exit code 1.
         if not isinstance(left.__context__, BrokenPipeError):
             raise
-        code = _unread()
+        code = _discard_output()
     return code if isinstance(code, int) else exit_code.OK
 
 
-def _unread() -> int:
-    """Go on in silence: whoever read our output has gone, as in `rung list | head`."""
+def _discard_output() -> int:
+    """Discard further output: its reader has ended, as in `rung list | head`."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return exit_code.OK
 
 
-def say(error: RungError) -> None:
-    """Print an error for a person: what is wrong, and what to do."""
+def _print_error(error: RungError) -> None:
     items = getattr(error, "errors", None) or getattr(error, "details", None) or []
     if not items:
         click.echo(f"Error: {escape(str(error))}", err=True)
         return
-    count = "one problem" if len(items) == 1 else f"{len(items)} problems"
-    click.echo(f"Error: refused, with {count}:", err=True)
+    click.echo(f"Error: refused, with {counted(len(items), 'problem')}:", err=True)
     for item in items:
         line = f" (line {item.line})" if getattr(item, "line", None) else ""
         click.echo("  " + escape(f"{item.path or 'file'}{line}: {item.message}"), err=True)

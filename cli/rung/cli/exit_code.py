@@ -1,4 +1,4 @@
-"""What `rung` returns to the shell; scripts rely on it."""
+"""Exit codes of `rung`; scripts rely on them."""
 
 from typing import Final
 
@@ -15,13 +15,13 @@ INTERRUPTED: Final = 130
 
 HELP: Final = """\b
 Exit codes:
-  0  it is so, it is done
-  1  the thing asked about failed: the experiment errored, the audit differs
+  0  success
+  1  the result is negative: the experiment errored, the audit differs
   2  wrong usage, or an experiment file or code folder that is refused
   3  no server or ledger answers, or it refuses the token
   4  nothing has that id
   5  the experiment was canceled
-  6  it could not be done, or not be found out, for another reason: the message says which
+  6  another failure, with the reason in its message
   130  interrupted; what runs on the server goes on
 """
 
@@ -34,8 +34,8 @@ def of_state(state: str) -> int:
 
 
 def of_error(error: RungError) -> int:
-    """Return the exit code for an error; never the one of a verdict, which somebody reached."""
-    # Imported here, for it costs a quarter of a second and most commands end well.
+    """Return the exit code for an error; never 1, which stands for a negative result."""
+    # Imported here: it takes a quarter of a second, and most commands succeed.
     from rung.client import Invalid, NotFound, Unauthorized, Unreachable  # noqa: PLC0415
     from rung.config.code_archive import InvalidCode  # noqa: PLC0415
     from rung.events.errors import InvalidConfig, LedgerUnavailable, ObjectUnavailable  # noqa: PLC0415

@@ -2,22 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import click
 from click.shell_completion import CompletionItem
 
 
-class Entry(NamedTuple):
-    """A command of such a group."""
-
-    home: str
-    """Module and name of the command."""
-    help: str
-
-
-class Known(Protocol):
-    """What a group knows of a command before it imports it."""
+class Entry(Protocol):
+    """A command before it is imported."""
 
     @property
     def home(self) -> str:
@@ -29,12 +21,12 @@ class Known(Protocol):
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by where they are; proposes a name for a misspelt one."""
+    """Imports a command when it is called; proposes a name for a misspelt one."""
 
     def __init__(
         self,
         *,
-        entries: Mapping[str, Known],
+        entries: Mapping[str, Entry],
         kind: str = "command",
         adapt: Callable[[Any, str], click.Command] | None = None,
         **options: Any,
@@ -44,7 +36,7 @@ class LazyGroup(click.Group):
         Args:
             entries: the commands by name, in the order in which help lists them.
             kind: what its commands are, for help and errors.
-            adapt: makes a command, with its help, of what is none.
+            adapt: makes a command of an imported object that is none, and of its help.
             options: click's.
         """
         super().__init__(**options)
@@ -61,7 +53,7 @@ class LazyGroup(click.Group):
         ctx: click.Context,  # noqa: ARG002 - click's signature
         cmd_name: str,
     ) -> click.Command | None:
-        """Return a command by name, None if there is none.
+        """Import a command and return it, None if there is none of that name.
 
         Raises:
             ClickException: a package that it needs is not installed.
@@ -95,7 +87,7 @@ class LazyGroup(click.Group):
         ctx: click.Context,  # noqa: ARG002 - click's signature
         incomplete: str,
     ) -> list[CompletionItem]:
-        """Return the commands that begin so."""
+        """Return the commands whose names begin so."""
         return [
             CompletionItem(name, help=entry.help)
             for name, entry in self._entries.items()
@@ -105,9 +97,9 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that is meant; propose one for a misspelt name."""
+        """Return the command that the arguments name; propose one for a misspelt name."""
         if args and args[0] not in self._entries and not args[0].startswith("-"):
-            import difflib  # noqa: PLC0415 - only for a slip
+            import difflib  # noqa: PLC0415 - only for a misspelt name
 
             close = difflib.get_close_matches(args[0], self._entries, 1)
             hint = f" Did you mean `{close[0]}`?" if close else ""

@@ -1,61 +1,38 @@
-"""Which Rung a command speaks with, and how it answers: the options that all commands share."""
+"""Options that most commands share: the installation that is addressed, and JSON as output."""
 
 import asyncio
 import functools
+import inspect
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from rung.cli.local.data_folder import default_path
-
-if TYPE_CHECKING:
-    from rung.client import AsyncClient, Location
+from rung.cli.output import printable
+from rung.client import AsyncClient, Location, of_folder, of_url
+from rung.events import RungError
 
 T = TypeVar("T")
 
-
-class _SourceType(click.ParamType):
-    """Takes a path that exists, or an URL."""
-
-    name = "path|URL"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Path | str:
-        """Return a path, or an URL as it is."""
-        if isinstance(value, Path) or "://" in value:
-            return value
-        return Path(str(_path.convert(value.removeprefix("sqlite:"), param, ctx)))
-
-
-_path: Final = click.Path(exists=True)
-SOURCE: Final = _SourceType()
-"""A ledger to be read, wherever it is; `rung.cli.operations.ledger.records` opens it."""
-ledger_option: Final = click.option(
-    "--ledger",
-    "source",
-    type=SOURCE,
-    help="In place of --data: an exported file, a ledger or a data folder, kafka://HOST/PREFIX, or"
-    " an archive (file:///…, s3://BUCKET/PREFIX).",
-)
-"""For commands that can read a ledger without a server."""
-
 PATIENCE_S: Final = 8.0
-"""How long a command goes on trying while connections break; one that is refused is final.
+"""How long a command retries while connections break; a refused connection is not retried.
 
-Longer than a gateway takes (5 s) to say that it does not show yet what the client wrote before,
-and the 2 s that it asks to wait then: that is worth another try.
+Longer than the 5 s after which a gateway answers that it has not folded an earlier write yet, and
+the 2 s that it then asks to wait: such an answer is worth another attempt.
 """
 PATIENCE_FOLLOWING_S: Final = 60.0
-"""How long one that follows does, once it met the server: a restart is no reason to leave."""
+"""The same for commands that follow an experiment: they outlast a restart of the server."""
 TIMEOUT_S: Final = 120.0
 """How long a command waits for one answer; audits take long."""
+_COMPLETION_S: Final = 2.0
+"""How long completion in the shell waits for the server."""
 
 
 class Link(NamedTuple):
-    """Which Rung is meant."""
+    """The installation that a command addresses, and the format of its output."""
 
     data: Path
     url: str | None
@@ -63,30 +40,28 @@ class Link(NamedTuple):
     json: bool
     """Whether to print JSON."""
 
-    def client(
-        self, patience_s: float = PATIENCE_S, timeout_s: float = TIMEOUT_S
-    ) -> "AsyncClient":
+    def client(self, patience_s: float = PATIENCE_S, timeout_s: float = TIMEOUT_S) -> AsyncClient:
         """Return a client of it.
 
         Args:
             patience_s: how long it retries while there is no answer.
             timeout_s: how long it waits for one answer.
         """
-        from rung.client import AsyncClient  # noqa: PLC0415 - a quarter of a second
-
         return AsyncClient(locate=self._locate, patience_s=patience_s, timeout_s=timeout_s)
 
-    def _locate(self) -> "Location":
-        """Find the server: by its address, or by what the data folder says at this moment."""
-        from rung.client import of_folder, of_url  # noqa: PLC0415 - see above
-
+    def _locate(self) -> Location:
+        """Locate the server by its address, or by the present contents of the data folder."""
         if self.url is not None:
             return of_url(self.url, self.token, self.data)
         return of_folder(self.data, self.token)
 
 
 def linked(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options --json, --data, --url and --token, as its argument `link`."""
+    """Add --json, --data, --url and --token to a command, which gets them as `link`.
+
+    A coroutine function is run in an event loop.
+    """
+    run = asynchronous(command) if inspect.iscoroutinefunction(command) else command
 
     @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the API's keys.")
     @click.option(
@@ -107,22 +82,52 @@ def linked(command: Callable[..., Any]) -> Callable[..., Any]:
         **options: Any,
     ) -> Any:
         folder = (data or default_path()).expanduser().absolute()
-        # A folder that is named on the command line goes before an address in the environment.
+        # --data on the command line has precedence over an address in the environment.
         source = click.get_current_context().get_parameter_source
         named = click.core.ParameterSource.COMMANDLINE
         if source("data") is named and source("url") is not named:
             url = None
         link = Link(folder, url or None, token or None, as_json)
-        return command(*arguments, link=link, **options)
+        return run(*arguments, link=link, **options)
 
     return wrapped
 
 
 def asynchronous(command: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., T]:
-    """Run a command that is a coroutine function."""
+    """Return a function that runs a coroutine function in an event loop."""
 
     @functools.wraps(command)
     def wrapped(*arguments: Any, **options: Any) -> T:
         return asyncio.run(command(*arguments, **options))
 
     return wrapped
+
+
+def experiment_ids(
+    ctx: click.Context, _parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete the id of an experiment from the newest ones; none if the server is slow."""
+    data: Path = ctx.params.get("data") or default_path()
+    link = Link(data.expanduser(), ctx.params.get("url"), ctx.params.get("token"), json=False)
+    try:
+        return asyncio.run(_find(link, incomplete))
+    except (RungError, OSError, TimeoutError):
+        return []
+
+
+async def _find(link: Link, incomplete: str) -> list[CompletionItem]:
+    async with asyncio.timeout(_COMPLETION_S), link.client(patience_s=0) as client:
+        page = await client.experiments(limit=100)
+    return [
+        CompletionItem(item.id, help=f"{printable(item.name)} ({item.state})")
+        for item in page.items
+        if item.id.startswith(incomplete)
+    ]
+
+
+experiment_argument: Final = click.argument(
+    "experiment_id", metavar="ID", shell_complete=experiment_ids
+)
+optional_experiment_argument: Final = click.argument(
+    "experiment_id", metavar="[ID]", required=False, shell_complete=experiment_ids
+)

@@ -1,4 +1,4 @@
-"""How the command line prints: JSON for scripts, tables for people."""
+"""Output of the command line: JSON for scripts, tables and texts for people."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 import msgspec
 
-from rung.cli.terminal import escape, escape_json, unguarded
+from rung.cli.terminal import escape, escape_json, raw_stream
 
 _PIPE_WIDTH: Final = 200
 _SPACES: Final = {ord("\n"): " ", ord("\t"): " "}
@@ -29,13 +29,13 @@ _STATE_COLORS: Final = {
 
 
 def print_json(value: Any) -> None:
-    """Print a record as JSON, for a person to read as well."""
+    """Print a record as indented JSON."""
     encoded = msgspec.json.encode(value)
     click.echo(escape_json(msgspec.json.format(encoded, indent=2)).decode())
 
 
 def print_json_line(value: Any) -> None:
-    """Print a record as one line of JSON."""
+    """Print a record as one line of JSON, at once."""
     click.echo(escape_json(msgspec.json.encode(value)).decode())
     sys.stdout.flush()
 
@@ -43,11 +43,11 @@ def print_json_line(value: Any) -> None:
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = ()
 ) -> None:
-    """Print rows under headings; a column of states is coloured.
+    """Print rows under headings; the column `state` is coloured.
 
     Args:
         columns: the headings.
-        rows: values; they are printed as they are, without markup.
+        rows: values; they are printed without markup.
         right: headings of columns to be aligned right.
     """
     from rich.table import Table  # noqa: PLC0415 - a tenth of a second
@@ -67,7 +67,7 @@ def print_table(
 
 
 def print_facts(facts: Iterable[tuple[str, Any]]) -> None:
-    """Print names with their values; what is None is left out."""
+    """Print names with their values, leaving out values of None."""
     from rich.table import Table  # noqa: PLC0415 - see above
     from rich.text import Text  # noqa: PLC0415 - see above
 
@@ -93,19 +93,19 @@ def _print(table: Any) -> None:
 def console(*, stderr: bool = False) -> Any:
     """Return a console as wide as the terminal, or wide enough for a pipe.
 
-    It moves the cursor as it likes: what it prints must have been made `printable` before.
+    It writes to the stream without escaping: texts must have been made `printable` before.
     """
     from rich.console import Console  # noqa: PLC0415 - see above
 
-    stream = unguarded(sys.stderr if stderr else sys.stdout)
+    stream = raw_stream(sys.stderr if stderr else sys.stdout)
     width = None if stream.isatty() else _PIPE_WIDTH
     return Console(file=stream, width=width, highlight=False, soft_wrap=False)
 
 
 def printable(value: Any) -> str:
-    """Return a value as a cell of a table shows it: on one line, without control characters.
+    """Return a value as the cell of a table: on one line, without control characters.
 
-    Newlines and tabs become spaces; for all else see `rung.cli.terminal`.
+    Newlines and tabs become spaces; other characters are escaped as in `rung.cli.terminal`.
     """
     match value:
         case None:
@@ -135,12 +135,17 @@ def flat(values: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
 
 
 def number(value: float | str) -> str:
-    """Return a metric's value in a few digits."""
+    """Return a metric's value in five significant digits."""
     if isinstance(value, str):
         return value
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     return f"{value:.5g}"
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """Return a number with its noun, in the singular or the plural."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def share(fraction: float) -> str:
@@ -149,7 +154,7 @@ def share(fraction: float) -> str:
 
 
 def size(value: int) -> str:
-    """Return a size in bytes for a person."""
+    """Return a number of bytes in binary units."""
     amount = float(value)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:
@@ -159,7 +164,7 @@ def size(value: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a span of time for a person."""
+    """Return a span of time in hours, minutes and seconds."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -169,7 +174,7 @@ def duration(seconds: float) -> str:
 
 
 def local_time(moment: str) -> str:
-    """Return an RFC 3339 time in the reader's own time zone, to the second."""
+    """Return an RFC 3339 time in the local time zone, to the second."""
     try:
         return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S}"
     except ValueError:
@@ -177,7 +182,7 @@ def local_time(moment: str) -> str:
 
 
 def seconds_between(start: str, end: str | None) -> float:
-    """Return how long it is from a time to another, or to now."""
+    """Return the seconds from one time to another, or to now."""
     begun = datetime.fromisoformat(start)
     until = datetime.fromisoformat(end) if end else datetime.now(tz=begun.tzinfo)
     return max((until - begun).total_seconds(), 0.0)

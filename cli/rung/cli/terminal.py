@@ -1,14 +1,13 @@
-r"""What may reach the terminal: every text that the command line prints passes through here.
+r"""Escapes control characters in everything that the command line prints.
 
-Logs, labels, names, error texts and metric names come from other users. A terminal obeys
-what is in them: escape sequences (OSC 52 sets the clipboard, OSC 8 hides an address behind a
-text), C1 controls, bidirectional overrides that show `exe.txt` for `txt.exe`, characters that
-cannot be seen. All of these are printed as Python would write them: `\x1b`, `\u202e`.
+Logs, labels, names, error texts and metric names come from other users, and a terminal interprets
+escape sequences (OSC 52 sets the clipboard, OSC 8 hides an address behind a text), C1 controls,
+bidirectional overrides (`exe.txt` for `txt.exe`) and invisible characters. All of these are
+printed as Python writes them: `\x1b`, `\u202e`.
 
-`guarded` puts this between `rung` and its standard output and error, so that no command can forget
-it. Colours (SGR, `ESC [ … m`) pass to a terminal and are left out elsewhere; newlines and tabs
-pass. What bypasses the text streams (`sys.stdout.buffer`) must call `escape`, `escape_lines` or
-`escape_json` itself.
+`escaped_output` wraps standard output and error, so that no command can forget it. Colours (SGR,
+`ESC [ … m`) pass to a terminal and are left out elsewhere; newlines and tabs pass. Code that
+bypasses the text streams (`sys.stdout.buffer`) calls `escape`, `escape_lines` or `escape_json`.
 """
 
 import contextlib
@@ -21,28 +20,28 @@ RESET: Final = "\x1b[0m"
 """Ends all colours."""
 
 _ASCII: Final = r"\x00-\x08\x0b-\x1f\x7f"
-# C1 controls, surrogates, line and paragraph separators, interlinear marks, and what Unicode calls
-# default-ignorable, but for the selectors U+FE00 to U+FE0F, which say how a symbol looks.
+# C1 controls, surrogates, line and paragraph separators, interlinear marks, and the
+# default-ignorable characters of Unicode, except the variation selectors U+FE00 to U+FE0F.
 _OTHERS: Final = (
     r"\x80-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
     r"\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3"
     r"\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
 _COLOR: Final = r"(?:(?<=\x1b)\[[0-9;:]{0,32}m)?"
-# ASCII has a pattern of its own because it is searched three times as fast.
+# A pattern of its own for ASCII, which is searched three times as fast.
 _IN_ASCII: Final = re.compile(f"[{_ASCII}]{_COLOR}")
 _IN_ANY: Final = re.compile(f"[{_ASCII}{_OTHERS}]{_COLOR}")
 _IN_JSON: Final = re.compile(f"[\x7f{_OTHERS}]")
 
 
 def escape(text: str, *, colors: bool = False) -> str:
-    r"""Return a text with what a terminal would obey made visible; newlines and tabs stay.
+    r"""Return a text with control characters made visible; newlines and tabs stay.
 
-    Takes about 10 ns a character, be it one line or a block of thousands.
+    Takes about 10 ns a character, in one line or a block of thousands.
 
     Args:
         text: any text.
-        colors: whether colours stay; else they are left out.
+        colors: whether to keep colours; they are left out otherwise.
     """
     pattern = _IN_ASCII if text.isascii() else _IN_ANY
     return pattern.sub(_colored if colors else _plain, text)
@@ -76,10 +75,10 @@ def escape_json(encoded: bytes) -> bytes:
 
 
 @contextlib.contextmanager
-def guarded() -> Iterator[None]:
-    """Let standard output and error escape what is written to them."""
+def escaped_output() -> Iterator[None]:
+    """Escape everything that is written to standard output and error."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (cast("TextIO", Guarded(stream)) for stream in before)
+    sys.stdout, sys.stderr = (cast("TextIO", EscapingStream(stream)) for stream in before)
     try:
         yield
     finally:
@@ -88,11 +87,11 @@ def guarded() -> Iterator[None]:
         sys.stdout, sys.stderr = before
 
 
-class Guarded:
-    """A text stream that escapes what is written to it; otherwise as the stream itself.
+class EscapingStream:
+    """A text stream that escapes what is written to it.
 
     Attributes:
-        stream: the stream itself, for what draws with escape sequences of its own.
+        stream: the wrapped stream, for code that draws with escape sequences of its own.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -100,7 +99,7 @@ class Guarded:
         self._colors = stream.isatty()
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
-            # What the terminal's encoding lacks is shown as an escape as well, not a traceback.
+            # A character that the terminal's encoding lacks is escaped, too.
             reconfigure(errors="backslashreplace")
 
     def write(self, text: str) -> int:
@@ -116,9 +115,9 @@ class Guarded:
         return getattr(self.stream, name)
 
 
-def unguarded(stream: TextIO) -> TextIO:
-    """Return what a stream writes to; for drawing, where all texts were escaped before."""
-    return stream.stream if isinstance(stream, Guarded) else stream
+def raw_stream(stream: TextIO) -> TextIO:
+    """Return the wrapped stream, for drawing texts that were escaped before."""
+    return stream.stream if isinstance(stream, EscapingStream) else stream
 
 
 def _plain(found: re.Match[str]) -> str:

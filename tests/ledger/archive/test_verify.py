@@ -9,7 +9,7 @@ import pytest
 from ledger.archive.history import contents, lines_of_metrics, simulated
 from ledger.archive.tamper import flip, lie, rewrite, rewrite_all, segments_of, swap
 from rung.checkpoint_gc.archiver import archive_now
-from rung.cli.operations.deciders import audit_all
+from rung.cli.operations.components import audit_all
 from rung.events import LedgerDamaged, topic
 from rung.ledger import MemoryLedger, Record
 from rung.ledger.archive import ArchiveLedger, ArchiveSettings, damaged_in, verify

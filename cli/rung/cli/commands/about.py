@@ -1,4 +1,4 @@
-"""`rung schema`, `rung version`, `rung completion`."""
+"""`rung schema`, `rung version`, `rung completion`: about Rung itself."""
 
 import platform
 from importlib.metadata import version as version_of
@@ -17,7 +17,7 @@ _HOW: Final = {
 
 
 @click.command()
-@click.option("--json", is_flag=True, expose_value=False, help="JSON it is in any case.")
+@click.option("--json", is_flag=True, expose_value=False, help="The output is JSON anyway.")
 def schema() -> None:
     """Print the JSON Schema of the experiment file, for editors.
 
@@ -40,7 +40,7 @@ def version(*, as_json: bool) -> None:
         click.echo(f"rung {facts['rung']}, Python {facts['python']}")
 
 
-# click keeps lines as they are below a \b, which a docstring of ours may not hold.
+# A docstring may not contain the \b below which click keeps line breaks.
 @click.command(
     help="""Print the completion script of a shell.
 

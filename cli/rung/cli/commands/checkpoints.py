@@ -1,25 +1,20 @@
-"""`rung checkpoints`, `rung download`."""
+"""`rung checkpoints`, `rung download`: stored checkpoints and their files."""
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from rung.cli.commands.complete import experiment_ids
-from rung.cli.link import Link, asynchronous, linked
-from rung.cli.output import local_time, print_json, print_table, size
+from rung.cli.link import Link, experiment_ids, linked
+from rung.cli.output import counted, local_time, print_json, print_table, size
+from rung.client import AsyncClient, Checkpoint, NotFound
 from rung.events import RungError
-
-if TYPE_CHECKING:
-    from rung.client import AsyncClient, Checkpoint
 
 
 @click.command()
 @click.argument("name", metavar="ID|TRIAL", shell_complete=experiment_ids)
 @click.option("--all", "everything", is_flag=True, help="Also those that are deleted.")
 @linked
-@asynchronous
 async def checkpoints(name: str, link: Link, *, everything: bool) -> None:
     """List the checkpoints of an experiment or of a trial.
 
@@ -62,7 +57,6 @@ async def checkpoints(name: str, link: Link, *, everything: bool) -> None:
     help="A new folder for the files. [the checkpoint's id]",
 )
 @linked
-@asynchronous
 async def download(name: str, output: Path | None, link: Link) -> None:
     """Fetch a checkpoint's files, each checked against its digest.
 
@@ -75,16 +69,12 @@ async def download(name: str, output: Path | None, link: Link) -> None:
     if link.json:
         print_json({"folder": str(folder), "checkpoint": checkpoint})
     else:
-        files = "1 file" if checkpoint.file_count == 1 else f"{checkpoint.file_count} files"
-        click.echo(
-            f"{files} ({size(checkpoint.size_bytes)}) of checkpoint {checkpoint.id} in {folder}"
-        )
+        files = f"{counted(checkpoint.file_count, 'file')} ({size(checkpoint.size_bytes)})"
+        click.echo(f"{files} of checkpoint {checkpoint.id} in {folder}")
 
 
-async def _choose(client: "AsyncClient", name: str) -> str:
-    """Return the id of the checkpoint that is meant."""
-    from rung.client import NotFound  # noqa: PLC0415 - a quarter of a second
-
+async def _choose(client: AsyncClient, name: str) -> str:
+    """Return the id of the checkpoint of an experiment, of a trial, or of that name itself."""
     # `k3v9x2ab` is an experiment, `k3v9x2ab.7` a trial, `k3v9x2ab.7.1.900` a checkpoint.
     owner = {0: _of_experiment, 1: _of_trial}.get(name.count("."))
     if owner is not None:
@@ -93,7 +83,7 @@ async def _choose(client: "AsyncClient", name: str) -> str:
     return (await client.checkpoint(name)).id
 
 
-async def _of_experiment(client: "AsyncClient", name: str) -> str:
+async def _of_experiment(client: AsyncClient, name: str) -> str:
     best = await client.best(name)
     if best.checkpoint is None:
         raise RungError(
@@ -103,14 +93,14 @@ async def _of_experiment(client: "AsyncClient", name: str) -> str:
     return best.checkpoint.id
 
 
-async def _of_trial(client: "AsyncClient", trial_id: str) -> str:
+async def _of_trial(client: AsyncClient, trial_id: str) -> str:
     trial = await client.trial(trial_id)
     stored = [item for item in trial.checkpoints if item.state == "stored"]
     if not stored:
         raise RungError(f"trial {trial_id} has no checkpoint that is left")
     steps = trial.best.steps if trial.best else None
 
-    def worth(item: "Checkpoint") -> tuple[bool, int]:
+    def worth(item: Checkpoint) -> tuple[bool, int]:
         return item.steps_completed == steps, item.steps_completed
 
     return max(stored, key=worth).id

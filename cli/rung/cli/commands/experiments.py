@@ -1,15 +1,16 @@
-"""`rung list`, `rung show`, `rung best`."""
+"""`rung list`, `rung show`, `rung best`: experiments and trials."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 import msgspec
 
-from rung.cli.commands.complete import experiment_ids
-from rung.cli.link import Link, asynchronous, linked
+from rung.cli.link import Link, experiment_argument, experiment_ids, linked
 from rung.cli.output import (
+    counted,
     duration,
+    flat,
     local_time,
     number,
     print_facts,
@@ -20,9 +21,7 @@ from rung.cli.output import (
     share,
     size,
 )
-
-if TYPE_CHECKING:
-    from rung.client import Checkpoint, Experiment, Trial
+from rung.client import Checkpoint, Experiment, Trial
 
 _STATES: Final = ("active", "paused", "canceling", "completed", "errored", "canceled")
 _SORTS: Final = tuple(
@@ -45,7 +44,6 @@ _TRIALS_SHOWN: Final = 100
 )
 @click.option("--cursor", help="Go on where a page ended (`next_cursor` of --json).")
 @linked
-@asynchronous
 async def list_(link: Link, **asked: Any) -> None:
     """List experiments, the newest first."""
     async with link.client() as client:
@@ -84,11 +82,10 @@ async def list_(link: Link, **asked: Any) -> None:
 @click.argument("name", metavar="ID|TRIAL", shell_complete=experiment_ids)
 @click.option("--all", "everything", is_flag=True, help="All trials, however many.")
 @linked
-@asynchronous
 async def show(name: str, link: Link, *, everything: bool) -> None:
     """Show an experiment with its trials and checkpoints, or one trial.
 
-    With --json: the API's record; an experiment's has its `checkpoints` besides.
+    With --json: the API's record; that of an experiment with its `checkpoints`.
     """
     async with link.client() as client:
         if "." in name:
@@ -98,9 +95,7 @@ async def show(name: str, link: Link, *, everything: bool) -> None:
         experiment = await client.experiment(name)
         checkpoints = await client.checkpoints(experiment.id)
     if link.json:
-        print_json(
-            {**msgspec.structs.asdict(experiment), "checkpoints": checkpoints},
-        )
+        print_json({**msgspec.structs.asdict(experiment), "checkpoints": checkpoints})
         return
     _show_experiment(experiment, checkpoints)
     trials = experiment.trials if everything else experiment.trials[-_TRIALS_SHOWN:]
@@ -109,13 +104,13 @@ async def show(name: str, link: Link, *, everything: bool) -> None:
         _print_trials(experiment, trials)
     if len(trials) < len(experiment.trials):
         left = len(experiment.trials) - len(trials)
-        click.echo(f"{left} earlier trials are not shown; --all shows them", err=True)
+        them = "is not shown; --all shows it" if left == 1 else "are not shown; --all shows them"
+        click.echo(f"{counted(left, 'earlier trial')} {them}", err=True)
 
 
 @click.command()
-@click.argument("experiment_id", metavar="ID", shell_complete=experiment_ids)
+@experiment_argument
 @linked
-@asynchronous
 async def best(experiment_id: str, link: Link) -> None:
     """Show an experiment's best trial, its hyperparameters and its checkpoint."""
     async with link.client() as client:
@@ -133,18 +128,12 @@ async def best(experiment_id: str, link: Link) -> None:
         ]
     )
     click.echo()
-    print_table(["hyperparameter", "value"], _flat(found.hparams))
+    print_table(["hyperparameter", "value"], flat(found.hparams))
     if checkpoint is not None:
         click.echo(f"\n`rung download {checkpoint.id}` fetches it.")
 
 
-def _flat(hparams: dict[str, Any]) -> list[tuple[str, str]]:
-    from rung.cli.output import flat  # noqa: PLC0415 - one use
-
-    return [(name, printable(value)) for name, value in flat(hparams)]
-
-
-def _show_experiment(experiment: "Experiment", checkpoints: Sequence["Checkpoint"]) -> None:
+def _show_experiment(experiment: Experiment, checkpoints: Sequence[Checkpoint]) -> None:
     unit = experiment.plan.time_metric if experiment.plan else "units"
     trained = f"{number(experiment.units_trained)} {unit}"
     if experiment.units_full:
@@ -176,7 +165,7 @@ def _show_experiment(experiment: "Experiment", checkpoints: Sequence["Checkpoint
     )
 
 
-def _print_trials(experiment: "Experiment", trials: Sequence["Trial"]) -> None:
+def _print_trials(experiment: Experiment, trials: Sequence[Trial]) -> None:
     brackets = experiment.plan is not None and len(experiment.plan.brackets) > 1
     columns = ["trial", "state", "rung", "trained", "best", "restarts", "hyperparameters", "why"]
     if brackets:
@@ -199,7 +188,7 @@ def _print_trials(experiment: "Experiment", trials: Sequence["Trial"]) -> None:
     print_table(columns, rows, right=["rung", "bracket", "trained", "best", "restarts"])
 
 
-def _show_trial(trial: "Trial", checkpoints: Sequence["Checkpoint"]) -> None:
+def _show_trial(trial: Trial, checkpoints: Sequence[Checkpoint]) -> None:
     print_facts(
         [
             ("trial", trial.id),
@@ -214,7 +203,7 @@ def _show_trial(trial: "Trial", checkpoints: Sequence["Checkpoint"]) -> None:
             ("batches", trial.steps_completed),
             ("seed", trial.seed),
             ("best", trial.best and f"{number(trial.best.value)} at {trial.best.steps} batches"),
-            *((name, value) for name, value in _flat(trial.hparams)),
+            *((name, printable(value)) for name, value in flat(trial.hparams)),
         ]
     )
     if trial.validations:

@@ -1,40 +1,38 @@
-"""`rung logs`."""
+"""`rung logs`: log lines of an experiment or a trial, stored ones and new ones."""
 
 import asyncio
 import contextlib
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 import msgspec
 
-from rung.cli.commands.complete import experiment_ids
-from rung.cli.link import PATIENCE_FOLLOWING_S, Link, asynchronous, linked
+from rung.cli.link import PATIENCE_FOLLOWING_S, Link, experiment_ids, linked
 from rung.cli.terminal import escape_json, escape_lines
-
-if TYPE_CHECKING:
-    from rung.client import AsyncClient, Level, LogLine, LogPage, ServerEvent
+from rung.client import ENDED, AsyncClient, Level, LogLine, LogPage, ServerEvent
 
 _LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 _COLORS: Final = {"warning": "yellow", "error": "red", "critical": "red", "debug": "cyan"}
 _LOOK_S: Final = 1.0
-"""How often to look whether what is followed has ended, and how long its last lines may take."""
+"""Silence after which `--follow` checks whether the experiment ended, and then waits for its last
+lines."""
 _PAGE: Final = 20_000
-"""Lines asked for at once; a page is printed in one write."""
+"""Lines of a request; a page is printed in one write."""
 _MARK: Final = "-- "
-"""Before the time of a line that says what is missing; all others begin with their time, so that
-no script can print one."""
+"""Begins a line about missing lines. All other lines begin with a time, so a script cannot forge
+one."""
 
 _encoder: Final = msgspec.json.Encoder()
 
 
-class Wanted(NamedTuple):
+class Filter(NamedTuple):
     """Which lines to print."""
 
     rank: int | None
-    level: "Level | None"
+    level: Level | None
     text: str | None
     since: str | None
     until: str | None
@@ -51,14 +49,13 @@ class Wanted(NamedTuple):
 @click.option("--limit", type=click.IntRange(1), help="So many lines at most.")
 @click.option("--tail", type=click.IntRange(1), help="The last lines alone, so many.")
 @linked
-@asynchronous
 async def logs(  # noqa: PLR0913 - what lines can be chosen by
     name: str,
     link: Link,
     *,
     following: bool,
     rank: int | None,
-    level: "Level | None",
+    level: Level | None,
     text: str | None,
     since: str | None,
     until: str | None,
@@ -72,7 +69,7 @@ async def logs(  # noqa: PLR0913 - what lines can be chosen by
     """
     if tail is not None and (following or limit is not None):
         raise click.UsageError("--tail goes neither with --follow nor with --limit")
-    wanted = Wanted(rank, level, text, since, until)
+    wanted = Filter(rank, level, text, since, until)
     async with link.client(PATIENCE_FOLLOWING_S if following else 3.0) as client:
         if tail is not None:
             _print(await _last(client, name, wanted, tail), as_json=link.json)
@@ -92,29 +89,29 @@ async def logs(  # noqa: PLR0913 - what lines can be chosen by
 
 
 async def _read(
-    client: "AsyncClient", name: str, wanted: Wanted, limit: int = _PAGE
+    client: AsyncClient, name: str, wanted: Filter, limit: int = _PAGE
 ) -> "AsyncGenerator[list[LogLine], None]":
-    """Yield what is there, page by page; the next page is fetched while one is printed."""
+    """Yield stored lines, page by page; the next page is fetched while one is printed."""
 
     def fetch(after: str | None) -> "asyncio.Task[LogPage]":
         return asyncio.ensure_future(
             client.logs(name, after=after, limit=limit, **wanted._asdict())
         )
 
-    coming: asyncio.Task[LogPage] | None = fetch(None)
+    pending: asyncio.Task[LogPage] | None = fetch(None)
     try:
-        while coming is not None:
-            page = await coming
-            coming = None if page.next_cursor is None else fetch(page.next_cursor)
-            await asyncio.sleep(0)  # the request goes out before the page is printed
+        while pending is not None:
+            page = await pending
+            pending = None if page.next_cursor is None else fetch(page.next_cursor)
+            await asyncio.sleep(0)  # send the request before the page is printed
             yield page.items
     finally:
-        if coming is not None:
-            coming.cancel()
-            await asyncio.gather(coming, return_exceptions=True)
+        if pending is not None:
+            pending.cancel()
+            await asyncio.gather(pending, return_exceptions=True)
 
 
-async def _last(client: "AsyncClient", name: str, wanted: Wanted, count: int) -> "list[LogLine]":
+async def _last(client: AsyncClient, name: str, wanted: Filter, count: int) -> list[LogLine]:
     """Return the last lines, the oldest of them first."""
     found: list[LogLine] = []
     after: str | None = None
@@ -134,17 +131,17 @@ async def _last(client: "AsyncClient", name: str, wanted: Wanted, count: int) ->
 
 
 async def _follow(
-    client: "AsyncClient", name: str, wanted: Wanted
+    client: AsyncClient, name: str, wanted: Filter
 ) -> "AsyncGenerator[list[LogLine], None]":
-    """Yield what is there and what comes, until the experiment or the trial ended.
+    """Yield stored and new lines until the experiment or the trial ended.
 
-    The stream passes everybody's lines, so its silence does not mean that all of these came: what
-    is stored is read at the end, and the lines among it that did not come are yielded then.
+    The stream skips the lines of other experiments, so its silence does not mean that all lines
+    arrived: at the end the stored lines are read, and those that are missing are yielded.
     """
     since, until = _time_ms("since", wanted.since), _time_ms("until", wanted.until)
     query = {"rank": wanted.rank, "level": wanted.level, "from": "start"}
-    text, shown = (wanted.text or "").lower(), _Shown()
-    if not await _ended(client, name):  # says at once if there is nothing of that name
+    text, received = (wanted.text or "").lower(), _Received()
+    if not await _ended(client, name):  # raises at once if nothing has that id
         async with contextlib.aclosing(client.follow_logs(name, query)) as events:
             async for lines in _until_ended(client, name, events):
                 chosen = [
@@ -155,31 +152,31 @@ async def _follow(
                     and (until is None or line.time_ms < until)
                 ]
                 for line in chosen:
-                    shown.note(line)
+                    received.add(line)
                 yield chosen
                 if until is not None and lines and lines[-1].time_ms >= until:
                     break
     async with contextlib.aclosing(_read(client, name, wanted)) as pages:
         async for lines in pages:
-            yield [line for line in lines if not shown.take(line)]
+            yield [line for line in lines if not received.remove(line)]
 
 
-class _Shown:
-    """The lines that came by a stream: of each source all up to its last one, by time."""
+class _Received:
+    """Lines received by a stream: of each source all up to a time, and how many of that time."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, int, int, str], tuple[int, int]] = {}
 
-    def note(self, line: "LogLine") -> None:
-        """Note the next line of its source."""
+    def add(self, line: LogLine) -> None:
+        """Add the next line of its source."""
         time_ms, count = self._last.get(_source_of(line), (-1, 0))
         if line.time_ms > time_ms:
             self._last[_source_of(line)] = (line.time_ms, 1)
         elif line.time_ms == time_ms:
             self._last[_source_of(line)] = (time_ms, count + 1)
 
-    def take(self, line: "LogLine") -> bool:
-        """Return whether it came already; of those with the last time, so many as were noted."""
+    def remove(self, line: LogLine) -> bool:
+        """Return whether a line was received; each line of the last time is removed once."""
         time_ms, count = self._last.get(_source_of(line), (-1, 0))
         if line.time_ms != time_ms or not count:
             return line.time_ms < time_ms
@@ -187,43 +184,39 @@ class _Shown:
         return True
 
 
-def _source_of(line: "LogLine") -> tuple[str, int, int, str]:
+def _source_of(line: LogLine) -> tuple[str, int, int, str]:
     return line.trial_id, line.run, line.rank, line.stream
 
 
 async def _until_ended(
-    client: "AsyncClient", name: str, events: "AsyncGenerator[ServerEvent, None]"
+    client: AsyncClient, name: str, events: "AsyncGenerator[ServerEvent, None]"
 ) -> "AsyncGenerator[list[LogLine], None]":
-    """Yield the lines of events until what they are about ended and nothing more comes."""
+    """Yield the lines of events until the experiment or trial ended and the stream is silent."""
     ended = False
-    coming = asyncio.ensure_future(anext(events))
+    pending = asyncio.ensure_future(anext(events))
     try:
         while True:
-            done, _ = await asyncio.wait({coming}, timeout=_LOOK_S)
+            done, _ = await asyncio.wait({pending}, timeout=_LOOK_S)
             if done:
-                yield _lines_of(coming.result().data)
-                coming = asyncio.ensure_future(anext(events))
+                yield _lines_of(pending.result().data)
+                pending = asyncio.ensure_future(anext(events))
             elif ended:
                 return
             else:
                 ended = await _ended(client, name)
     finally:
-        coming.cancel()
-        await asyncio.gather(coming, return_exceptions=True)
+        pending.cancel()
+        await asyncio.gather(pending, return_exceptions=True)
 
 
-async def _ended(client: "AsyncClient", name: str) -> bool:
-    from rung.client import ENDED  # noqa: PLC0415 - a quarter of a second
-
+async def _ended(client: AsyncClient, name: str) -> bool:
     if "." in name:
         return (await client.trial(name)).state in ENDED | {"stopped"}
     return (await client.experiment(name)).ended_at is not None
 
 
-def _lines_of(data: Any) -> "list[LogLine]":
+def _lines_of(data: Any) -> list[LogLine]:
     """Return the lines of an event: `{trial_id, run, lines}`."""
-    from rung.client import LogLine  # noqa: PLC0415 - see above
-
     if not isinstance(data, dict):
         return []
     trial = {"trial_id": data.get("trial_id"), "run": data.get("run")}
@@ -231,7 +224,7 @@ def _lines_of(data: Any) -> "list[LogLine]":
 
 
 def _print(lines: "Sequence[LogLine]", *, as_json: bool) -> None:
-    """Print lines in one write: one by one, a hundred thousand would take half a minute."""
+    """Print lines in one write; 100,000 writes would take half a minute."""
     if not lines:
         return
     block = escape_json(_encoder.encode_lines(lines)).decode() if as_json else _block(lines)
@@ -240,7 +233,7 @@ def _print(lines: "Sequence[LogLine]", *, as_json: bool) -> None:
 
 
 def _block(lines: "Sequence[LogLine]") -> str:
-    """Return lines for a person, each with its time, trial, rank and level."""
+    """Return lines as text, each with its time, trial, rank and level."""
     colored = sys.stdout.isatty()
     clocks: dict[int, str] = {}
     heads: dict[tuple[int, str, int, str, str], str] = {}
@@ -258,7 +251,7 @@ def _block(lines: "Sequence[LogLine]") -> str:
     return "".join(parts)
 
 
-def _head(line: "LogLine", clock: str, *, colored: bool) -> str:
+def _head(line: LogLine, clock: str, *, colored: bool) -> str:
     rank = f" rank {line.rank}" if line.rank else ""
     level = "" if line.level == "info" else f" {line.level.upper()}"
     head = f"{clock}.{line.time_ms % 1000:03} {line.trial_id}{rank}{level}"

@@ -1,4 +1,4 @@
-"""`rung preview`: what a search would do, before a slot is touched."""
+"""`rung preview`: simulates a search with made-up metrics, and prints what it would cost."""
 
 import zlib
 from collections import Counter
@@ -24,8 +24,8 @@ _SEED: Final = 0
 def preview(file: Path, link: Link, *, slots: int) -> None:
     """Run the search that FILE describes in memory, with made-up metrics, and show its cost.
 
-    Every trial gets a metric of its own that improves with training, as on a machine where
-    nothing fails. Costs are in units of the search's time metric.
+    Every trial gets a metric of its own that improves with training, and nothing fails. Costs are
+    in units of the search's time metric.
     """
     from rung.config import load  # noqa: PLC0415 - a third of a second
     from rung.searcher.simulate import simulate  # noqa: PLC0415 - only here
@@ -51,17 +51,17 @@ def preview(file: Path, link: Link, *, slots: int) -> None:
         "slots": slots,
         "elapsed": result.elapsed,
     }
-    print_json(facts) if link.json else _tell(facts)
+    print_json(facts) if link.json else _print(facts)
 
 
 def _metric(index: int, time: float, *, smaller: bool) -> float:
-    """Return a made-up value: each trial heads for a quality of its own."""
+    """Return a made-up value that converges to a quality of the trial's own."""
     quality = zlib.crc32(f"trial {index}".encode()) / 2**32
     value = quality + 1 / (1 + time)
     return value if smaller else -value
 
 
-def _tell(facts: dict[str, Any]) -> None:
+def _print(facts: dict[str, Any]) -> None:
     unit, units, full = facts["time_metric"], facts["units"], facts["units_full"]
     print_facts(
         [

@@ -1,4 +1,4 @@
-"""`rung submit`."""
+"""`rung submit`: an experiment file and its code folder."""
 
 import asyncio
 import secrets
@@ -9,7 +9,7 @@ import click
 
 from rung.cli.commands.wait import follow
 from rung.cli.exit_code import OK
-from rung.cli.link import PATIENCE_FOLLOWING_S, PATIENCE_S, Link, asynchronous, linked
+from rung.cli.link import PATIENCE_FOLLOWING_S, PATIENCE_S, Link, linked
 from rung.cli.output import print_json_line, printable
 from rung.events import RungError
 
@@ -23,11 +23,10 @@ from rung.events import RungError
 )
 @click.option("--follow", "-f", "following", is_flag=True, help="Watch it until it ended.")
 @linked
-@asynchronous
 async def submit(file: Path, folder: Path | None, link: Link, *, following: bool) -> int:
     """Submit the experiment that FILE describes, with the code in FOLDER.
 
-    What FOLDER/.rungignore names stays here. FILE may be `-` for standard input. With --json -f,
+    What FOLDER/.rungignore names is left out. FILE may be `-` for standard input. With --json -f,
     two lines are printed: the submission, and the experiment once it ended.
     """
     config = await asyncio.to_thread(_read, file)

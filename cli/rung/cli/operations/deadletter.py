@@ -1,15 +1,13 @@
-"""`rung deadletter list`, `show`, `retry` and `drop`."""
+"""`rung deadletter list`, `show`, `retry` and `drop`: messages that a component rejected."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 
-from rung.cli.link import Link, asynchronous, linked
+from rung.cli.link import Link, linked
 from rung.cli.output import local_time, print_facts, print_json, print_table, printable
 from rung.cli.terminal import escape
-
-if TYPE_CHECKING:
-    from rung.client import DeadLetter
+from rung.client import DeadLetter
 
 _PARTS: Final = 4
 _LIMIT_MAX: Final = 1_000
@@ -39,19 +37,18 @@ _letter_id: Final = click.argument("letter_id", metavar="ID", type=_LetterId())
 
 @click.group()
 def deadletter() -> None:
-    """See to messages that a service could not take in."""
+    """List, retry and drop messages that a component rejected."""
 
 
 @deadletter.command("list")
 @click.option("--all", "everything", is_flag=True, help="Those that are not open, too.")
 @click.option("--limit", default=100, type=click.IntRange(1, _LIMIT_MAX), show_default=True)
 @linked
-@asynchronous
 async def list_(link: Link, limit: int, *, everything: bool) -> None:
     """List open dead letters, the newest first.
 
-    ID is READER/TOPIC/PARTITION/POSITION: which component could not take the message, and where
-    in the ledger it lies. Several may reject one message; each writes a letter of its own.
+    ID is READER/TOPIC/PARTITION/POSITION: the component that rejected the message, and the
+    message's position in the ledger. If several reject one message, each writes a dead letter.
     """
     async with link.client() as client:
         found = await client.dead_letters(limit, state=None if everything else "open")
@@ -75,9 +72,8 @@ async def list_(link: Link, limit: int, *, everything: bool) -> None:
 @deadletter.command()
 @_letter_id
 @linked
-@asynchronous
 async def show(letter_id: str, link: Link) -> None:
-    """Show a dead letter: the message, why it was not taken, and what can be done."""
+    """Show a dead letter: the message, why it was rejected, and what can be done."""
     async with link.client() as client:
         letter = await client.dead_letter(letter_id)
     if link.json:
@@ -89,11 +85,9 @@ async def show(letter_id: str, link: Link) -> None:
             ("state", letter.state),
             ("of", letter.key),
             ("at", local_time(letter.at)),
-            ("not taken in by", letter.reader),
+            ("rejected by", letter.reader),
             ("because", letter.reason),
-            ("meanwhile", _meanwhile(letter)),
-            ("retry", _on_retry(letter)),
-            ("drop", _on_drop(letter)),
+            *_effects(letter)._asdict().items(),
         ]
     )
     click.echo("\nThe message:")
@@ -103,40 +97,37 @@ async def show(letter_id: str, link: Link) -> None:
 @deadletter.command()
 @_letter_id
 @linked
-@asynchronous
 async def retry(letter_id: str, link: Link) -> None:
-    """Have a service take a message again that it rejected.
+    """Have a component process a message again that it rejected.
 
-    Useful once what kept it from taking the message is mended: another release runs, or what it
-    depends on answers again. A decider tries all that it left alone by itself when it starts.
+    Useful once the cause is repaired: another release runs, or what the component depends on
+    answers again. A processor retries all of its quarantined keys when it starts.
     """
     async with link.client() as client:
         asked = await client.retry_dead_letter(letter_id)
     if link.json:
         print_json(asked)
         return
-    told = printable(asked.id)
-    click.echo(f"{told} is tried again; `rung deadletter show {told}` says what came of it.")
+    name = printable(asked.id)
+    click.echo(f"{name} is tried again; `rung deadletter show {name}` shows the result.")
 
 
 @deadletter.command()
 @_letter_id
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @linked
-@asynchronous
 async def drop(letter_id: str, link: Link, *, yes: bool) -> None:
-    """Have a service pass over a message that it rejected, for ever.
+    """Have a component skip a message that it rejected, for ever.
 
-    It stays in the ledger, but nothing is decided of it: not now, not by a later release, and not
-    by an audit, which passes over it as well. There is no way back. For a message that is of no
-    use to anybody; where a later release could take it, wait for that one.
+    It stays in the ledger, but no release decides anything of it, and audits skip it. This cannot
+    be undone. If a later release could process the message, wait for that one.
     """
     async with link.client() as client:
         if not yes:
             letter = await client.dead_letter(letter_id)
             about = f"{printable(letter.id)} (of {printable(letter.key)}, because of"
             click.echo(f"{about} {printable(letter.reason)})", err=True)
-            effect = _on_drop(letter)
+            effect = _effects(letter).drop
             if effect is not None:
                 click.echo(f"If it is dropped, {printable(effect)}.", err=True)
             if not click.confirm("Drop it for ever?", err=True):
@@ -145,47 +136,34 @@ async def drop(letter_id: str, link: Link, *, yes: bool) -> None:
     if link.json:
         print_json(asked)
     else:
-        click.echo(f"{printable(asked.id)} is dropped: the message is passed over for ever.")
+        click.echo(f"{printable(asked.id)} is dropped: the message is skipped for ever.")
 
 
-def _meanwhile(letter: "DeadLetter") -> str | None:
-    """Return what an unsettled letter keeps from going on."""
+class _Effects(NamedTuple):
+    """What an open dead letter prevents, and what retrying or dropping it does; None: nothing."""
+
+    meanwhile: str | None = None
+    retry: str | None = None
+    drop: str | None = None
+
+
+def _effects(letter: DeadLetter) -> _Effects:
     if letter.state not in {"open", "retrying"}:
-        return None
+        return _Effects()
+    reader, key = letter.reader, letter.key
     match letter.reader_kind:
         case "processor":
-            return f"{letter.key} is quarantined: {letter.reader} decides nothing more about it"
-        case "relay" | "sink":
-            return f"{letter.reader} went on with the next message; nothing was made of this one"
-        case None:
-            return "nothing waits: the message was passed over, and its reader takes no requests"
-
-
-def _on_retry(letter: "DeadLetter") -> str | None:
-    if letter.state not in {"open", "retrying"}:
-        return None
-    match letter.reader_kind:
-        case "processor":
-            return (
-                f"{letter.reader} folds {letter.key} again, from before the message on, with the"
-                " code that it runs now, and goes on with it if it can"
+            return _Effects(
+                f"{key} is quarantined: {reader} decides nothing more about it",
+                f"{reader} folds {key} again, from before the message on, with its present code,"
+                " and goes on with it if it can",
+                f"{reader} skips the message for ever and goes on with {key}; audits skip it, too",
             )
         case "relay" | "sink":
-            return f"{letter.reader} takes the message now, behind those that came since"
-        case None:
-            return None
-
-
-def _on_drop(letter: "DeadLetter") -> str | None:
-    if letter.state not in {"open", "retrying"}:
-        return None
-    match letter.reader_kind:
-        case "processor":
-            return (
-                f"{letter.reader} passes over the message for ever and goes on with {letter.key};"
-                " audits pass over it, too"
+            return _Effects(
+                f"{reader} went on with the next message; nothing was made of this one",
+                f"{reader} processes the message now, behind those that came since",
+                "nothing is ever made of the message",
             )
-        case "relay" | "sink":
-            return "nothing is ever made of the message"
         case None:
-            return None
+            return _Effects("the message was skipped, and its reader takes no requests")

@@ -1,4 +1,4 @@
-"""`rung service gateway`: the gateway with what it asks of other services."""
+"""`rung service gateway`: the gateway with the functions of other services that it calls."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from rung.cli.operations.deciders import READERS, audit_all
+from rung.cli.operations.components import READERS, audit_all
 from rung.gateway.command import CONTEXT, Parts, options, run
 from rung.ledger import Ledger
 from rung.scheduler.policies import policy_of
@@ -27,7 +27,7 @@ def gateway(series: str | None, host_name: tuple[str, ...], **options: Any) -> N
 
 @contextlib.asynccontextmanager
 async def _parts(ledger: Ledger, series: str | None) -> AsyncIterator[Parts]:
-    """Give the gateway what it asks of others.
+    """Yield the functions and the store that the gateway needs from other services.
 
     Raises:
         RungError: the series cannot be opened.

@@ -1,4 +1,4 @@
-"""`rung gc logs`."""
+"""`rung gc logs`: deletes log lines."""
 
 import re
 import time
@@ -6,16 +6,15 @@ from typing import Final
 
 import click
 
-from rung.cli.commands.complete import experiment_ids
-from rung.cli.link import Link, asynchronous, linked
-from rung.cli.output import print_json, print_table, size
+from rung.cli.link import Link, linked, optional_experiment_argument
+from rung.cli.output import counted, print_json, print_table, size
 
 _AGE: Final = re.compile(r"(\d+)([smhd])")
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 class Age(click.ParamType):
-    """An option that takes a length of time, such as 30d or 12h."""
+    """Takes a length of time, such as 30d or 12h."""
 
     name = "age"
 
@@ -29,22 +28,21 @@ class Age(click.ParamType):
 
 @click.group()
 def gc() -> None:
-    """Delete what takes room and is needed no longer."""
+    """Delete what takes space and is needed no longer."""
 
 
 @gc.command()
-@click.argument("experiment_id", metavar="[ID]", required=False, shell_complete=experiment_ids)
+@optional_experiment_argument
 @click.option("--older-than", type=Age(), help="Printed longer ago than this, such as 30d.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")
 @linked
-@asynchronous
 async def logs(
     experiment_id: str | None, link: Link, *, older_than: int | None, dry_run: bool
 ) -> None:
     """Delete printed lines: of an experiment, or all that are old.
 
-    The deletion is on record; the ledger's own copy goes with the next trimming, once all that was
-    written before it in its partition may go.
+    The deletion is on record. The ledger's own copy is removed when the topic is trimmed, once
+    everything before it in its partition may be removed.
     """
     if experiment_id is None and older_than is None:
         raise click.UsageError("name an experiment, or an age with --older-than, such as 30d")
@@ -62,5 +60,5 @@ async def logs(
         for item in found.items
     ]
     print_table(["experiment", "trials", "lines", "size"], rows, right=["trials", "lines", "size"])
-    lines = f"{found.lines:,} line{'' if found.lines == 1 else 's'} ({size(found.size_bytes)})"
+    lines = f"{counted(found.lines, 'line')} ({size(found.size_bytes)})"
     click.echo(f"{lines} would be deleted." if dry_run else f"{lines} deleted.")

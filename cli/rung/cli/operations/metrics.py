@@ -1,4 +1,4 @@
-"""`rung metrics migrate`: the tables in which metrics and printed lines are kept."""
+"""`rung metrics migrate`: the tables of metrics and log lines."""
 
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +16,7 @@ _DAYS: Final = click.IntRange(0, 36_500)
 
 @click.group()
 def metrics() -> None:
-    """Look after the tables of metrics and printed lines."""
+    """Migrate the tables of metrics and log lines."""
 
 
 @metrics.command()
@@ -27,7 +27,7 @@ def metrics() -> None:
     help="clickhouse://USER@HOST/DB (password in RUNG_CLICKHOUSE_PASSWORD), or a chDB folder.",
 )
 @click.option("--metrics-days", type=_DAYS, help="Drop reports older than this; 0: none.")
-@click.option("--logs-days", type=_DAYS, help="Drop printed lines older than this; 0: none.")
+@click.option("--logs-days", type=_DAYS, help="Drop log lines older than this; 0: none.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @asynchronous
@@ -41,8 +41,8 @@ async def migrate(
 ) -> None:
     """Show and apply the migrations of the tables, and set how long rows are kept.
 
-    The metrics service does the same at its start, unless it is started with --no-migrate, as
-    where its user on the server may not change tables.
+    The metrics service does the same at its start, unless it gets --no-migrate, for a user that
+    may not change tables.
     """
     from rung.metrics import migrate_series  # noqa: PLC0415 - only where it is needed
     from rung.metrics.retention import KNOWS_TTL  # noqa: PLC0415 - see above
@@ -65,7 +65,7 @@ async def migrate(
     if not dry_run and any(days.values()) and plan.version < KNOWS_TTL:
         click.echo(
             f"ClickHouse {_release(plan.version)} does not drop old rows by itself: give the "
-            "metrics service the same days, which deletes them now and then.",
+            "metrics service the same days; it deletes them periodically.",
             err=True,
         )
 

@@ -1,41 +1,46 @@
-"""`rung objects copy`: from the folder of one machine to where its experiments go on."""
+"""`rung objects copy`: checkpoints, code and configurations to another object store."""
 
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 
 from rung.cli.exit_code import FAILED, OK
-from rung.cli.output import print_json, printable, size
+from rung.cli.output import counted, print_json, printable, size
 from rung.events import RungError
-
-if TYPE_CHECKING:
-    from rung.storage import FolderStore, ObjectStore
+from rung.storage import (
+    FolderStore,
+    ObjectDamaged,
+    ObjectMissing,
+    ObjectStore,
+    copy_checkpoint,
+    open_store,
+)
 
 _SUFFIXES: Final = {"code/": ".tar.gz", "configs/": ".json"}
-"""Objects that are named by their bytes' digest: prefix → what follows the digest."""
+"""Prefix and suffix of objects that are named by the digest of their bytes."""
 _CHECKPOINTS: Final = "checkpoints/"
 _MANIFEST: Final = "/manifest.json"
 
 
 class Copied(NamedTuple):
-    """What was copied."""
+    """Numbers of copied objects."""
 
     checkpoints: int
     code: int
     configs: int
     size_bytes: int
     already: int
-    """How many of all of these were there."""
+    """Objects that the target had already."""
     damaged: list[str]
-    """What could not be copied because it is not whole, one line each."""
+    """One line for each damaged object, which was left out."""
 
 
 @click.group()
 def objects() -> None:
-    """Look after checkpoints and code in the object store."""
+    """Copy the objects of an object store."""
 
 
 @objects.command()
@@ -46,25 +51,22 @@ def copy(source: str, target: str, *, as_json: bool) -> int:
     """Copy checkpoints, code and configurations from a folder to another object store.
 
     FROM is the folder `objects` of a data folder, TO an URL such as s3://bucket/prefix. Each file
-    is held against its checkpoint's manifest on the way. What is there already is left as it is,
-    so after an interruption the same command goes on. Exit code 1: some of it is damaged, and
-    was left out.
+    is checked against its checkpoint's manifest. What is there already stays, so the same command
+    resumes after an interruption. Exit code 1: some of it is damaged, and was left out.
     """
     copied = _copy(source, target, as_json=as_json)
     if as_json:
         print_json(copied._asdict())
     else:
         click.echo(
-            f"{copied.checkpoints:,} checkpoints, {copied.code:,} code archives and"
-            f" {copied.configs:,} configurations copied ({size(copied.size_bytes)}),"
+            f"{counted(copied.checkpoints, 'checkpoint')}, {counted(copied.code, 'code archive')}"
+            f" and {counted(copied.configs, 'configuration')} copied ({size(copied.size_bytes)}),"
             f" {copied.already:,} were there already"
         )
     return FAILED if copied.damaged else OK
 
 
 def _copy(source: str, target: str, *, as_json: bool) -> Copied:
-    from rung.storage import open_store  # noqa: PLC0415 - with what S3 needs
-
     folder = _folder(source)
     store = open_store(target)
     try:
@@ -78,9 +80,9 @@ def _copy(source: str, target: str, *, as_json: bool) -> Copied:
 
 
 class _Copying:
-    """What is copied, one thing after the other."""
+    """A copy between two object stores, object by object."""
 
-    def __init__(self, source: "FolderStore", target: "ObjectStore", *, quiet: bool) -> None:
+    def __init__(self, source: FolderStore, target: ObjectStore, *, quiet: bool) -> None:
         self._source = source
         self._target = target
         self._quiet = quiet
@@ -88,11 +90,11 @@ class _Copying:
         self._damaged: list[str] = []
 
     def done(self) -> Copied:
-        """Return what was copied."""
+        """Return the result."""
         return Copied(**self._counts, damaged=self._damaged)
 
     def named_by_digest(self, prefix: str) -> None:
-        """Copy what experiments were submitted with."""
+        """Copy the objects of a prefix that are named by their digest."""
         there = {info.name: info.size_bytes for info in self._target.list(prefix)}
         for info in self._source.list(prefix):
             if there.get(info.name) == info.size_bytes:
@@ -109,9 +111,7 @@ class _Copying:
             self._counts["size_bytes"] += info.size_bytes
 
     def checkpoints(self) -> None:
-        """Copy the checkpoints that are complete, the manifest of each last."""
-        from rung.storage import ObjectDamaged, copy_checkpoint  # noqa: PLC0415 - see above
-
+        """Copy the complete checkpoints, the manifest of each last."""
         for experiment_id, checkpoint_id in self._found():
             if self._is_there(f"{_CHECKPOINTS}{experiment_id}/{checkpoint_id}{_MANIFEST}"):
                 self._counts["already"] += 1
@@ -131,9 +131,7 @@ class _Copying:
                 yield parts[1], parts[2]
 
     def _is_there(self, manifest: str) -> bool:
-        """Whether the target has that manifest, which is written last."""
-        from rung.storage import ObjectMissing  # noqa: PLC0415 - see above
-
+        """Return whether the target has a manifest, which is written last."""
         try:
             return self._target.read(manifest) == self._source.read(manifest)
         except ObjectMissing:
@@ -145,14 +143,12 @@ class _Copying:
             click.echo(f"damaged: {printable(text)}", err=True)
 
 
-def _folder(source: str) -> "FolderStore":
-    """Return the folder that is copied from.
+def _folder(source: str) -> FolderStore:
+    """Return the folder to copy from.
 
     Raises:
-        RungError: it is none.
+        RungError: the source is no folder.
     """
-    from rung.storage import FolderStore, open_store  # noqa: PLC0415 - see above
-
     if "://" not in source:
         path = Path(source)
         if not path.is_dir():

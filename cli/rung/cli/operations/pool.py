@@ -1,10 +1,11 @@
-"""`rung pool configure`."""
+"""`rung pool configure`: the scheduling policy of a pool."""
 
 from typing import Any
 
 import click
+import msgspec
 
-from rung.cli.link import Link, asynchronous, linked
+from rung.cli.link import Link, linked
 from rung.cli.output import print_json, printable
 
 
@@ -24,12 +25,11 @@ def pool() -> None:
     help="An option of the policy; may be given several times. VALUE is JSON, or else text.",
 )
 @linked
-@asynchronous
 async def configure(name: str, policy: str, given: tuple[str, ...], link: Link) -> None:
     """Choose by which policy a pool's slots are given, from now on.
 
-    What runs runs on, unless the new policy has it yield to something that waits. The choice is on
-    record, so that `rung audit` decides what came before by the policy of that time.
+    Running trials go on, unless the new policy preempts them. The choice is on record, so that
+    `rung audit` decides each moment by the policy of that moment.
     """
     options = dict(map(_option, given))
     async with link.client() as client:
@@ -38,15 +38,13 @@ async def configure(name: str, policy: str, given: tuple[str, ...], link: Link) 
         print_json(configured)
         return
     with_options = "".join(f", {key} {value}" for key, value in configured.options.items())
-    told = f"Pool {configured.pool} is configured: policy {configured.policy}{with_options}."
-    click.echo(printable(told))
+    text = f"Pool {configured.pool} is configured: policy {configured.policy}{with_options}."
+    click.echo(printable(text))
     for warning in configured.warnings:
         click.echo(f"Warning: {printable(warning)}", err=True)
 
 
 def _option(text: str) -> tuple[str, Any]:
-    import msgspec  # noqa: PLC0415 - only here
-
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise click.UsageError(f"--option {text}: give NAME=VALUE")

@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 class Listed(NamedTuple):
-    """A service. At least one of the last two is given, as `module:name`."""
+    """A service. At least one of `table` and `command` is given, as `module:name`."""
 
     help: str
     table: str | None = None
-    """Its `Service`, whose components `rung up` runs beside all others."""
+    """Its `Service`, whose components `rung up` runs with those of the others."""
     command: str | None = None
-    """Its command, where that has options of its own."""
+    """Its command, if that has options of its own."""
 
     @property
     def home(self) -> str:
-        """Return where its command is, or what that is made of."""
+        """Return where its command is, or the `Service` of which a command is made."""
         home = self.command or self.table
         assert home, self
         return home
@@ -41,7 +41,7 @@ SERVICES: Final[dict[str, Listed]] = {
         "Give slots to trials.", "rung.scheduler.service:SERVICE", "rung.scheduler.__main__:main"
     ),
     "checkpoint-gc": Listed(
-        "Delete the checkpoints that nobody wants any more.",
+        "Delete checkpoints by their retention policy, seal and archive.",
         "rung.checkpoint_gc.service:SERVICE",
         "rung.checkpoint_gc.__main__:main",
     ),
@@ -50,15 +50,15 @@ SERVICES: Final[dict[str, Listed]] = {
     ),
     "agent": Listed("Offer this machine's slots.", command="rung.agent.__main__:main"),
 }
-"""In the order in which `rung service --help` lists them. An image carries what its service needs
-alone: each is imported when it is called."""
+"""In the order of `rung service --help`. Each is imported when it is called, since an image has
+the dependencies of its own service alone."""
 
 
 def tables(store: "ObjectStore | None" = None) -> "Mapping[str, Sequence[Component]]":
     """Return the tables of components by service.
 
     Args:
-        store: where objects lie; None to read the tables alone.
+        store: the object store; None if the tables are only read.
     """
     return {name: _table(it.table).components(store) for name, it in SERVICES.items() if it.table}
 
@@ -70,7 +70,7 @@ def _table(home: str) -> "Service":
 
 
 def _command(found: Any, text: str) -> click.Command:
-    """Return the command of a service that has none of its own."""
+    """Return a command made of a `Service`."""
     from rung.runtime.bootstrap import command_of  # noqa: PLC0415 - only where one is made
 
     return command_of(found, text)

@@ -1,6 +1,6 @@
-"""What each component of this version does with the topics of a ledger.
+"""Access to the topics of a ledger that each service needs, for ACLs of Kafka.
 
-That is read from the tables of components; what has no such table stands here.
+It is derived from the tables of components; access of services without a table is listed here.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ from rung.runtime.service import Component, Decider, Shared, Singleton, topics_o
 from rung.runtime.sink.sink import Sink
 
 COMPONENT: Final = "{component}"
-"""What a pattern of principals has in place of the component's name."""
+"""Placeholder of the component's name in a pattern of principals."""
 
 
 def _shared(service: str, components: Iterable[Component]) -> Access:
@@ -46,29 +46,29 @@ def _shared(service: str, components: Iterable[Component]) -> Access:
 
 
 _OPENED: Final = Access(reads=frozenset({topic.IMPORTS}))
-"""Each service starts only where no import is unfinished."""
+"""Each service checks at its start that no import is unfinished."""
 _RECORD: Final = Access(reads=frozenset(TOPICS) - {topic.HEARTBEATS})
-"""All that is kept."""
+"""All topics but heartbeats."""
 _METRICS: Final = metrics_components(
     SeriesStore(Path(), ledger_id=""), MetricsSettings(logs_total_bytes=1)
 )
-"""All that metrics may be told to run; its table wants series, which are not opened here."""
-_BESIDE: Final[Mapping[str, Access]] = {
-    # It archives and seals the ledger, where it is told to.
+"""All components of metrics that its settings can enable; the store is not opened."""
+_MORE: Final[Mapping[str, Access]] = {
+    # It archives and seals the ledger, by its settings.
     CHECKPOINT_GC: _RECORD | Access(appends=frozenset({topic.SEALS})),
-    # It removes old lines from the ledger, and reads what of it was removed.
+    # It trims old lines from the ledger, and reads which were trimmed.
     METRICS: Access(reads=frozenset({topic.SEALS}), trims=frozenset({topic.LOGS})),
 }
-"""What a service does beside its table."""
+"""Access of a service outside its table of components."""
 
 COMPONENTS: Final[Mapping[str, Access]] = {
     **{
-        name: _OPENED | _shared(name, table) | _BESIDE.get(name, Access())
+        name: _OPENED | _shared(name, table) | _MORE.get(name, Access())
         for name, table in {**tables(), METRICS: _METRICS}.items()
     },
-    "gateway": _RECORD  # it shows, audits and verifies
+    "gateway": _RECORD  # for projections, audits and verification
     | Access(
-        # Commands about experiments, pools, lines to delete, and messages that are rejected.
+        # Requests about experiments and pools, deletions of lines, and rejected messages.
         appends=frozenset({topic.EXPERIMENTS, topic.POOLS, topic.LOGS, topic.DEADLETTER})
     ),
     "agent": _OPENED

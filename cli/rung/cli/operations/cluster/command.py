@@ -1,4 +1,4 @@
-"""`rung cluster init|acls|status|upgrade`: a ledger on Kafka, made, watched and upgraded."""
+"""`rung cluster init`, `acls`, `status` and `upgrade`: a ledger on Kafka."""
 
 import asyncio
 import re
@@ -21,7 +21,7 @@ _EVER: Final = "ever"
 
 
 class Retention(click.ParamType):
-    """How long a topic's records are kept: `metrics=30d`, `heartbeats=12h`, `pools=ever`."""
+    """Takes a topic's retention time: `metrics=30d`, `heartbeats=12h`, `pools=ever`."""
 
     name = "topic=time"
 
@@ -41,7 +41,7 @@ class Retention(click.ParamType):
 
 
 class Principals(click.ParamType):
-    """The principals of components: `User:rung-{component}`."""
+    """Takes a pattern of principals: `User:rung-{component}`."""
 
     name = "pattern"
 
@@ -98,13 +98,13 @@ def cluster() -> None:
     "principals",
     type=Principals(),
     envvar="RUNG_ACLS",
-    help="Let each component do what it needs, as `rung cluster acls` prints it: its principal, "
-    "such as User:rung-{component}.",
+    help="Add the ACLs that `rung cluster acls` prints, for principals such as "
+    "User:rung-{component}.",
 )
 @click.option("--dry-run", is_flag=True, help="Change nothing; exit code 1 if something differs.")
 @_json
 @asynchronous
-async def init(  # noqa: PLR0913 - what can be chosen
+async def init(  # noqa: PLR0913 - a parameter for each option
     *,
     url: str,
     partitions: int | None,
@@ -115,10 +115,10 @@ async def init(  # noqa: PLR0913 - what can be chosen
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Make the topics of a ledger, or what is missing of them, and say what differs.
+    """Make the topics of a ledger that are missing, and list settings that differ.
 
-    What is there is never changed, and no ACL is removed. The exit code is 1 if the ledger cannot
-    be used as it is, or loses what it must keep, and 3 if no broker answers.
+    Existing topics are never changed, and no ACL is removed. The exit code is 1 if the ledger
+    cannot be used as it is, or loses what it must keep, and 3 if no broker answers.
     """
     kafka = _kafka()
     settings = kafka.KafkaSettings.from_environment()
@@ -131,7 +131,7 @@ async def init(  # noqa: PLR0913 - what can be chosen
     findings: list[Finding] = await kafka.check(
         url, settings, replication=replication, retention=kept
     )
-    of_objects = [] if objects is None else await _ready(objects, dry_run=dry_run)
+    of_objects = [] if objects is None else await _prepare(objects, dry_run=dry_run)
     granted = None
     if principals is not None:
         from rung.cli.operations.cluster.access import rules_of  # noqa: PLC0415 - imports all services
@@ -143,9 +143,9 @@ async def init(  # noqa: PLR0913 - what can be chosen
         found = {"ledger": made, "findings": findings, "objects": of_objects}
         print_json(found if granted is None else {**found, "acls": granted})
     else:
-        _say(made, findings, of_objects)
+        _print_findings(made, findings, of_objects)
         if granted is not None:
-            _say_acls(granted, dry_run=dry_run)
+            _print_acls(granted, dry_run=dry_run)
     if dry_run:
         differs = of_objects or not all(item.unknown for item in findings)
         differs = differs or (granted is not None and granted != kafka.Granted())
@@ -153,14 +153,16 @@ async def init(  # noqa: PLR0913 - what can be chosen
     return exit_code.FAILED if any(item.grave for item in findings) else exit_code.OK
 
 
-async def _ready(objects: str, *, dry_run: bool) -> list[str]:
-    """Make an object store ready, or say what it lacks."""
+async def _prepare(objects: str, *, dry_run: bool) -> list[str]:
+    """Prepare an object store, or return what it lacks."""
     from rung.storage import inspect, open_store, prepare  # noqa: PLC0415 - not always needed
 
     return await asyncio.to_thread(inspect if dry_run else prepare, open_store(objects))
 
 
-def _say(made: "Created | None", findings: "list[Finding]", of_objects: list[str]) -> None:
+def _print_findings(
+    made: "Created | None", findings: "list[Finding]", of_objects: list[str]
+) -> None:
     if made is not None:
         click.echo(f"ledger {made.id}, {made.partitions} partitions per topic")
         click.echo(f"made: {', '.join(made.made) or 'nothing, all topics were there'}")
@@ -172,7 +174,7 @@ def _say(made: "Created | None", findings: "list[Finding]", of_objects: list[str
         click.echo("all topics are as they should be")
 
 
-def _say_acls(granted: "Granted", *, dry_run: bool) -> None:
+def _print_acls(granted: "Granted", *, dry_run: bool) -> None:
     for rule in granted.made:
         click.echo(f"ACL {'missing' if dry_run else 'added'}: {rule}")
     for text in granted.surplus:
@@ -216,22 +218,22 @@ def _weight(finding: "Finding") -> str:
 @click.option(
     "--objects",
     envvar="RUNG_OBJECTS",
-    help="URL of the object store with the snapshots; without, all is folded from its beginning.",
+    help="URL of the object store with the snapshots; without it all topics are read entirely.",
 )
 @_json
 @asynchronous
 async def status(*, url: str, objects: str | None, as_json: bool) -> int:
-    """Show how a cluster is: what is wrong first, then everything.
+    """Show the status of a cluster: problems first, then everything.
 
-    Brokers, topics and the lag of what reads them; the replicas of each service and their
-    partitions; agents, slots and open experiments as they follow from the ledger; open dead
-    letters, which are wrong for an hour; how old snapshots are; whether all is sealed that is
-    older than a minute, and whether an import was left unfinished. What is due is looked at twice,
-    a second apart. The exit code is 1 if something is wrong, 3 if no broker answers.
+    Brokers, topics and the lag of consumers; the replicas of each service and their partitions;
+    agents, slots and open experiments by the ledger; open dead letters, which are a problem for an
+    hour; the age of snapshots; records older than a minute that are not sealed; unfinished
+    imports. Decisions that are due are looked at twice, a second apart. The exit code is 1 if
+    there is a problem, 3 if no broker answers.
     """
     kafka = _kafka()
-    from rung.cli.operations.cluster.print import print_status  # noqa: PLC0415 - an extra, see `_kafka`
-    from rung.cli.operations.cluster.status import survey  # noqa: PLC0415 - see above
+    from rung.cli.operations.cluster.status import print_status  # noqa: PLC0415 - an extra, see `_kafka`
+    from rung.cli.operations.cluster.survey import survey  # noqa: PLC0415 - see above
     from rung.storage import open_store  # noqa: PLC0415 - see above
 
     store = open_store(objects) if objects else None
@@ -251,19 +253,18 @@ async def status(*, url: str, objects: str | None, as_json: bool) -> int:
 @_json
 @asynchronous
 async def upgrade(*, url: str, dry_run: bool, as_json: bool) -> int:
-    """Let new experiments and pools be decided as this release decides.
+    """Raise the logic level: new experiments and pools are decided as this release decides.
 
-    An upgraded decider goes on to decide as the release before, so that both may run side by side.
-    Once all replicas of searcher, scheduler and checkpoint-gc run this release, this command puts
-    its logic level on record: new experiments have it, and each pool from its next submission on.
-    What was decided before stays as it is. It is refused, and names them, while replicas run that
-    do not know the level. It cannot be undone, and done twice it does nothing. Exit code 1:
-    refused.
+    An upgraded processor decides as the release before, so that both may run side by side. Once
+    all replicas of searcher, scheduler and checkpoint-gc run this release, this command puts its
+    logic level on record: new experiments have it, and each pool from its next submission on.
+    Earlier decisions stay. It is refused while replicas run that do not know the level, and names
+    them. It cannot be undone; a second time it does nothing. Exit code 1: refused.
     """
     kafka = _kafka()
-    from rung.cli.operations.cluster.upgrade import upgrade as raised  # noqa: PLC0415 - an extra, see `_kafka`
+    from rung.cli.operations.cluster.upgrade import upgrade as raise_level  # noqa: PLC0415 - an extra, see `_kafka`
 
-    done = await raised(url, kafka.KafkaSettings.from_environment(), dry_run=dry_run)
+    done = await raise_level(url, kafka.KafkaSettings.from_environment(), dry_run=dry_run)
     if as_json:
         print_json(done)
     elif done.obstacles:
@@ -280,7 +281,7 @@ async def upgrade(*, url: str, dry_run: bool, as_json: bool) -> int:
 
 
 def _kafka() -> Any:
-    """Return the package of the ledger on Kafka.
+    """Import the package of the ledger on Kafka.
 
     Raises:
         RungError: its extra is not installed.

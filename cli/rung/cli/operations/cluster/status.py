@@ -1,69 +1,172 @@
-"""What an operator wants to know of a cluster at night; computed here, printed elsewhere."""
+"""The status of a cluster: its records, the problems that follow from them, and how it is printed.
 
-import asyncio
-import contextlib
-import sqlite3
-from collections.abc import Coroutine
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+`survey` fills the records in.
+"""
 
-from aiokafka.protocol.metadata import MetadataRequest
+from datetime import datetime, timedelta
+from typing import Final
+
+import click
 from msgspec import Struct, field
 
-from rung.cli.operations.cluster.decider_status import Decider, Knowledge, PoolStatus
-from rung.cli.operations.cluster.group import SHARED, Replica, replicas_of
-from rung.cli.operations.cluster.record_status import (
-    SealStatus,
-    UnfinishedImport,
-    look_at_imports,
-    look_at_seals,
-)
-from rung.cli.operations.cluster.relay_status import Consumer, look, look_again
-from rung.cli.operations.deciders import DECIDERS, FORWARDERS
-from rung.events import TOPICS, LedgerError, topic
-from rung.gateway.projections.deadletters import LetterProjection, count_open, read_letters
-from rung.ledger import Ledger
-from rung.ledger.kafka import KafkaLedger, KafkaSettings, parse_address
-from rung.ledger.kafka.cluster import Cluster, connect
-from rung.ledger.kafka.errors import FAILURES
-from rung.runtime.levels import InstallationLevel
-from rung.runtime.projection import Merge
-from rung.runtime.projection.store import prepare
-from rung.storage import ObjectError, ObjectStore
+from rung.cli.operations.cluster.replicas import Replica
+from rung.cli.output import counted, duration, print_facts, print_table
+from rung.events.installation import LEVEL
 
-_LETTERS: Final = 5
-_READ_MAX: Final = 200
-"""Dead letters at once, which may be large."""
-_PATIENCE_S: Final = 6.0
-_MOMENT_S: Final = 1.0
-"""What is due now and on record a moment later was only on its way."""
-_RECENT: Final = timedelta(hours=1)
-"""So long an open dead letter is news, as for the alert `RungDeadLetter`."""
+LAG_MAX: Final = 10_000
+"""Lag at which a consumer that makes progress is too slow, as for the alert `RungLagging`."""
+UNSEALED_MAX: Final = timedelta(minutes=1)
+"""Age at which an unsealed record is a problem: the sealer does not run, or is far behind."""
+DEAD_LETTER_NEWS: Final = timedelta(hours=1)
+"""Age up to which an open dead letter is a problem, as for the alert `RungDeadLetter`."""
+_NONE: Final = Replica(host="none", partitions={})
 
 
 class Broker(Struct, kw_only=True):
-    """One broker that takes requests, or ought to."""
+    """A broker that is known, or that holds partitions."""
 
     id: int
     address: str | None
-    """None: it holds records, and the others do not see it."""
+    """None: it holds partitions, and the other brokers do not know it."""
     answers: bool
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with it."""
+        if self.answers:
+            return []
+        return [f"broker {self.id} ({self.address or 'gone'}) does not answer"]
 
 
 class TopicStatus(Struct, kw_only=True):
-    """One topic: where its partitions end, and which of them are in trouble."""
+    """The ends of a topic's partitions, and those that are not well."""
 
     name: str
     events: int
     ends: list[int]
     leaderless: list[int]
     behind: list[int]
-    """Partitions that do not lie on as many brokers as they should."""
+    """Partitions with fewer replicas in sync than they should have."""
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with it."""
+        found = []
+        if self.leaderless:
+            found.append(f"{self.name}: partition {_listed(self.leaderless)} has no leader")
+        if self.behind:
+            found.append(f"{self.name}: a replica of partition {_listed(self.behind)} is behind")
+        return found
 
 
-class Letter(Struct, kw_only=True):
-    """A dead letter."""
+class Consumer(Struct, kw_only=True):
+    """The progress of a relay or a sink on its topic."""
+
+    name: str
+    topic: str
+    lag: int
+    lags: list[int]
+    """By partition."""
+    positions: list[int]
+    """By partition."""
+    still: list[int] = field(default_factory=list[int])
+    """Partitions with a lag whose position did not change during the survey."""
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with it."""
+        behind = f"{counted(self.lag, 'record')} behind on {self.topic}"
+        if self.still:
+            return [f"{self.name}: stands still, {behind}"]
+        return [f"{self.name}: {behind}"] if self.lag > LAG_MAX else []
+
+
+class Decider(Struct, kw_only=True):
+    """The progress of a processor, over all partitions."""
+
+    name: str
+    facts: int
+    since_decision: int
+    """Facts behind the newest one of which a decision on record follows."""
+    pending: int = 0
+    """Decisions that are due and not on record."""
+    broken: dict[str, str] = field(default_factory=dict[str, str])
+    """Quarantined keys, with the reason."""
+    left_alone: int = 0
+    """Keys of a logic level that replicas, or this release, do not know."""
+    level: int = 0
+    """The highest such level."""
+    since_snapshot: int = 0
+    """Facts that a start folds again."""
+    snapshot_s: float | None = None
+    """Age of the oldest partition's snapshot; None: a partition has none, or none was read."""
+
+    def problems(self) -> list[str]:
+        """Return what is wrong with it."""
+        found = []
+        if self.pending:
+            due = "is due" if self.pending == 1 else "are due"
+            found.append(f"{self.name}: {counted(self.pending, 'decision')} {due}")
+        for key, reason in self.broken.items():
+            found.append(f"{self.name}: cannot go on with {key}: {reason}")
+        if self.left_alone:
+            are = "is" if self.left_alone == 1 else "are"
+            found.append(
+                f"{self.name}: {counted(self.left_alone, 'key')} {are} left alone, of logic level"
+                f" {self.level}: replace its replicas by the release that raised the level"
+            )
+        return found
+
+
+class PoolStatus(Struct, kw_only=True):
+    """Agents and slots of a pool, by the scheduler's state."""
+
+    name: str
+    agents: int
+    slots: int
+    idle: int
+    waiting: int
+    """Allocations."""
+    problems: list[str] = field(default_factory=list[str])
+    """The agents that are alive and get no work, with the reason."""
+
+
+class SealStatus(Struct, kw_only=True):
+    """How much of a ledger is sealed."""
+
+    records: int
+    """Those that are to be sealed: all but heartbeats and the seals themselves."""
+    unsealed: int
+    since: str | None = None
+    """When the oldest unsealed record was written."""
+
+    def problems(self, now: datetime) -> list[str]:
+        """Return what is wrong, and what to do."""
+        if not self.unsealed or _is_within(self.since, UNSEALED_MAX, now):
+            return []
+        records, oldest = counted(self.records, "record"), f"the oldest of {self.since}"
+        if self.unsealed == self.records:
+            text = (
+                f"the ledger is not sealed ({records}, {oldest}): give all replicas of"
+                " checkpoint-gc the same secret in RUNG_SEAL_KEY"
+            )
+        else:
+            text = (
+                f"{self.unsealed:,} of {records} are not sealed, {oldest}: checkpoint-gc seals"
+                " them if it runs and has RUNG_SEAL_KEY; its log says what keeps it from that"
+            )
+        return [f"seals: {text}"]
+
+
+class UnfinishedImport(Struct, kw_only=True):
+    """An import into the ledger that has no end on record."""
+
+    exported_from: str
+    records: int
+    begun: str
+    problem: str
+    """What is to be done."""
+
+
+class DeadLetter(Struct, kw_only=True):
+    """An open dead letter."""
 
     time: str
     reader: str
@@ -72,13 +175,8 @@ class Letter(Struct, kw_only=True):
     reason: str
 
 
-class _Health(Struct):
-    leaderless: list[int] = field(default_factory=list[int])
-    behind: list[int] = field(default_factory=list[int])
-
-
 class ClusterStatus(Struct, kw_only=True):
-    """All of it; `problems` is what to look at first."""
+    """The status of a cluster."""
 
     ledger: str
     ledger_id: str = ""
@@ -95,248 +193,157 @@ class ClusterStatus(Struct, kw_only=True):
     experiments: dict[str, int] = field(default_factory=dict[str, int])
     """Those that have not ended, by state."""
     seals: SealStatus | None = None
-    """None: it could not be found out."""
+    """None: unknown."""
     unfinished_imports: list[UnfinishedImport] = field(default_factory=list[UnfinishedImport])
-    """Until they are complete no service starts."""
+    """No service starts before they are complete."""
     dead_letters: int = 0
     """Those that are open."""
-    newest_letters: list[Letter] = field(default_factory=list[Letter])
+    newest_letters: list[DeadLetter] = field(default_factory=list[DeadLetter])
 
-
-async def survey(url: str, settings: KafkaSettings, store: ObjectStore | None) -> ClusterStatus:
-    """Look at a cluster; what does not answer becomes a problem, and the rest is told.
-
-    Args:
-        url: of the ledger.
-        settings: how to reach the cluster.
-        store: where snapshots lie; without, everything is folded from its beginning.
-
-    Raises:
-        LedgerError: no broker answers, or there is no ledger.
-    """
-    patience = replace(settings, timeout_s=min(settings.timeout_s, _PATIENCE_S))
-    status = ClusterStatus(ledger=str(parse_address(url)))
-    store = await _reachable(store, status)
-    cluster = await connect(parse_address(url), patience)
-    try:
-        health = await _look_at_brokers(cluster, status)
-        ledger = await KafkaLedger.open(url, store, settings=patience)
-        try:
-            status.ledger_id = ledger.id
-            for name in TOPICS:
-                await _look(status, name, _look_at_topic(ledger, name, status, health))
-            for service in SHARED:
-                await _look(status, service, _look_at_replicas(cluster, service, status))
-            await _look_at_records(ledger, status, from_snapshots=store is not None)
-        finally:
-            await ledger.close()
-    finally:
-        await cluster.close()
-    _judge(status, datetime.now(UTC))
-    return status
-
-
-async def _reachable(store: ObjectStore | None, status: ClusterStatus) -> ObjectStore | None:
-    """Return the object store if it answers; that it does not is a problem."""
-    if store is None:
-        return None
-    try:
-        async with asyncio.timeout(_PATIENCE_S):
-            await asyncio.to_thread(store.list, "snapshots/none/")
-    except (ObjectError, TimeoutError) as error:
-        reason = str(error) or f"no answer within {_PATIENCE_S:g} s"
-        status.problems.append(f"object store {store.url}: {reason}")
-        store.close()
-        return None
-    return store
-
-
-async def _look_at_brokers(cluster: Cluster, status: ClusterStatus) -> dict[str, _Health]:
-    """Ask every broker that is known, and see from one answer who leads and who is in step."""
-
-    async def answers(node: int) -> bool:
-        try:
-            async with asyncio.timeout(_PATIENCE_S / 2):
-                await cluster.send(MetadataRequest([]), node)
-        except (*FAILURES, TimeoutError):
-            return False
-        return True
-
-    known = {node: await answers(node) for node in sorted(cluster.brokers)}
-    health: dict[str, _Health] = {}
-    holding: set[int] = set()
-    for full, partitions in cluster.topics.items():
-        found = _Health()
-        for number, leader, replicas, in_sync in partitions:
-            holding.update(replicas)
-            if leader < 0:
-                found.leaderless.append(number)
-            if len(in_sync) < len(replicas):
-                found.behind.append(number)
-        health[full.removeprefix(cluster.address.topic(""))] = found
-    for node in sorted(holding | known.keys()):
-        server = cluster.brokers.get(node)
-        status.brokers.append(
-            Broker(
-                id=node,
-                address=str(server) if server else None,
-                answers=known.get(node, False),
-            )
-        )
-    return health
-
-
-async def _look(status: ClusterStatus, what: str, work: Coroutine[Any, Any, None]) -> None:
-    """Look at something; if it does not answer, that is a problem, and no reason to stop."""
-    try:
-        await work
-    except LedgerError as error:
-        status.problems.append(f"{what}: {error}")
-
-
-async def _look_at_records(
-    ledger: KafkaLedger, status: ClusterStatus, *, from_snapshots: bool
-) -> None:
-    for name, of in FORWARDERS:
-        await _look(status, name, _look_at_consumer(ledger, name, of, status))
-    known = Knowledge()
-    for process in DECIDERS:
-        folding = known.fold(ledger, process, from_snapshots=from_snapshots)
-        await _look(status, process.name, folding)
-    await _look_again(ledger, status, known)
-    status.deciders, status.pools = known.deciders, known.pools
-    status.experiments = dict(known.experiments)
-    await _look(status, "logic level", _look_at_level(ledger, status))
-    await _look(status, "dead letters", look_at_letters(ledger, status))
-    await _look(status, "seals", _look_at_seals(ledger, status, from_heads=from_snapshots))
-    await _look(status, "imports", _look_at_imports(ledger, status))
-
-
-async def _look_at_topic(
-    ledger: KafkaLedger, name: str, status: ClusterStatus, health: dict[str, _Health]
-) -> None:
-    ends = [await ledger.end(name, number) for number in range(ledger.partitions(name))]
-    found = health.get(name, _Health())
-    status.topics.append(
-        TopicStatus(
-            name=name,
-            events=sum(ends),
-            ends=ends,
-            leaderless=found.leaderless,
-            behind=found.behind,
-        )
-    )
-
-
-async def _look_at_replicas(cluster: Cluster, service: str, status: ClusterStatus) -> None:
-    status.replicas[service] = await replicas_of(cluster, service)
-
-
-async def _look_at_consumer(
-    ledger: KafkaLedger, name: str, followed: str, status: ClusterStatus
-) -> None:
-    status.consumers.append(await look(ledger, name, followed))
-
-
-async def _look_again(ledger: KafkaLedger, status: ClusterStatus, known: Knowledge) -> None:
-    """Leave out what was only on its way: a cluster that works always has something due."""
-    behind = [consumer for consumer in status.consumers if consumer.lag]
-    if not behind and not known.due:
-        return
-    await asyncio.sleep(_MOMENT_S)
-    for consumer in behind:
-        await _look(status, consumer.name, look_again(ledger, consumer))
-    await _look(status, "deciders", known.look_again(ledger))
-
-
-async def look_at_letters(ledger: Ledger, status: ClusterStatus) -> None:
-    """Find the dead letters that are open.
-
-    Raises:
-        LedgerError: the ledger does not answer.
-    """
-    projection = LetterProjection()
-    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
-        prepare(db, projection, ledger.id)
-        for partition in range(ledger.partitions(topic.DEADLETTER)):
-            merge = Merge(projection, db, partition)
-            position = await ledger.start(topic.DEADLETTER, partition)
-            while records := await ledger.read(topic.DEADLETTER, partition, position, _READ_MAX):
-                merge.fold(records)
-                position = records[-1].position + 1
-        status.dead_letters = count_open(db)
-        status.newest_letters = [
-            Letter(
-                time=item.at,
-                reader=item.reader,
-                topic=item.topic,
-                key=item.key,
-                reason=item.reason,
-            )
-            for item in read_letters(db, "open", limit=_LETTERS)
+    def judge(self, now: datetime) -> None:
+        """Put the problems that follow from the records before those that are listed already."""
+        found = [problem for broker in self.brokers for problem in broker.problems()]
+        found += [problem for item in self.topics for problem in item.problems()]
+        found += [item.problem for item in self.unfinished_imports]
+        found += [f"{name}: no replica runs" for name, some in self.replicas.items() if not some]
+        found += [problem for item in self.deciders for problem in item.problems()]
+        found += [problem for item in self.consumers for problem in item.problems()]
+        found += [
+            f"pool {pool.name}: {counted(pool.waiting, 'allocation')}"
+            f" {'waits' if pool.waiting == 1 else 'wait'}, and it has no agent"
+            for pool in self.pools
+            if pool.waiting and not pool.agents
         ]
+        found += [
+            f"pool {pool.name}: {problem}" for pool in self.pools for problem in pool.problems
+        ]
+        newest = next(iter(self.newest_letters), None)
+        if newest is not None and _is_within(newest.time, DEAD_LETTER_NEWS, now):
+            count = f"{self.dead_letters:,} open, the newest at {newest.time} by {newest.reader}"
+            found.append(f"dead letters: {count}")
+        if self.seals is not None:
+            found += self.seals.problems(now)
+        self.problems = found + self.problems
 
 
-async def _look_at_seals(ledger: KafkaLedger, status: ClusterStatus, *, from_heads: bool) -> None:
+def _is_within(time: str | None, age: timedelta, now: datetime) -> bool:
+    """Return whether a time is less than an age ago; False for what is no time with a zone."""
     try:
-        status.seals = await look_at_seals(ledger, from_heads=from_heads)
-    except (ObjectError, ValueError) as error:
-        raise LedgerError(f"the signed heads cannot be read: {error}") from error
-
-
-async def _look_at_level(ledger: KafkaLedger, status: ClusterStatus) -> None:
-    status.level = await InstallationLevel(ledger).read()
-
-
-async def _look_at_imports(ledger: KafkaLedger, status: ClusterStatus) -> None:
-    status.unfinished_imports = await look_at_imports(ledger)
-
-
-def _judge(status: ClusterStatus, now: datetime) -> None:
-    """Say what is wrong, the worst first."""
-    wrong = [
-        f"broker {broker.id} ({broker.address or 'gone'}) does not answer"
-        for broker in status.brokers
-        if not broker.answers
-    ]
-    for item in status.topics:
-        if item.leaderless:
-            wrong.append(f"{item.name}: nobody leads partition {_numbers(item.leaderless)}")
-        if item.behind:
-            wrong.append(f"{item.name}: a replica of partition {_numbers(item.behind)} is behind")
-    wrong += [item.problem for item in status.unfinished_imports]
-    wrong += [f"{name}: no replica runs" for name, held in status.replicas.items() if not held]
-    for decider in status.deciders:
-        if decider.pending:
-            wrong.append(f"{decider.name}: {decider.pending:,} decisions are due")
-        for key, reason in decider.broken.items():
-            wrong.append(f"{decider.name}: cannot go on with {key}: {reason}")
-        if decider.left_alone:
-            wrong.append(
-                f"{decider.name}: {decider.left_alone:,} keys are left alone, of logic level "
-                f"{decider.level}: replace its replicas by the release that raised the level"
-            )
-    wrong += [problem for item in status.consumers if (problem := item.problem())]
-    wrong += [
-        f"pool {pool.name}: {pool.waiting:,} allocations wait, and it has no agent"
-        for pool in status.pools
-        if pool.waiting and not pool.agents
-    ]
-    wrong += [f"pool {pool.name}: {problem}" for pool in status.pools for problem in pool.problems]
-    if status.newest_letters and _is_recent(newest := status.newest_letters[0], now):
-        count = f"{status.dead_letters:,} open, the newest at {newest.time} by {newest.reader}"
-        wrong.append(f"dead letters: {count}")
-    if status.seals is not None and (problem := status.seals.problem(now)):
-        wrong.append(problem)
-    status.problems = wrong + status.problems
-
-
-def _is_recent(letter: Letter, now: datetime) -> bool:
-    try:
-        return now - datetime.fromisoformat(letter.time) < _RECENT
-    except (TypeError, ValueError):  # no time, or one of no zone
+        return now - datetime.fromisoformat(time or "") < age
+    except (TypeError, ValueError):
         return False
 
 
-def _numbers(partitions: list[int]) -> str:
+def print_status(status: ClusterStatus) -> None:
+    """Print the problems, then everything."""
+    if status.problems:
+        click.echo(click.style(f"WRONG: {len(status.problems)}", fg="red", bold=True))
+        for problem in status.problems:
+            click.echo(f"  {problem}")
+    else:
+        click.echo(click.style("All is well.", fg="green"))
+    click.echo()
+    open_ = [f"{count} {state}" for state, count in sorted(status.experiments.items())]
+    unfinished = len(status.unfinished_imports)
+    print_facts(
+        [
+            ("ledger", f"{status.ledger} ({status.ledger_id})"),
+            ("logic level", _level(status.level)),
+            ("open experiments", ", ".join(open_) or "none"),
+            ("open dead letters", status.dead_letters),
+            ("sealed", _sealed(status.seals)),
+            ("imports", f"{unfinished} not complete" if unfinished else "none unfinished"),
+        ]
+    )
+    _heading("brokers")
+    print_table(
+        ["id", "address", "answers"],
+        [(item.id, item.address, item.answers) for item in status.brokers],
+    )
+    _heading("services")
+    print_table(
+        ["service", "replica", "partitions", "level"],
+        [
+            (service, replica.host, _assigned(replica), replica.level)
+            for service, replicas in status.replicas.items()
+            for replica in replicas or [_NONE]
+        ],
+    )
+    _heading("deciders")
+    print_table(
+        ["decider", "facts", "since a decision", "due", "since snapshot", "snapshot age"],
+        [
+            (
+                item.name,
+                f"{item.facts:,}",
+                f"{item.since_decision:,}",
+                f"{item.pending:,}",
+                f"{item.since_snapshot:,}",
+                None if item.snapshot_s is None else duration(item.snapshot_s),
+            )
+            for item in status.deciders
+        ],
+        right=["facts", "since a decision", "due", "since snapshot", "snapshot age"],
+    )
+    _heading("relays and sinks")
+    print_table(
+        ["consumer", "topic", "lag", "by partition"],
+        [
+            (item.name, item.topic, f"{item.lag:,}", " ".join(map(str, item.lags)))
+            for item in status.consumers
+        ],
+        right=["lag"],
+    )
+    _heading("pools")
+    print_table(
+        ["pool", "agents", "slots", "idle", "waiting"],
+        [
+            (item.name, item.agents, item.slots, item.idle, item.waiting)
+            for item in sorted(status.pools, key=lambda pool: pool.name)
+        ],
+        right=["agents", "slots", "idle", "waiting"],
+    )
+    _heading("topics")
+    print_table(
+        ["topic", "events", "by partition"],
+        [(item.name, f"{item.events:,}", " ".join(map(str, item.ends))) for item in status.topics],
+        right=["events"],
+    )
+    if status.newest_letters:
+        _heading("newest open dead letters")
+        print_table(
+            ["time", "reader", "topic", "key", "reason"],
+            [
+                (item.time, item.reader, item.topic, item.key, item.reason)
+                for item in status.newest_letters
+            ],
+        )
+
+
+def _level(level: int) -> str:
+    if level >= LEVEL:
+        return f"{level}"
+    return f"{level}; `rung cluster upgrade` raises it to {LEVEL}, once all replicas know that"
+
+
+def _sealed(seals: SealStatus | None) -> str:
+    if seals is None:
+        return "unknown"
+    return f"{seals.records - seals.unsealed:,} of {seals.records:,} records"
+
+
+def _heading(text: str) -> None:
+    click.echo()
+    click.echo(click.style(text.upper(), bold=True))
+
+
+def _assigned(replica: Replica) -> str:
+    parts = [
+        f"{topic} {','.join(map(str, numbers))}"
+        for topic, numbers in sorted(replica.partitions.items())
+    ]
+    return "; ".join(parts) or "none"
+
+
+def _listed(partitions: list[int]) -> str:
     return ", ".join(map(str, partitions))

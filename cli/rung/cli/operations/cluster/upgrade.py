@@ -1,4 +1,4 @@
-"""What `rung cluster upgrade` does: raises the logic level, once all replicas know it."""
+"""`rung cluster upgrade`: raises the logic level once all replicas of the processors know it."""
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from rung.cli.operations.cluster.group import Replica, replicas_of
+from rung.cli.operations.cluster.replicas import Replica, replicas_of
 from rung.cli.operations.service import tables
 from rung.events.installation import LEVEL
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, parse_address
@@ -17,11 +17,11 @@ from rung.runtime.service import Decider
 SERVICES: Final = tuple(
     name for name, table in tables().items() if any(isinstance(it, Decider) for it in table)
 )
-"""Those that decide."""
+"""Services with a processor."""
 
 
 class Upgrade(Struct, kw_only=True):
-    """What came of it."""
+    """The result."""
 
     before: int
     """The level that was on record."""
@@ -34,7 +34,7 @@ class Upgrade(Struct, kw_only=True):
 async def upgrade(
     url: str, settings: KafkaSettings, *, dry_run: bool = False, level: int = LEVEL
 ) -> Upgrade:
-    """Raise a cluster's level, unless a replica of a decider does not know it.
+    """Raise a cluster's logic level, unless a replica of a processor does not know it.
 
     Args:
         url: of the ledger.
@@ -64,7 +64,7 @@ async def upgrade(
 
 
 def obstacles(replicas: Mapping[str, Sequence[Replica]], level: int) -> list[str]:
-    """Return which replicas of the deciders do not know a level; a service must have one."""
+    """Return a line for each replica that does not know a level, or service without a replica."""
     release = version("rung")
     found = [
         f"{name}: no replica runs; start it with release {release}"

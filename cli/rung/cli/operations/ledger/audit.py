@@ -1,32 +1,57 @@
-"""`rung audit`: the record is held against its seals, and every decision is decided again."""
+"""`rung audit`: checks the record against its seals, and decides every decision again."""
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
 
-from rung.cli.commands.complete import experiment_ids
+from rung.api import Audit
 from rung.cli.exit_code import FAILED, OK
-from rung.cli.link import Link, asynchronous, ledger_option, linked
-from rung.cli.operations.ledger.verify import anchor_option, key_option, tell_seals
-from rung.cli.output import flat, print_json, printable
+from rung.cli.link import Link, linked, optional_experiment_argument
+from rung.cli.operations.ledger.source import (
+    has_ledger,
+    ledger_option,
+    open_archive,
+    open_source,
+    resolve,
+)
+from rung.cli.operations.ledger.verify import (
+    anchor_option,
+    key_option,
+    keys_of,
+    print_seals,
+    read_anchors,
+    verify_archive,
+    verify_source,
+)
+from rung.cli.output import counted, flat, print_json, printable, size
 from rung.events import LedgerError, LedgerTrimmed, RungError
 
 if TYPE_CHECKING:
-    from rung.client import Audit
+    from rung.ledger.archive import Report
 
 _SHOWN: Final = 20
-"""Differences in full."""
-_LETTERS: Final = 300
-"""Of a value."""
+"""Differences and problems that are printed in full."""
+_VALUE_MAX: Final = 300
+"""Characters of a value that are printed."""
 _ABSENT: Final = object()
-Known = tuple[tuple[str, ...], str | None]
-"""The public keys and the anchor that a command names."""
+
+
+class _Earlier(msgspec.Struct):
+    """The part that is needed of an earlier audit's JSON."""
+
+    class Archive(msgspec.Struct):
+        """The report on the archive."""
+
+        ends: list[str]
+
+    archive: Archive
 
 
 @click.command()
-@click.argument("experiment_id", metavar="[ID]", required=False, shell_complete=experiment_ids)
+@optional_experiment_argument
 @ledger_option
 @click.option(
     "--from-archive",
@@ -43,7 +68,6 @@ Known = tuple[tuple[str, ...], str | None]
 @key_option
 @anchor_option
 @linked
-@asynchronous
 async def audit(  # noqa: PLR0913, PLR0917 - what can be chosen
     experiment_id: str | None,
     source: Path | str | None,
@@ -53,7 +77,7 @@ async def audit(  # noqa: PLR0913, PLR0917 - what can be chosen
     anchor: str | None,
     link: Link,
 ) -> int:
-    """Hold the record against its seals, then decide every decision on it again, and compare.
+    """Check the record against its seals, then decide every decision on it again, and compare.
 
     The ledger of a data folder is read directly, also while no server runs; that of a server
     elsewhere is audited there, one experiment (ID) at a time. Of an archive, each segment and
@@ -63,49 +87,37 @@ async def audit(  # noqa: PLR0913, PLR0917 - what can be chosen
     `archive`: what verifying found.
     """
     if archive is not None:
-        from rung.cli.operations.ledger.audit_archive import audit_archive  # noqa: PLC0415 - only where it is needed
-
         if source is not None:
             raise click.UsageError("name the ledger by --ledger or by --from-archive, not by both")
-        return await audit_archive(
-            archive, experiment_id, earlier, (public_keys, anchor), as_json=link.json
-        )
+        return await _audit_archive(link, archive, experiment_id, earlier, (public_keys, anchor))
     if earlier is not None:
         raise click.UsageError("--since goes with --from-archive")
-    verdict = await _audit(link, experiment_id, source, (public_keys, anchor))
-    if link.json:
-        print_json(verdict)
-    else:
-        tell(verdict)
-    return OK if verdict.same else FAILED
-
-
-async def _audit(
-    link: Link, experiment_id: str | None, source: Path | str | None, known: Known
-) -> "Audit":
-    from rung.cli.operations.ledger.records import has_ledger  # noqa: PLC0415 - only where it is needed
-
     if source is None and link.url is None and has_ledger(link.data):
         source = link.data
     if source is not None:
-        return await _audit_here(source, experiment_id, known)
-    if experiment_id is None:
+        verdict = await _audit_source(source, experiment_id, public_keys, anchor)
+    elif experiment_id is None:
         raise click.UsageError(
             "name the experiment to audit, or with --ledger or --data the ledger to audit whole"
         )
-    async with link.client() as client:
-        return await client.audit(experiment_id)
+    else:
+        async with link.client() as client:
+            verdict = await client.audit(experiment_id)
+    if link.json:
+        print_json(verdict)
+    else:
+        _print(verdict)
+    return OK if verdict.same else FAILED
 
 
-async def _audit_here(source: Path | str, name: str | None, known: Known) -> "Audit":
-    from rung import api  # noqa: PLC0415 - only where it is needed
-    from rung.cli.operations.deciders import audit_all  # noqa: PLC0415 - see above
-    from rung.cli.operations.ledger.records import open_ledger, resolve  # noqa: PLC0415 - see above
-    from rung.cli.operations.ledger.verify import verify_source  # noqa: PLC0415 - see above
+async def _audit_source(
+    source: Path | str, name: str | None, public_keys: tuple[str, ...], anchor: str | None
+) -> Audit:
+    from rung.cli.operations.components import audit_all  # noqa: PLC0415 - imports all services
 
-    seals = await verify_source(source, *known)
+    seals = await verify_source(source, public_keys, anchor)
     try:
-        async with open_ledger(source) as ledger:
+        async with open_source(source) as ledger:
             experiment_id = None if name is None else await resolve(ledger, name)
             return await audit_all(ledger, experiment_id, seals=seals)
     except LedgerTrimmed as error:
@@ -117,19 +129,80 @@ async def _audit_here(source: Path | str, name: str | None, known: Known) -> "Au
         if seals.whole:
             raise
         seals.notes.append(f"nothing could be decided again: {error}")
-        return api.Audit(same=False, decisions=0, differences=[], verdicts=[], seals=seals)
+        return Audit(same=False, decisions=0, differences=[], verdicts=[], seals=seals)
 
 
-def tell(found: "Audit") -> None:
-    """Print an audit's verdict for a person."""
+async def _audit_archive(
+    link: Link,
+    url: str,
+    experiment_id: str | None,
+    earlier: Path | None,
+    trusted: tuple[tuple[str, ...], str | None],
+) -> int:
+    """Verify an archive, decide again what can be read of it, and print what differs.
+
+    Args:
+        link: says how to print.
+        url: of its object store, with `#LEDGER` behind it where several ledgers are archived.
+        experiment_id: of the only experiment to be decided again.
+        earlier: what this printed as JSON some time ago.
+        trusted: public keys and the anchor.
+    """
+    from rung.cli.operations.components import audit_all  # noqa: PLC0415 - imports all services
+
+    known = [] if earlier is None else await asyncio.to_thread(_ends_in, earlier)
+    public_keys, anchor = trusted
+    keys = await asyncio.to_thread(keys_of, url, public_keys)
+    report, seals = await verify_archive(url, keys, await read_anchors(anchor), known)
+    if not link.json:
+        _print_archive(report)
+    async with open_archive(url, report) as ledger:
+        name = None if experiment_id is None else await resolve(ledger, experiment_id)
+        verdict = await audit_all(ledger, name, seals=seals)
+    if link.json:
+        print_json(msgspec.structs.asdict(verdict) | {"archive": report})
+    else:
+        _print(verdict)
+    return OK if verdict.same and report.whole else FAILED
+
+
+def _ends_in(file: Path) -> list[str]:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=_Earlier).archive.ends
+    except (OSError, msgspec.DecodeError) as error:
+        raise RungError(
+            f"--since {file}: give what `rung audit --from-archive … --json` printed ({error})"
+        ) from error
+
+
+def _print_archive(report: "Report") -> None:
+    click.echo(
+        f"Archive of the ledger {report.ledger}: {counted(report.records, 'event')} in"
+        f" {counted(report.segments, 'segment')} ({size(report.size_bytes)} unpacked)"
+    )
+    for problem in report.problems[:_SHOWN]:
+        where = f" [{problem.object}]" if problem.object else ""
+        click.echo(f"  {problem.kind}: {printable(problem.text)}{where}")
+    if len(report.problems) > _SHOWN:
+        more = counted(len(report.problems) - _SHOWN, "more problem")
+        click.echo(f"  {more}; --json lists all")
+    for note in report.notes:
+        click.echo(f"  note: {note}")
+    if report.whole:
+        click.echo("Every segment and every chain is whole.")
+    else:
+        click.echo("The archive was damaged or altered; what can be read of it is decided again.")
+
+
+def _print(found: Audit) -> None:
     if found.seals is not None:
-        tell_seals(found.seals)
+        print_seals(found.seals)
     for verdict in found.verdicts:
-        said = _count(verdict.differences)
+        decisions = counted(verdict.decisions, "decision")
         later = f", {verdict.pending:,} not yet decided" if verdict.pending else ""
         click.echo(
-            f"{verdict.process}: {verdict.decisions:,} decisions on {verdict.facts:,} facts"
-            f" decided again, {said}{later}"
+            f"{verdict.process}: {decisions} on {counted(verdict.facts, 'fact')} decided again,"
+            f" {_count(verdict.differences)}{later}"
         )
         for line in verdict.unreadable:
             click.echo(f"  cannot be decided again: {printable(line)}")
@@ -148,7 +221,7 @@ def tell(found: "Audit") -> None:
         click.echo(_conclusion(found))
 
 
-def _conclusion(found: "Audit") -> str:
+def _conclusion(found: Audit) -> str:
     if found.differences:
         return "The record differs from what is decided today."
     if found.imports:
@@ -180,11 +253,11 @@ def _changes(recorded: dict[str, Any] | None, decided: dict[str, Any] | None) ->
 def _value(fields: dict[str, Any], name: str) -> str:
     if name not in fields:
         return "absent"
-    return printable(msgspec.json.encode(fields[name]).decode())[:_LETTERS]
+    return printable(msgspec.json.encode(fields[name]).decode())[:_VALUE_MAX]
 
 
 def _decision(decision: dict[str, Any] | None) -> str:
     if decision is None:
         return "nothing"
     data = msgspec.json.encode(decision["data"]).decode()
-    return printable(f"{decision['type']} {data}")[:_LETTERS]
+    return printable(f"{decision['type']} {data}")[:_VALUE_MAX]

@@ -1,23 +1,46 @@
-"""`rung ledger show|tail|export|import|archive`: the events themselves."""
+"""`rung ledger show`, `tail`, `export`, `import` and `archive`: the events themselves."""
 
+import asyncio
 import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, cast
+from typing import IO, Final, cast
 
 import click
+import msgspec
 
-from rung.cli.commands.complete import experiment_ids
-from rung.cli.link import Link, asynchronous, ledger_option, linked
-from rung.cli.operations.ledger.moves import archive, import_, opened_for
-from rung.cli.output import print_facts, print_json, print_json_line, print_table, printable
+from rung.cli.link import Link, linked, optional_experiment_argument
+from rung.cli.operations.ledger.import_command import import_
+from rung.cli.operations.ledger.source import (
+    experiments_of,
+    history_of,
+    ledger_option,
+    opened_for,
+    resolve,
+)
+from rung.cli.operations.ledger.verify import key_of
+from rung.cli.output import (
+    counted,
+    print_facts,
+    print_json,
+    print_json_line,
+    print_table,
+    printable,
+)
 from rung.cli.terminal import escape_json
 from rung.events import TOPICS, RungError, UndecodableEvent, decode
-
-if TYPE_CHECKING:
-    from rung.ledger import Ledger, Record
+from rung.ledger import Ledger, Record
+from rung.ledger.export.export import export as write_export
+from rung.ledger.tail import tail as follow
+from rung.storage import open_store
 
 _DATA_SHOWN: Final = 160
+
+_topic_option: Final = click.option(
+    "--topic", "names", multiple=True, type=click.Choice(list(TOPICS))
+)
+_full_option: Final = click.option("--full", is_flag=True, help="Do not shorten.")
 
 
 @click.group()
@@ -26,16 +49,14 @@ def ledger() -> None:
 
 
 ledger.add_command(import_)
-ledger.add_command(archive)
 
 
 @ledger.command()
-@click.argument("experiment_id", metavar="[ID]", required=False, shell_complete=experiment_ids)
-@click.option("--topic", "names", multiple=True, type=click.Choice(list(TOPICS)))
-@click.option("--full", is_flag=True, help="Do not shorten.")
+@optional_experiment_argument
+@_topic_option
+@_full_option
 @ledger_option
 @linked
-@asynchronous
 async def show(
     experiment_id: str | None,
     names: tuple[str, ...],
@@ -48,8 +69,6 @@ async def show(
 
     With --json: a summary, or one event (CloudEvents) a line; of what is no JSON, where it lies.
     """
-    from rung.cli.operations.ledger.records import history_of, resolve  # noqa: PLC0415 - only where it is needed
-
     async with opened_for(link, source) as opened:
         if experiment_id is None and not names:
             await _summarize(opened, link)
@@ -60,13 +79,12 @@ async def show(
 
 
 @ledger.command()
-@click.argument("experiment_id", metavar="[ID]", required=False, shell_complete=experiment_ids)
-@click.option("--topic", "names", multiple=True, type=click.Choice(list(TOPICS)))
+@optional_experiment_argument
+@_topic_option
 @click.option("--all", "everything", is_flag=True, help="Begin with what is there already.")
-@click.option("--full", is_flag=True, help="Do not shorten.")
+@_full_option
 @click.option("--limit", type=click.IntRange(1), help="So many events, then leave.")
 @linked
-@asynchronous
 async def tail(  # noqa: PLR0913 - what can be chosen
     experiment_id: str | None,
     names: tuple[str, ...],
@@ -77,9 +95,6 @@ async def tail(  # noqa: PLR0913 - what can be chosen
     limit: int | None,
 ) -> None:
     """Print events as they are appended, until Ctrl-C."""
-    from rung.cli.operations.ledger.records import resolve  # noqa: PLC0415 - only where it is needed
-    from rung.ledger.tail import tail as follow  # noqa: PLC0415 - see above
-
     chosen = names or ("experiments", "searches", "retirements", "pools", "placements")
     async with opened_for(link, None) as opened:
         key = None if experiment_id is None else await resolve(opened, experiment_id)
@@ -95,7 +110,7 @@ async def tail(  # noqa: PLR0913 - what can be chosen
 
 
 @ledger.command()
-@click.argument("experiment_id", metavar="[ID]", required=False, shell_complete=experiment_ids)
+@optional_experiment_argument
 @click.option(
     "--output",
     "-o",
@@ -104,7 +119,6 @@ async def tail(  # noqa: PLR0913 - what can be chosen
 )
 @ledger_option
 @linked
-@asynchronous
 async def export(
     experiment_id: str | None, output: Path | None, source: Path | str | None, link: Link
 ) -> None:
@@ -114,36 +128,62 @@ async def export(
     `rung audit --ledger FILE` audits it. It carries the seals of what it holds, and is signed
     where the installation's key is at hand.
     """
-    from rung.cli.operations.ledger.records import resolve  # noqa: PLC0415 - only where it is needed
-    from rung.cli.operations.ledger.verify import key_of  # noqa: PLC0415 - see above
-    from rung.ledger.export.export import export as write  # noqa: PLC0415 - see above
-
     key = key_of(source or link.data)
     async with opened_for(link, source) as opened:
         name = None if experiment_id is None else await resolve(opened, experiment_id)
         if output is None:
-            out = cast("IO[bytes]", _Shown()) if sys.stdout.isatty() else sys.stdout.buffer
-            await write(opened, out, experiment_id=name, key=key)
+            out = cast("IO[bytes]", _TerminalLines()) if sys.stdout.isatty() else sys.stdout.buffer
+            await write_export(opened, out, experiment_id=name, key=key)
             return
         with _replacing(output) as file:
-            count = await write(opened, file, experiment_id=name, key=key)
+            count = await write_export(opened, file, experiment_id=name, key=key)
     if link.json:
         print_json({"file": str(output), "records": count})
     else:
-        click.echo(f"{count:,} events in {output}", err=True)
+        click.echo(f"{counted(count, 'event')} in {output}", err=True)
 
 
-class _Shown:
-    """Takes JSON lines for a terminal."""
+@ledger.command()
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    help="URL of the object store: s3://bucket/prefix, file:///srv/archive.",
+)
+@ledger_option
+@linked
+async def archive(target: str, source: Path | str | None, link: Link) -> None:
+    """Archive what the ledger holds now, in segments that prove what they hold.
+
+    Segments that the store has already are compared with the ledger and stay as they are, so this
+    can be run again and again. In a cluster checkpoint-gc does it all the time.
+    `rung audit --from-archive URL` audits an archive.
+    """
+    from rung.checkpoint_gc.archiver import archive_now  # noqa: PLC0415 - a third of a second
+
+    store = await asyncio.to_thread(open_store, target)
+    try:
+        async with opened_for(link, source, store) as opened:
+            done = await archive_now(opened, store, key=key_of(source or link.data))
+            name = f"{store.url}#{opened.id}"
+    finally:
+        store.close()
+    records, segments = sum(it.records for it in done), sum(it.segments for it in done)
+    if link.json:
+        print_json({"archive": name, "records": records, "segments": segments})
+    else:
+        click.echo(f"{counted(records, 'event')} in {counted(segments, 'new segment')} of {name}")
+
+
+class _TerminalLines:
+    """Writes JSON lines to a terminal, escaped."""
 
     def write(self, data: bytes) -> int:
-        """Print lines; they say the same, escaped."""
+        """Write lines."""
         return sys.stdout.write(escape_json(data).decode())
 
 
-async def _summarize(opened: "Ledger", link: Link) -> None:
-    from rung.cli.operations.ledger.records import experiments_of  # noqa: PLC0415 - see above
-
+async def _summarize(opened: Ledger, link: Link) -> None:
     experiments = await experiments_of(opened)
     ends = {
         name: [await opened.end(name, partition) for partition in range(opened.partitions(name))]
@@ -165,7 +205,7 @@ async def _summarize(opened: "Ledger", link: Link) -> None:
     )
 
 
-def _print(record: "Record", link: Link, *, full: bool) -> None:
+def _print(record: Record, link: Link, *, full: bool) -> None:
     if link.json:
         _print_json(record)
         return
@@ -175,16 +215,14 @@ def _print(record: "Record", link: Link, *, full: bool) -> None:
     except UndecodableEvent as error:
         click.echo(f"{place} {record.key} cannot be read: {printable(str(error))}")
         return
-    data = _fields(event.data)
+    data = printable(msgspec.json.encode(event.data).decode())
     if not full and len(data) > _DATA_SHOWN:
         data = f"{data[:_DATA_SHOWN]}…"
     cause = "" if event.cause is None else f" <- {event.causeposition}#{event.causeindex}"
     click.echo(f"{place}{cause} {event.time} {event.data.TYPE} {data}")
 
 
-def _print_json(record: "Record") -> None:
-    import msgspec  # noqa: PLC0415 - a detail of this line
-
+def _print_json(record: Record) -> None:
     try:
         msgspec.json.decode(record.value)
         click.echo(escape_json(record.value.replace(b"\n", b" ")).decode())
@@ -193,22 +231,15 @@ def _print_json(record: "Record") -> None:
         print_json_line(facts | {"unreadable": str(error)})
 
 
-def _fields(data: Any) -> str:
-    import msgspec  # noqa: PLC0415 - a detail of this line
-
-    return printable(msgspec.json.encode(data).decode())
-
-
 @contextlib.contextmanager
-def _replacing(path: Path) -> Any:
-    """Open a file that appears whole or not at all."""
-    draft = path.with_name(f".{path.name}.new")
+def _replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Open a new file that replaces another once it is written completely."""
+    new = path.with_name(f".{path.name}.new")
     try:
-        with draft.open("wb") as file:
-            handle: IO[bytes] = file
-            yield handle
-        draft.replace(path)
+        with new.open("wb") as file:
+            yield file
+        new.replace(path)
     except OSError as error:
         raise RungError(f"{path} cannot be written ({error.strerror})") from error
     finally:
-        draft.unlink(missing_ok=True)
+        new.unlink(missing_ok=True)

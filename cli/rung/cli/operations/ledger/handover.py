@@ -1,16 +1,16 @@
-"""After a whole ledger was imported: what its former home left undone is done in the new one.
+"""Completes a ledger that was imported whole, so that its experiments go on.
 
-A ledger is left at some moment, in good order or not, and one restored from an archive is put
-together of partitions that were archived at slightly different ones. Three things may be missing:
+The exported ledger may have stopped at any moment, and one restored from an archive consists of
+partitions that were archived at slightly different moments. Three things may be missing:
 
-* a decision is on record, and what a relay makes of it is not. A relayed fact names the decision
-  as its cause, so it shows; it is appended as the new home's relay would do it;
-* an allocation is over, and its run's end was never told. The run is ended as lost, so that the
-  searcher asks for another one;
-* a checkpoint is retired and not deleted. Its deleter begins at the first of these.
+* a decision is on record, and the event that a relay makes of it is not. Relayed facts name the
+  decision as their cause; the missing ones are appended as the relay would append them;
+* an allocation ended, and its run has no end on record. The run is ended as lost, so that the
+  searcher requests another one;
+* a checkpoint is retired and not deleted. The deleter's position is set to the first of these.
 
-All else happens by itself: agents of the former home are lost when they stay silent, and with
-them their allocations; what waited in a queue waits again.
+Nothing else needs completing: agents of the exporting installation are declared lost when their
+heartbeats stay out, and with them their allocations; queued requests are still queued.
 """
 
 import contextlib
@@ -19,7 +19,8 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from rung.checkpoint_gc.service import DELETER
-from rung.cli.operations.deciders import RELAYS
+from rung.cli.operations.components import RELAYS
+from rung.cli.operations.ledger.source import records_of
 from rung.events import Event, UndecodableEvent, decode, encode, fact, topic
 from rung.events.allocation import (
     AllocationDropped,
@@ -35,7 +36,6 @@ from rung.runtime.processor.processor import types_of
 from rung.runtime.relay import relayed
 from rung.searcher.service import SOURCE as SEARCHER
 
-_READ: Final = 2000
 _REASON: Final = "how it ended was not on record when its ledger was moved"
 
 _NOTES: Final = """
@@ -49,9 +49,9 @@ CREATE TABLE runs (
 
 
 async def hand_over(ledger: Ledger) -> Undone:
-    """Bring a ledger that was just imported whole to where its new home can go on.
+    """Append what is missing in a ledger that was just imported whole.
 
-    Doing it again changes nothing. Nothing else may use the ledger meanwhile.
+    A second call changes nothing. Nothing else may use the ledger meanwhile.
 
     Raises:
         LedgerUnavailable: the ledger does not answer.
@@ -63,21 +63,21 @@ async def hand_over(ledger: Ledger) -> Undone:
         for name in (topic.EXPERIMENTS, topic.POOLS, topic.PLACEMENTS, topic.SEARCHES):
             async for _, event in _events(ledger, name):
                 _note(notes, event)
-        forwarded = await _relay(ledger, notes)
+        relayed_count = await _relay(ledger, notes)
         lost = await _end_runs(ledger, notes)
-        return Undone(forwarded, lost, await _rewind_deleter(ledger, notes))
+        return Undone(relayed_count, lost, await _rewind_deleter(ledger, notes))
 
 
 def _note(notes: sqlite3.Connection, event: Event) -> None:
-    """Write down what matters of an event."""
+    """Note what an event answers, ends or requests."""
     if event.cause is not None and event.causeposition is None:
         notes.execute("INSERT OR IGNORE INTO answered VALUES (?)", (event.cause,))
     match event.data:
         case TrialExited() as end:
             _insert(notes, "ended", allocation_id_of(end.trial_id, end.run))
         case AllocationLost() | AllocationDropped() as end:
-            told = event.topic == topic.EXPERIMENTS
-            _insert(notes, "ended" if told else "over", end.allocation_id)
+            is_relayed = event.topic == topic.EXPERIMENTS
+            _insert(notes, "ended" if is_relayed else "over", end.allocation_id)
         case AllocationReleased() as end:
             _insert(notes, "over", end.allocation_id)
         case RunRequested(spec=spec) as asked:
@@ -94,7 +94,7 @@ def _insert(notes: sqlite3.Connection, table: str, allocation_id: str) -> None:
 
 
 async def _relay(ledger: Ledger, notes: sqlite3.Connection) -> int:
-    """Append what relays should have made of decisions; return how much it was."""
+    """Append the events that relays have not made of decisions yet; return their number."""
     count = 0
     for it in RELAYS:
         drafts: list[Draft] = []
@@ -113,7 +113,7 @@ async def _relay(ledger: Ledger, notes: sqlite3.Connection) -> int:
 
 
 async def _end_runs(ledger: Ledger, notes: sqlite3.Connection) -> int:
-    """End the runs whose allocations are over; return how many there were."""
+    """End the runs whose allocations ended; return their number."""
     found: list[tuple[str, str, str, str, int]] = notes.execute(
         "SELECT allocation, pool, experiment, trial, run FROM runs JOIN over USING (allocation)"
         " WHERE allocation NOT IN (SELECT allocation FROM ended) ORDER BY allocation"
@@ -141,7 +141,11 @@ async def _end_runs(ledger: Ledger, notes: sqlite3.Connection) -> int:
 
 
 async def _rewind_deleter(ledger: Ledger, notes: sqlite3.Connection) -> int:
-    """Have the deleter begin at the first checkpoint that is retired and not deleted."""
+    """Set the deleter's position to the first checkpoint that is retired and not deleted.
+
+    Returns:
+        The number of such checkpoints.
+    """
     firsts: dict[int, int] = {}
     count = 0
     async for record, event in _events(ledger, topic.RETIREMENTS):
@@ -159,14 +163,7 @@ def _answered(notes: sqlite3.Connection, event: Event) -> bool:
 
 
 async def _events(ledger: Ledger, name: str) -> AsyncIterator[tuple[Record, Event]]:
-    """Yield what can be read of a topic, partition by partition."""
-    for partition in range(ledger.partitions(name)):
-        position = await ledger.start(name, partition)
-        while records := await ledger.read(name, partition, position, _READ):
-            for record in records:
-                try:
-                    event = decode(record.value)
-                except UndecodableEvent:
-                    continue  # whoever folds it makes a dead letter of it
-                yield record, event
-            position = records[-1].position + 1
+    """Yield the decodable events of a topic, partition by partition."""
+    async for record in records_of(ledger, name):
+        with contextlib.suppress(UndecodableEvent):  # the component that folds it rejects it
+            yield record, decode(record.value)

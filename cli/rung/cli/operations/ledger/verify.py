@@ -1,19 +1,33 @@
-"""`rung verify`: a ledger, an export or an archive is held against its seals."""
+"""`rung verify`: checks a ledger, an export or an archive against its seals."""
 
 import asyncio
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
+from rung.api import SealProblem, SealReport
 from rung.cli.exit_code import FAILED, OK, TROUBLE
-from rung.cli.link import Link, asynchronous, ledger_option, linked
-from rung.cli.output import print_json, printable
+from rung.cli.link import Link, linked
+from rung.cli.operations.ledger.source import (
+    FILE,
+    KAFKA,
+    has_ledger,
+    is_export,
+    ledger_option,
+    open_archive,
+    open_source,
+)
+from rung.cli.output import counted, print_json, printable
 from rung.events import RungError, topic
+from rung.ledger.seals import ENVIRONMENT, SealKey, parse_public
+from rung.ledger.seals import FILE as KEY_FILE
+from rung.ledger.seals.exported import verify_export
+from rung.ledger.seals.verify import Known
+from rung.ledger.seals.verify import verify as verify_seals
 
 if TYPE_CHECKING:
-    from rung.api import SealReport
     from rung.ledger.archive import Report
     from rung.ledger.seals import Heads
 
@@ -39,19 +53,16 @@ anchor_option: Final = click.option(
 @key_option
 @anchor_option
 @linked
-@asynchronous
 async def verify(
     source: Path | str | None, public_keys: tuple[str, ...], anchor: str | None, link: Link
 ) -> int:
-    """Hold what is on record against its seals.
+    """Check the records of a ledger against its seals.
 
     Names each record that was altered, each range that is missing, each end that was cut off, and
     each seal that is wrong; and, apart, what is not sealed yet. It can run while Rung does. Exit
     code 0: all is as it was sealed; 1: something is not; 6: there are no seals, so nothing can be
     said. `rung audit` does this first, and then decides every decision again.
     """
-    from rung.cli.operations.ledger.records import has_ledger  # noqa: PLC0415 - only where it is needed
-
     if source is None:
         if not has_ledger(link.data):
             raise RungError(
@@ -63,7 +74,7 @@ async def verify(
     if link.json:
         print_json(report)
     else:
-        tell_seals(report)
+        print_seals(report)
     if not report.whole:
         return FAILED
     return OK if report.sealed else TROUBLE
@@ -71,29 +82,23 @@ async def verify(
 
 async def verify_source(
     source: Path | str, public_keys: tuple[str, ...] = (), anchor: str | None = None
-) -> "SealReport":
-    """Hold what a path or an URL names against its seals.
+) -> SealReport:
+    """Check the ledger that a path or an URL names against its seals.
 
     Raises:
         RungError: it is no ledger, export or archive; a key or the anchor cannot be read.
     """
-    anchors = await _anchors(anchor)
+    anchors = await read_anchors(anchor)
     keys = await asyncio.to_thread(keys_of, source, public_keys)
-    cluster = isinstance(source, str) and source.startswith("kafka://")  # noqa: ASYNC240 - a string is no path
+    cluster = isinstance(source, str) and source.startswith(KAFKA)  # noqa: ASYNC240 - a string is no path
     if isinstance(source, str) and not cluster:
         return (await verify_archive(source, keys, anchors))[1]
-    if isinstance(source, Path) and await asyncio.to_thread(_is_export, source):
-        from rung.ledger.seals.exported import verify_export  # noqa: PLC0415 - only for exports
-
+    if isinstance(source, Path) and await asyncio.to_thread(is_export, source):
         with await asyncio.to_thread(source.open, "rb") as lines:
             return await verify_export(lines, keys, anchors)
-    from rung.cli.operations.ledger.records import open_ledger  # noqa: PLC0415 - only where it is needed
-    from rung.ledger.seals.verify import Known  # noqa: PLC0415 - as above
-    from rung.ledger.seals.verify import verify as hold  # noqa: PLC0415 - as above
-
     expiring = (topic.METRICS, topic.LOGS) if cluster else ()
-    async with open_ledger(source) as ledger:
-        return await hold(ledger, Known(keys=keys, anchors=anchors, expiring=expiring))
+    async with open_source(source) as ledger:
+        return await verify_seals(ledger, Known(keys=keys, anchors=anchors, expiring=expiring))
 
 
 async def verify_archive(
@@ -103,27 +108,21 @@ async def verify_archive(
 
     Args:
         url: of its object store, with `#LEDGER` behind it where several ledgers are archived.
-        keys: the public keys that count.
+        keys: the trusted public keys.
         anchors: heads that were kept elsewhere.
         earlier: `ends` of an earlier report.
 
     Raises:
         RungError: there is no such archive, or it cannot be reached.
     """
-    from rung.api import SealProblem  # noqa: PLC0415 - only where it is needed
-    from rung.cli.operations.ledger.records import open_archive  # noqa: PLC0415 - as above
-    from rung.ledger.archive import parse_location  # noqa: PLC0415 - with what S3 needs
+    from rung.ledger.archive import parse_location  # noqa: PLC0415 - an eighth of a second
     from rung.ledger.archive import verify as verify_segments  # noqa: PLC0415 - as above
-    from rung.ledger.seals.verify import Known  # noqa: PLC0415 - as above
-    from rung.ledger.seals.verify import verify as hold  # noqa: PLC0415 - as above
 
     def read() -> "Report":
         location = parse_location(url)
         store = location.open()
         try:
-            return verify_segments(
-                store, location.ledger_id, known=earlier or (), keys=keys or frozenset()
-            )
+            return verify_segments(store, location.ledger_id, known=earlier or (), keys=keys)
         finally:
             store.close()
 
@@ -135,7 +134,7 @@ async def verify_archive(
     }
     known = Known(keys=keys, anchors=anchors, archived=archived, holes=report.holes)
     async with open_archive(url, report) as ledger:
-        seals = await hold(ledger, known)
+        seals = await verify_seals(ledger, known)
     seals.problems[:0] = [
         SealProblem(
             kind="missing" if problem.kind == "missing" else "altered",
@@ -150,65 +149,59 @@ async def verify_archive(
     return report, seals
 
 
-async def _anchors(where: str | None) -> "list[Heads]":
+async def read_anchors(where: str | None) -> "list[Heads]":
+    """Return the heads that an anchor has, if one is named."""
     if where is None:
         return []
-    from rung.runtime.sealing.anchor import read_anchor  # noqa: PLC0415 - only where it is needed
+    from rung.runtime.sealing.anchor import read_anchor  # noqa: PLC0415 - the runtime, seldom
 
     return await read_anchor(where)
 
 
-def keys_of(source: Path | str | None, public_keys: tuple[str, ...] = ()) -> frozenset[str]:
-    """Return the public keys that count for a ledger: those named, or the data folder's own.
+def keys_of(source: Path | str, public_keys: tuple[str, ...] = ()) -> frozenset[str]:
+    """Return the trusted public keys of a source: those named, or its installation's own.
 
     Raises:
         LedgerError: one cannot be read.
     """
-    from rung.ledger.seals import ENVIRONMENT, SealKey, parse_public  # noqa: PLC0415 - seldom
-
     if public_keys:
         return frozenset().union(*map(parse_public, public_keys))
+    key = key_of(source, readable_only=False)
+    return key.trusted if key else frozenset()
+
+
+def key_of(source: Path | str, *, readable_only: bool = True) -> SealKey | None:
+    """Return the signing key of a source's installation, None if there is none here.
+
+    Args:
+        source: a path, or the URL of a cluster.
+        readable_only: whether a key file that may not be read counts as none.
+
+    Raises:
+        LedgerError: it cannot be read.
+    """
     if isinstance(source, Path):
-        file = key_file(source)
-        return SealKey.load(file).trusted if file else frozenset()
+        file = _key_file(source)
+        if file is None or (readable_only and not os.access(file, os.R_OK)):
+            return None
+        return SealKey.load(file)
     text = os.environ.get(ENVIRONMENT)
-    if source is not None and source.startswith("kafka://") and text:
-        return SealKey.parse(text).trusted
-    return frozenset()
+    return SealKey.parse(text) if text and source.startswith(KAFKA) else None
 
 
-def key_of(source: Path | str) -> Any:
-    """Return the installation's key where it is at hand for a source, None where it is not."""
-    from rung.ledger.seals import ENVIRONMENT, SealKey  # noqa: PLC0415 - seldom
-
-    if isinstance(source, Path):
-        file = key_file(source)
-        return SealKey.load(file) if file and os.access(file, os.R_OK) else None
-    text = os.environ.get(ENVIRONMENT)
-    return SealKey.parse(text) if source.startswith("kafka://") and text else None
-
-
-def key_file(path: Path) -> Path | None:
+def _key_file(path: Path) -> Path | None:
     """Return the key of the data folder that a path names, or lies in; None if there is none."""
-    from rung.ledger.seals import FILE  # noqa: PLC0415 - seldom
-
     if path.is_dir():
         folders = [path, path.parent] if path.name == "ledger" else [path]
-    elif path.name == "ledger.db":
+    elif path.name == FILE:
         folders = [path.parent, path.parent.parent]
     else:
         folders = []
-    return next((folder / FILE for folder in folders if (folder / FILE).is_file()), None)
+    return next((folder / KEY_FILE for folder in folders if (folder / KEY_FILE).is_file()), None)
 
 
-def _is_export(path: Path) -> bool:
-    from rung.cli.operations.ledger.records import is_export  # noqa: PLC0415 - only where it is needed
-
-    return is_export(path)
-
-
-def tell_seals(report: "SealReport") -> None:
-    """Print what verifying found, for a person."""
+def print_seals(report: SealReport) -> None:
+    """Print the result of verifying seals."""
     if report.sealed:
         since = f" since {report.since}" if report.since else ""
         click.echo(
@@ -219,10 +212,11 @@ def tell_seals(report: "SealReport") -> None:
     for problem in report.problems[:_SHOWN]:
         click.echo(f"  {problem.kind}: {printable(problem.text)}")
     if len(report.problems) > _SHOWN:
-        click.echo(f"  {len(report.problems) - _SHOWN:,} more problems; --json lists them")
+        more = counted(len(report.problems) - _SHOWN, "more problem")
+        click.echo(f"  {more}; --json lists all")
     if report.unsealed and report.sealed:
         count = sum(item.count for item in report.unsealed)
-        click.echo(f"not sealed yet: {count:,} record{'s' * (count != 1)}")
+        click.echo(f"not sealed yet: {counted(count, 'record')}")
     for note in report.notes:
         click.echo(f"  note: {printable(note)}")
     if report.keys and not report.compared:

@@ -1,4 +1,4 @@
-"""Processors, relays and sinks of this version; the audit of all decisions and of the seals."""
+"""Processors, relays and sinks of all services; the audit that decides by all processors."""
 
 from collections.abc import Mapping
 from itertools import chain
@@ -20,24 +20,21 @@ from rung.runtime.sink.sink import Sink
 
 _COMPONENTS: Final[tuple[Component, ...]] = tuple(chain.from_iterable(tables().values()))
 
-DECIDERS: Final[tuple[Processor[Any], ...]] = tuple(
+PROCESSORS: Final[tuple[Processor[Any], ...]] = tuple(
     it.processor for it in _COMPONENTS if isinstance(it, Decider)
 )
 RELAYS: Final = tuple(it for it in _COMPONENTS if isinstance(it, Relay))
 SINKS: Final = tuple(it for it in _COMPONENTS if isinstance(it, Sink))
-FORWARDERS: Final = (
-    *((it.name, it.topic) for it in RELAYS),
-    *((it.name, it.topic) for it in SINKS),
-)
-"""Consumers that commit positions: name and topic. What is imported happened elsewhere: they must
-not act on it."""
+CONSUMERS: Final = tuple((it.name, it.topic) for it in _COMPONENTS if isinstance(it, Relay | Sink))
+"""Name and topic of each consumer that commits positions. An import commits the positions behind
+its records, since these were processed where they come from."""
 READERS: Final[Mapping[tuple[str, str], api.ReaderKind]] = {
-    **{(it.name, it.facts): "processor" for it in DECIDERS},
+    **{(it.name, it.facts): "processor" for it in PROCESSORS},
     **{(it.name, it.topic): "relay" for it in RELAYS},
     **{(it.name, it.topic): "sink" for it in SINKS},
     **{(METRICS, name): "sink" for name in METRICS_TOPICS},
 }
-"""Readers that do what operators ask of dead letters: name and topic → what it is."""
+"""Readers that accept requests about dead letters: name and topic → kind."""
 
 
 async def audit_all(
@@ -47,16 +44,16 @@ async def audit_all(
     seals: api.SealReport | None = None,
     keys: frozenset[str] = frozenset(),
 ) -> api.Audit:
-    """Hold a ledger against its seals, and decide again what is on record.
+    """Check a ledger against its seals, and decide again what is on record.
 
-    The seals are about ranges of records, and the scheduler's decisions about a whole pool, so
-    both are checked as a whole even for one experiment.
+    Seals cover ranges of records, and the scheduler decides about whole pools, so both are checked
+    entirely even for one experiment.
 
     Args:
         ledger: what to read.
         experiment_id: decide again only what concerns this experiment.
-        seals: what holding it against its seals found, where that was done already.
-        keys: the public keys whose seals count; those that signed the heads if none are given.
+        seals: the report on the seals, if they were checked already.
+        keys: the trusted public keys; those that signed the heads if none are given.
     """
     report = seals or await verify(ledger, Known(keys=keys))
     verdicts = [
@@ -65,7 +62,7 @@ async def audit_all(
             process,
             key=experiment_id if process.facts == "experiments" else None,
         )
-        for process in DECIDERS
+        for process in PROCESSORS
     ]
     imports = await audit_imports(ledger, experiment_id)
     return api.Audit(

@@ -1,20 +1,38 @@
-"""How far deciders are, told from the ledger alone."""
+"""The survey of a cluster: processors, relays and sinks, dead letters, seals, imports."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from rung.cli.operations.cluster.decider_status import Knowledge
-from rung.events import Payload, partition_of
+import pytest
+
+from ledger.events import populate
+from ledger.sealed import example
+from rung.cli.operations.cluster.status import ClusterStatus, SealStatus
+from rung.cli.operations.cluster.survey import (
+    Progress,
+    look_again,
+    look_at_consumer,
+    look_at_dead_letters,
+    look_at_imports,
+    look_at_seals,
+)
+from rung.events import LedgerDamaged, LedgerError, Payload, partition_of, topic
 from rung.events.allocation import AgentJoined, Slot
+from rung.events.deadletter import MessageDropped, MessageRejected, MessageRetryRequested
 from rung.events.experiment import ExperimentSubmitted, PauseRequested
+from rung.events.ledger_import import ImportStarted
 from rung.ledger import Draft, MemoryLedger
+from rung.ledger.export.import_record import ImportRecord, check_imported, imports_of
+from rung.ledger.seals import SealKey
 from rung.runtime import FactWriter, Processor, host
+from rung.runtime.sealing.sealer import Sealer
 from rung.scheduler.processor import Scheduler
 from rung.searcher.processor import Searcher
 from searcher.scenario import EXPERIMENT, config
 
+KEY = SealKey.generate()
 PARTITION = partition_of(EXPERIMENT, 4)
 
 
@@ -39,8 +57,8 @@ async def _write(ledger: MemoryLedger, *data: Payload) -> None:
 
 async def _known(
     ledger: MemoryLedger, process: Processor[Any], *, from_snapshots: bool = True
-) -> Knowledge:
-    known = Knowledge()
+) -> Progress:
+    known = Progress()
     await known.fold(ledger, process, from_snapshots=from_snapshots)
     return known
 
@@ -125,3 +143,98 @@ async def test_a_key_that_cannot_be_folded_is_named() -> None:
     (decider,) = (await _known(ledger, Searcher())).deciders
     assert list(decider.broken) == [EXPERIMENT]
     assert "not an event" in decider.broken[EXPERIMENT]
+
+
+@pytest.mark.parametrize(
+    ("name", "moved", "expected"),
+    [
+        ("scheduler-intake", 0, 1),
+        ("scheduler-intake", 1, 0),
+        ("scheduler-intake", 2, 0),
+        ("checkpoint-gc-deleter", 0, 0),
+    ],
+)
+async def test_whether_it_stands_still(name: str, moved: int, expected: int) -> None:
+    """One that took nothing meanwhile does; to delete takes time, so that one is let be."""
+    ledger = MemoryLedger()
+    await ledger.append([Draft("searches", "k", b"1"), Draft("searches", "k", b"2")])
+    consumer = await look_at_consumer(ledger, name, "searches")
+    (partition,) = (number for number, lag in enumerate(consumer.lags) if lag)
+    assert (consumer.lag, consumer.lags[partition]) == (2, 2)
+    if moved:
+        await ledger.commit(name, "searches", partition, moved)
+    await look_again(ledger, consumer)
+    assert consumer.still == [partition] * expected
+    assert (consumer.problems() == []) == (not expected)
+
+
+async def test_open_dead_letters_are_counted() -> None:
+    """One that was dropped is none any more, and a request is no letter."""
+    ledger = MemoryLedger(partitions=2)
+    writer = FactWriter(ledger, source="/rung/test", origin="test")
+    place: dict[str, Any] = {"topic": "pools", "partition": 0, "key": "a", "reader": "scheduler"}
+    for position in range(3):
+        await writer.write(
+            MessageRejected(**place, position=position, reason=f"why {position}", value="{")
+        )
+    await writer.write(MessageDropped(**place, position=1))
+    await writer.write(MessageRetryRequested(**place, position=2))
+    status = ClusterStatus(ledger="l")
+    await look_at_dead_letters(ledger, status)
+
+    assert status.dead_letters == 1
+    assert [item.reason for item in status.newest_letters] == ["why 0"]
+
+
+@pytest.mark.parametrize("from_heads", [True, False])
+async def test_what_is_sealed_and_what_is_not(*, from_heads: bool) -> None:
+    """Records behind the newest seals are counted, with or without the signed heads."""
+    ledger = MemoryLedger(partitions=2)
+    await populate(ledger, ["aaaaaaaa"])
+    before = await look_at_seals(ledger, from_heads=from_heads)
+    assert before.unsealed == before.records > 0
+    await Sealer(ledger, KEY).finish()
+    sealed = await look_at_seals(ledger, from_heads=from_heads)
+    assert sealed == SealStatus(records=before.records, unsealed=0)
+    draft = example("rung.trial.exited.v1")
+    (position,) = await ledger.append([draft])
+    after = await look_at_seals(ledger, from_heads=from_heads)
+    assert (after.records, after.unsealed) == (before.records + 1, 1)
+    partition = partition_of(draft.key, 2)
+    await ledger.trim(topic.EXPERIMENTS, partition, position)
+    assert (await look_at_seals(ledger, from_heads=from_heads)).unsealed == 1
+
+
+async def test_seals_that_were_cut_off() -> None:
+    """Signed heads that are further than the seals are told."""
+    ledger = MemoryLedger(partitions=1)
+    await populate(ledger, ["aaaaaaaa"])
+    await Sealer(ledger, KEY).finish()
+    ledger._stream(topic.SEALS, 0).records.pop()
+    with pytest.raises(LedgerDamaged, match="seals were cut off"):
+        await look_at_seals(ledger, from_heads=True)
+
+
+async def test_an_import_that_was_left_unfinished() -> None:
+    """It is told until it is complete; those that came along with an export are not."""
+    ledger = MemoryLedger(partitions=2)
+    started = ImportStarted(
+        ledger_id=ledger.id,
+        import_id="f00",
+        exported_from="c0ffee",
+        exported_by="1.0",
+        experiment=None,
+        records=7,
+        experiments=1,
+        starts={},
+    )
+    record = ImportRecord(ledger, started, "2026-01-01T00:00:00.000Z")
+    await record.start([], None)
+    (found,) = await look_at_imports(ledger)
+    assert (found.exported_from, found.records) == ("c0ffee", 7)
+    assert "Run the same `rung ledger import` again" in found.problem
+    with pytest.raises(LedgerError, match="to give it up, go on under another prefix"):
+        await check_imported(ledger)
+    await record.complete(forwarded=0, lost=0, undeleted=0)
+    assert await look_at_imports(ledger) == []
+    assert len(await imports_of(ledger)) == 1

@@ -13,7 +13,7 @@ from ledger.archive.tamper import flip, rewrite_all, segments_of
 from ledger.archive.test_verify import worsen
 from rung.checkpoint_gc.archiver import archive_now
 from rung.cli.local.data_folder import DataFolder, DataFolderError
-from rung.cli.operations.ledger.missing_objects import made_again, objects_of
+from rung.cli.operations.ledger.import_command import make_configs, objects_of
 from rung.config.run_config import run_config
 from rung.events import LedgerTrimmed, Payload, decision, encode, fact, topic
 from rung.events.checkpoint import CheckpointDeleted, CheckpointRetired, CheckpointStored
@@ -238,7 +238,8 @@ async def test_configurations_that_are_missing_are_made(tmp_path: Path) -> None:
     await ledger.append([Draft(event.topic, event.key, encode(event))])
     lines = (await exported(ledger)).splitlines()[1:]
 
-    assert made_again(lines, store, objects_of(lines)) == [f"code/{event.data.code_digest}.tar.gz"]  # type: ignore[union-attr]
+    lacking = make_configs(lines, store, objects_of(lines))
+    assert lacking == [f"code/{event.data.code_digest}.tar.gz"]  # type: ignore[union-attr]
     assert store.read(found.name) == found.data == b'{"name":"digits"}'
 
 
@@ -376,7 +377,7 @@ def test_what_retention_took_is_in_the_archive(
     async def trimmed(*_: object, **__: object) -> None:
         raise LedgerTrimmed("position 0 of rung.experiments/0 is no longer there", first=7)
 
-    monkeypatch.setattr("rung.cli.operations.deciders.audit", trimmed)
+    monkeypatch.setattr("rung.cli.operations.components.audit", trimmed)
     result = rung("audit", "--data", str(data))
     assert result.code == 6
     assert "is no longer there" in result.err

@@ -1,31 +1,29 @@
-"""`rung status`."""
+"""`rung status`: the installation, its agents, its queue, and its newest dead letters."""
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
+import msgspec
 
-from rung.cli.link import Link, asynchronous, linked
+from rung.cli.link import Link, linked
 from rung.cli.output import local_time, print_facts, print_json, print_table, printable
-
-if TYPE_CHECKING:
-    from rung.client import Agent, DeadLetter, QueueItem, Status
+from rung.client import Agent, DeadLetter, QueueItem, Status
 
 _ANSWER_S: Final = 10.0
-"""How long to wait for an answer; a server that is stopped gives none."""
-_HERE: Final = frozenset({"joined", "suspended", "draining"})
-"""States of agents that live."""
-_LETTERS: Final = 5
-"""How many dead letters are shown."""
+"""How long to wait for an answer; a stopped server gives none."""
+_ALIVE: Final = frozenset({"joined", "suspended", "draining"})
+"""States of agents that are alive."""
+_QUEUE_SHOWN: Final = 20
+_DEAD_LETTERS_SHOWN: Final = 5
 
 
 @click.command()
 @linked
-@asynchronous
 async def status(link: Link) -> None:
     """Show whether Rung runs, its experiments, slots, and what waits for them.
 
-    With --json: the API's status, with `agents`, `queue` and the newest open dead letters
-    (`letters`) besides. Exit code 3: it does not run.
+    With --json: the API's status with `agents`, `queue` and the newest open dead letters
+    (`letters`). Exit code 3: it does not run.
     """
     async with link.client(patience_s=0.5, timeout_s=_ANSWER_S) as client:
         found = await client.status()
@@ -33,19 +31,17 @@ async def status(link: Link) -> None:
         queue = await client.queue()
         letters = []
         if found.dead_letters:
-            letters = (await client.dead_letters(_LETTERS, state="open")).items
+            letters = (await client.dead_letters(_DEAD_LETTERS_SHOWN, state="open")).items
         where = client.url
     if link.json:
-        import msgspec  # noqa: PLC0415 - only here
-
         facts = msgspec.structs.asdict(found)
         print_json({"url": where, **facts, "agents": agents, "queue": queue, "letters": letters})
     else:
-        _tell(where, found, agents, queue)
-        _tell_letters(letters, found.dead_letters)
+        _print(where, found, agents, queue)
+        _print_dead_letters(letters, found.dead_letters)
 
 
-def _tell(where: str, found: "Status", agents: "list[Agent]", queue: "list[QueueItem]") -> None:
+def _print(where: str, found: Status, agents: list[Agent], queue: list[QueueItem]) -> None:
     counts = ", ".join(f"{count} {state}" for state, count in sorted(found.experiments.items()))
     print_facts(
         [
@@ -60,44 +56,44 @@ def _tell(where: str, found: "Status", agents: "list[Agent]", queue: "list[Queue
     for problem in found.problems:
         click.echo(f"Problem: {printable(problem)}")
     click.echo()
-    _tell_agents([agent for agent in agents if agent.state in _HERE])
+    _print_agents([agent for agent in agents if agent.state in _ALIVE])
     if queue:
         click.echo()
         print_table(
             ["waiting", "pool", "slots", "priority", "since"],
             [
                 (item.allocation_id, item.pool, item.slots, item.priority, item.requested_at)
-                for item in queue[:20]
+                for item in queue[:_QUEUE_SHOWN]
             ],
             right=["slots", "priority"],
         )
-        if len(queue) > 20:
-            click.echo(f"and {len(queue) - 20} more")
+        if len(queue) > _QUEUE_SHOWN:
+            click.echo(f"and {len(queue) - _QUEUE_SHOWN} more")
         for reason in dict.fromkeys(item.reason for item in queue if item.reason):
             click.echo(f"Cannot be placed: {printable(reason)}")
 
 
-def _policies(found: "Status") -> str | None:
-    """Return the policies of pools that were configured with another one than the default."""
-    told = [
+def _policies(found: Status) -> str | None:
+    """Return the policies of pools that were configured with another than the default."""
+    policies = [
         f"{pool.name}: {pool.policy}"
         + "".join(f", {name} {value}" for name, value in pool.options.items())
         for pool in found.pools
         if pool.policy != "priority" or pool.options
     ]
-    return "; ".join(told) or None
+    return "; ".join(policies) or None
 
 
-def _isolation(agents: "list[Agent]") -> str | None:
-    """Return what keeps trials from acting as Rung and as each other, on the agents that live."""
-    said = {agent.isolation for agent in agents if agent.state in {"joined", "draining"}}
-    return "; ".join(sorted(said - {""})) or None
+def _isolation(agents: list[Agent]) -> str | None:
+    """Return how trials are isolated on the agents that run some."""
+    found = {agent.isolation for agent in agents if agent.state in {"joined", "draining"}}
+    return "; ".join(sorted(found - {""})) or None
 
 
-def _tell_agents(here: "list[Agent]") -> None:
-    if not any(agent.state == "joined" for agent in here):
+def _print_agents(alive: list[Agent]) -> None:
+    if not any(agent.state == "joined" for agent in alive):
         click.echo("No agent offers slots.")
-    if not here:
+    if not alive:
         return
     heads: list[str] = ["pool", "agent", "host", "slots", "in use", "by"]
     rows: list[list[Any]] = [
@@ -109,18 +105,18 @@ def _tell_agents(here: "list[Agent]") -> None:
             sum(slot.allocation_id is not None for slot in agent.slots),
             sorted({slot.allocation_id for slot in agent.slots if slot.allocation_id}),
         ]
-        for agent in here
+        for agent in alive
     ]
-    if any(agent.state != "joined" for agent in here):
+    if any(agent.state != "joined" for agent in alive):
         heads.insert(3, "state")
-        for row, agent in zip(rows, here, strict=True):
+        for row, agent in zip(rows, alive, strict=True):
             row.insert(
                 3, agent.state if agent.state == "joined" else f"{agent.state}: {agent.reason}"
             )
     print_table(heads, rows, right=["slots", "in use"])
 
 
-def _tell_letters(letters: "list[DeadLetter]", count: int) -> None:
+def _print_dead_letters(letters: list[DeadLetter], count: int) -> None:
     if not letters:
         return
     click.echo()

@@ -1,4 +1,4 @@
-"""Which replicas of a service a cluster knows, and the partitions that each of them has."""
+"""The replicas of services on a cluster, with their partitions, as consumer groups list them."""
 
 from typing import Final
 
@@ -28,7 +28,7 @@ class Replica(Struct, frozen=True, kw_only=True):
 
 
 async def replicas_of(cluster: Cluster, service: str) -> list[Replica]:
-    """Return the replicas of a service that share partitions, the first host first.
+    """Return the replicas of a service that share partitions, ordered by host.
 
     Raises:
         LedgerUnavailable: the cluster does not answer.
@@ -50,10 +50,10 @@ async def replicas_of(cluster: Cluster, service: str) -> list[Replica]:
     return await cluster.persist(attempt, f"asking who is in {group}")
 
 
-async def sharing(url: str) -> dict[str, list[str]]:
+async def running_on(url: str) -> dict[str, list[str]]:
     """Return the services that have replicas on a ledger, with the hosts of these.
 
-    A gateway and an agent share no partitions, so they do not show.
+    Gateways and agents share no partitions, so they are not among them.
 
     Raises:
         LedgerUnavailable: the cluster does not answer.

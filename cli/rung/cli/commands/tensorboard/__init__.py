@@ -1,1 +1,0 @@
-"""`rung tensorboard`: curves as event files that TensorBoard reads."""
