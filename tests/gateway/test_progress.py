@@ -10,6 +10,7 @@ from rung.events.trial import TrialPromoted, TrialRequested
 from rung.gateway.projections.experiment import Experiment, Trial, Validation
 from rung.gateway.projections.experiment_fold import evolve
 from rung.gateway.projections.throughput import Pace, seconds_of
+from rung.gateway.serializers import experiments as serializers
 from rung.gateway.serializers.progress import progress_of, rung_of
 
 
@@ -167,23 +168,31 @@ def test_nothing_planned_yet() -> None:
     assert progress_of(shown(fold), 0) == (0.0, 0.0, None, None)
 
 
-def test_changed_hyperparameters_are_the_trials() -> None:
-    """A trial that goes on with others is shown with those."""
+def test_changed_hyperparameters_and_parents_are_the_trials() -> None:
+    """A trial that goes on with others, or with another's weights, is shown with those."""
     state = Experiment(EXPERIMENT)
     cause = fact(submitted(), source="/rung/test", origin="t", sequence=0, time="")
     trial_id = f"{EXPERIMENT}.0"
     requested = TrialRequested(
-        experiment_id=EXPERIMENT, trial_id=trial_id, index=0, bracket=0, hparams={"lr": 1}, seed=0
+        experiment_id=EXPERIMENT,
+        trial_id=trial_id,
+        index=0,
+        bracket=0,
+        hparams={"lr": 1},
+        seed=0,
+        parent="donor000.3",
     )
     same = TrialPromoted(
         experiment_id=EXPERIMENT, trial_id=trial_id, rung=1, length=2, reason="best"
     )
     other = msgspec.structs.replace(same, hparams={"lr": 2}, parent=f"{EXPERIMENT}.1")
-    decisions: list[Payload] = [requested, same, other]
+    decisions: list[Payload] = [requested, same, other, same]
     shown = []
     for index, data in enumerate(decisions):
         event = decision(data, source="/rung/searcher", cause=cause, position=0, index=index)
         evolve(state, event)
-        shown.append(state.trials[0].hparams)
+        answered = serializers.trial(state, state.trials[0])
+        shown.append((answered.hparams["lr"], answered.parent))
 
-    assert shown == [{"lr": 1}, {"lr": 1}, {"lr": 2}]
+    first, second = "donor000.3", f"{EXPERIMENT}.1"
+    assert shown == [(1, first), (1, first), (2, second), (2, second)]

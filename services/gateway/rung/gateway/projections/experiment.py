@@ -42,6 +42,7 @@ class Trial(Struct, array_like=True, gc=False):
         stopped: why the search gave it up, if it did.
         message: what a person should read about the end of its last run.
         validations: those that were loaded: all, or the last one alone.
+        parent: id of the trial whose checkpoint it started from, the newest such start.
     """
 
     index: int
@@ -60,6 +61,7 @@ class Trial(Struct, array_like=True, gc=False):
     message: str | None = None
     best: Best | None = None
     validations: list[Validation] = field(default_factory=list[Validation])
+    parent: str | None = None
 
     @property
     def time(self) -> float:

@@ -92,7 +92,9 @@ def evolve(state: Experiment, event: Event) -> None:
         _evolve_experiment(state, event, data)
     elif isinstance(data, TrialRequested):
         assert data.index == len(state.trials), f"after {len(state.trials)} trials: {data}"
-        state.trials.append(Trial(data.index, data.bracket, data.hparams, data.seed))
+        state.trials.append(
+            Trial(data.index, data.bracket, data.hparams, data.seed, parent=data.parent)
+        )
     elif isinstance(data, RunRequested):
         _request_run(state, data)
     elif isinstance(data, _OfSearch):
@@ -177,6 +179,7 @@ def _evolve_search(state: Experiment, data: _OfSearch) -> None:
             pass  # the run goes on until its end is heard
         case TrialPromoted():
             trial.length = data.length
+            trial.parent = data.parent or trial.parent
             if data.hparams is not None:
                 trial.hparams = data.hparams
         case TrialStopped():

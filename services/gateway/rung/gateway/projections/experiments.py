@@ -139,7 +139,7 @@ class ExperimentProjection(Projection):
     facts = topic.EXPERIMENTS
     decisions = (topic.SEARCHES, topic.RETIREMENTS)
     handles = Handles
-    version = 1
+    version = 2
     schema = _SCHEMA
 
     def __init__(self) -> None:

@@ -3,6 +3,7 @@
 Each answer to a write has a header with an opaque token: how far the ledger reached with what was
 written, and with what the client had written before. A request that carries it waits until this
 replica has folded that far; where that takes too long it is answered 503, to be sent again.
+A stream of events has such a token, too, with the places that its ids are about.
 """
 
 import base64
@@ -92,5 +93,5 @@ async def _existing(positions: Positions, ledger: Ledger) -> Positions:
 
 def token_of(ledger_id: str, positions: Positions) -> str:
     """Return the token that stands for positions in a ledger."""
-    rows = [(*place, position) for place, position in sorted(positions.items())]
+    rows = [(*place, position) for place, position in positions.items()]
     return base64.urlsafe_b64encode(msgspec.json.encode((ledger_id, rows))).decode().rstrip("=")

@@ -24,8 +24,10 @@ async def list_agents(request: web.Request) -> web.Response:
 async def list_queue(request: web.Request) -> web.Response:
     """List what waits for slots."""
     query = read_query(request, PageQuery)
+    models = context_of(request).models
+    behind = models.behind() is not None
     shown, cursor = page(
-        pool_serializers.waiting(await context_of(request).models.pools()),
+        pool_serializers.waiting(await models.pools(), behind=behind),
         query,
         lambda it: (it.pool, it.priority, it.requested_at, it.allocation_id),
     )

@@ -50,12 +50,14 @@ async def configure_pool(request: web.Request) -> web.StreamResponse:
         else:
             await recognized(context, PoolProjection, name)
     known = any(pool.name == name and pool.agents for pool in context.models.agents())
-    lack = None if known else f"pool {name} has no agent so far; `rung status` lists pools"
+    warnings: list[str] = []
+    if not known and context.models.behind() is None:
+        warnings.append(f"pool {name} has no agent so far; `rung status` lists pools")
     accepted = api.PoolConfigured(
         pool=name,
         policy=wanted.policy,
         options=wanted.options,
-        warnings=[] if lack is None else [lack],
+        warnings=warnings,
     )
     return reply(accepted, status=202)
 

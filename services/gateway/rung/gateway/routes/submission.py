@@ -30,7 +30,7 @@ from rung.gateway.requests.query import NoQuery, read_query
 from rung.gateway.requests.upload import Parts, read_body, read_parts
 from rung.gateway.route import Body, Route
 from rung.gateway.submission import ids
-from rung.gateway.submission.feasibility import shortage
+from rung.gateway.submission.feasibility import known_shortage
 from rung.gateway.submission.warm_start import Start, resolve_start
 from rung.storage import ObjectStore
 
@@ -76,7 +76,7 @@ async def _warnings(context: Context, config: ExperimentConfig) -> list[str]:
     What they could not place is accepted all the same, for agents come and go.
     """
     wanted = config.settings.resources
-    lack = shortage(context.models.agents(), wanted.resource_pool, wanted.slots_per_trial)
+    lack = known_shortage(context.models, wanted.resource_pool, wanted.slots_per_trial)
     return config.warnings if lack is None else [*config.warnings, f"resources: {lack}"]
 
 

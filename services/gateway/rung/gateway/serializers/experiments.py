@@ -89,6 +89,7 @@ def trial(experiment: Experiment, item: Trial) -> api.Trial:
         state=trial_phase(experiment, item),
         hparams=item.hparams,
         seed=item.seed,
+        parent=item.parent,
         run=item.run,
         restarts=item.restarts,
         length=item.length,

@@ -38,10 +38,15 @@ def _agent(pool: Pool, agent: Agent, held: dict[tuple[str, int, int], str]) -> a
     )
 
 
-def waiting(pools: list[Pool]) -> list[api.QueueItem]:
-    """Return what waits for slots, by pool, priority and age."""
+def waiting(pools: list[Pool], *, behind: bool) -> list[api.QueueItem]:
+    """Return what waits for slots, by pool, priority and age.
+
+    Args:
+        pools: all that there are.
+        behind: whether their agents may have changed: then no shortage is reported.
+    """
     wanted = dict.fromkeys((pool.name, it.slots) for pool in pools for it in pool.waiting.values())
-    lacks = {each: shortage(pools, *each) for each in wanted}
+    lacks = {each: None if behind else shortage(pools, *each) for each in wanted}
     found = [
         api.QueueItem(
             allocation_id=name,

@@ -13,7 +13,7 @@ What retention took away is left out: a stream that is to begin before it begins
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -33,7 +33,11 @@ _log = structlog.get_logger()
 
 
 async def stream(
-    request: web.Request, sources: Sequence[Source], starts: Sequence[int], interest: Interest
+    request: web.Request,
+    sources: Sequence[Source],
+    starts: Sequence[int],
+    interest: Interest,
+    headers: Mapping[str, str] | None = None,
 ) -> web.StreamResponse:
     """Answer with a stream of events until the client leaves or the server goes down.
 
@@ -42,6 +46,7 @@ async def stream(
         sources: what to merge.
         starts: where to begin in each of them, at the earliest.
         interest: what the client wants of them.
+        headers: of the answer, beside those of every stream.
     """
     context = context_of(request)
     resumed = await _resume(request, context.ledger, sources)
@@ -51,6 +56,7 @@ async def stream(
             "Content-Type": "text/event-stream; charset=utf-8",
             "Cache-Control": "no-store",
             "X-Accel-Buffering": "no",
+            **(headers or {}),
         }
     )
     await response.prepare(request)
