@@ -1,12 +1,15 @@
 """Feeds: each stream read once, each record rendered once, nobody waited for."""
 
 import asyncio
+import operator
 from collections.abc import AsyncIterator, Hashable, Sequence
+from functools import partial
 
 import pytest
 
+from gateway.conftest import until
 from rung.events import LedgerUnavailable, partition_of, topic
-from rung.gateway.streams.feed import Feed, Feeds, Frame, Interest, Mailbox, Source
+from rung.gateway.streams.feed import Feed, Feeds, Frame, Interest, Mailbox, Piece, Source
 from rung.ledger import Draft, MemoryLedger, Record
 
 PLACES = [Source(topic.METRICS, partition) for partition in range(4)]
@@ -62,7 +65,20 @@ async def taken(feed: Feed, mailbox: Mailbox, until: Sequence[int]) -> list[byte
             await mailbox.wait(10)
         else:
             data += piece.data
-    return [line[6:] for line in data.splitlines() if line.startswith(b"data: ")]
+    return _data_of(data)
+
+
+def _data_of(frames: bytes) -> list[bytes]:
+    return [line[6:] for line in frames.splitlines() if line.startswith(b"data: ")]
+
+
+async def _next(mailbox: Mailbox) -> list[bytes]:
+    """Return the data of the next piece, without waiting as an idle client does."""
+
+    async def take() -> Piece | None:
+        return mailbox.take()
+
+    return _data_of((await until(take, bool)).data)
 
 
 async def ends(ledger: MemoryLedger) -> list[int]:
@@ -162,6 +178,41 @@ async def test_a_slow_client_is_given_up_and_holds_up_nobody() -> None:
             with feed.joined(interest) as again:
                 await write(ledger, "mine.0", b"y")
                 assert await taken(feed, again, await ends(ledger)) == [b"y"]
+
+
+async def test_an_idle_client_is_sent_to_at_once() -> None:
+    """Without being woken; what its connection does not take waits for it, in order."""
+    ledger, rendered = CountedLedger(), Rendered()
+    sent: list[Piece] = []
+    free = True
+
+    def send(piece: Piece) -> bool:
+        if free:
+            sent.append(piece)
+        return free
+
+    async with Feeds(ledger).of(PLACES) as feed:
+        await feed.reached([0] * 4)
+        with feed.joined(rendered.interest("mine"), send) as mailbox:
+
+            async def passed() -> Sequence[int] | None:
+                return mailbox.passed()
+
+            waiting = asyncio.create_task(mailbox.wait(30))
+            for value in (b"1", b"2"):
+                await write(ledger, "mine.0", value)
+                await until(passed, partial(operator.eq, tuple(await ends(ledger))))
+            assert not waiting.done()
+            free = False
+            await write(ledger, "mine.0", b"3")
+            await waiting
+            free = True
+            await write(ledger, "mine.0", b"4")
+            assert [await _next(mailbox), await _next(mailbox)] == [[b"3"], [b"4"]]
+    assert [data for piece in sent for data in _data_of(piece.data)] == [b"1", b"2"]
+    assert [piece.chunk for piece in sent] == [
+        b"%x\r\n" % len(piece.data) + piece.data + b"\r\n" for piece in sent
+    ]
 
 
 async def test_a_failure_is_everybodys_and_the_next_client_begins_anew() -> None:

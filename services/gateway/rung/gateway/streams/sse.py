@@ -17,12 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import structlog
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from rung.events import RungError
 from rung.gateway.context import Context, context_of
 from rung.gateway.problem import bad_parameter
-from rung.gateway.streams.feed import Feed, Interest, Mailbox, Source, bytes_of, id_of
+from rung.gateway.streams.feed import Feed, Interest, Mailbox, Piece, Source, bytes_of, id_of
 from rung.ledger import Ledger, Record, read_of
 
 RETRY_MS: Final = 1_000
@@ -59,6 +59,8 @@ async def stream(
             **(headers or {}),
         }
     )
+    if request.version >= HttpVersion11:
+        response.enable_chunked_encoding()
     await response.prepare(request)
     client = _Client(request, response, context.settings.write_timeout)
     try:
@@ -95,6 +97,15 @@ class _Client:
             await self._response.write(data)
         self._sent = time.monotonic()
 
+    def offer(self, piece: Piece) -> bool:
+        """Send a piece if nothing is unsent; return whether it was."""
+        transport = self._request.transport
+        if transport is None or transport.is_closing() or transport.get_write_buffer_size():
+            return False
+        transport.write(piece.chunk if self._response.chunked else piece.data)
+        self._sent = time.monotonic()
+        return True
+
     def cut(self, reason: str) -> None:
         """Cut the connection, unsent data included."""
         _log.warning("stream cut", path=self._request.rel_url.raw_path, reason=reason)
@@ -124,7 +135,7 @@ class _Stream:
         """Send until the server goes down."""
         while not self._closing:
             await feed.reached(self._positions)
-            with feed.joined(self._interest) as mailbox:
+            with feed.joined(self._interest, self._client.offer) as mailbox:
                 for index, end in enumerate(mailbox.start):
                     await self._catch_up(index, end)
                 await self._live(mailbox)
@@ -167,11 +178,11 @@ class _Stream:
             piece = mailbox.take()
             if piece is not None:
                 await self._client.send(piece.data)
-                self._positions = list(piece.positions)
                 continue
-            self._positions = list(mailbox.passed() or self._positions)
+            self._positions = list(mailbox.passed() or mailbox.positions)
             await self._show_life()
             await mailbox.wait(max(0.0, heartbeat - self._client.quiet_s))
+        self._positions = list(mailbox.positions)
 
     async def _show_life(self) -> None:
         """Say that the stream lives, and how far it is, if nothing was sent for a while."""
