@@ -28,7 +28,7 @@ class CheckpointStored(Struct, frozen=True, kw_only=True):
 
 
 class CheckpointDamaged(Struct, frozen=True, kw_only=True):
-    """A run wanted to restore a checkpoint and found it damaged or missing."""
+    """A run found a checkpoint damaged or missing, or one of its own could not be stored."""
 
     TYPE: ClassVar[str] = "rung.checkpoint.damaged.v1"
     TOPIC: ClassVar[str] = topic.EXPERIMENTS
