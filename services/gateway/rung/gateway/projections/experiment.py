@@ -100,7 +100,7 @@ class Submission(Struct, array_like=True):
     time_metric: str
 
 
-class Experiment(Struct):
+class Experiment(Struct, omit_defaults=True):
     """One experiment; `submission` is there from its first fact on.
 
     Attributes:

@@ -89,7 +89,7 @@ class Running(Struct):
     shares: list[Share]
 
 
-class Pool(Struct):
+class Pool(Struct, omit_defaults=True):
     """One resource pool."""
 
     name: str
@@ -108,17 +108,7 @@ class Pool(Struct):
     """Those folded since the last flush: origin (`client/<key>`) → what was asked."""
 
 
-class _Body(Struct, array_like=True):
-    """What of a pool lies in one row: what changes with its agents and settings."""
-
-    policy: str = "priority"
-    options: dict[str, Any] = field(default_factory=dict[str, Any])
-    agents: dict[str, Agent] = field(default_factory=dict[str, Agent])
-    refused: dict[str, Refused] = field(default_factory=dict[str, Refused])
-    level: int = 1
-
-
-_body_decoder: Final = msgspec.msgpack.Decoder(_Body)
+_pool_decoder: Final = msgspec.msgpack.Decoder(Pool)
 _allocation_decoder: Final = msgspec.msgpack.Decoder(tuple[Waiting | None, Running | None])
 
 
@@ -153,7 +143,7 @@ class PoolProjection(Projection):
     facts = topic.POOLS
     decisions = (topic.PLACEMENTS,)
     handles = _OfAgent | MoveRequested | PoolConfigured | PoolUpgraded | _OfAllocation
-    version = 1
+    version = 2
     schema = _SCHEMA
 
     def __init__(self) -> None:
@@ -182,7 +172,7 @@ class PoolProjection(Projection):
                 [(name, origin, wish) for origin, wish in pool.requests.items()],
             )
             pool.requests.clear()
-            body = _Body(pool.policy, pool.options, pool.agents, pool.refused, pool.level)
+            body = msgspec.structs.replace(pool, waiting={}, running={})
             row = name, msgspec.msgpack.encode(body)
             db.execute("INSERT OR REPLACE INTO pools VALUES (?, ?)", row)
         for name, allocation_id in self._allocations:
@@ -209,8 +199,7 @@ class PoolProjection(Projection):
 def read_pool(db: sqlite3.Connection, name: str) -> Pool:
     """Return a pool without the requests about it; an empty one where there is none."""
     row = db.execute("SELECT body FROM pools WHERE name = ?", (name,)).fetchone()
-    body = _body_decoder.decode(row[0]) if row else _Body()
-    pool = _pool(name, body)
+    pool = _pool_decoder.decode(row[0]) if row else Pool(name)
     rows = db.execute("SELECT id, body FROM allocations WHERE pool = ?", (name,))
     for allocation_id, each in rows:
         waiting, running = _allocation_decoder.decode(each)
@@ -229,20 +218,8 @@ def read_pools(db: sqlite3.Connection) -> list[Pool]:
 
 def read_agents(db: sqlite3.Connection) -> list[Pool]:
     """Return every resource pool by name, without what waits and runs there."""
-    rows = db.execute("SELECT name, body FROM pools ORDER BY name")
-    found = [(name, _body_decoder.decode(body)) for name, body in rows]
-    return [_pool(name, body) for name, body in found]
-
-
-def _pool(name: str, body: _Body) -> Pool:
-    return Pool(
-        name,
-        policy=body.policy,
-        options=body.options,
-        level=body.level,
-        agents=body.agents,
-        refused=body.refused,
-    )
+    rows = db.execute("SELECT body FROM pools ORDER BY name")
+    return [_pool_decoder.decode(body) for (body,) in rows]
 
 
 def request_of(db: sqlite3.Connection, pool: str, origin: str) -> str | None:
