@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn
+from weakref import WeakValueDictionary
 
 import msgspec
 from aiohttp import web
@@ -32,14 +33,6 @@ Readers = Mapping[tuple[str, str], api.ReaderKind]
 
 
 @dataclass(slots=True)
-class Turn:
-    """Requests with one idempotency key, which are answered one after the other."""
-
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    users: int = 0
-
-
-@dataclass(slots=True)
 class Context:
     """The parts that an application is made of."""
 
@@ -62,8 +55,10 @@ class Context:
     """That of new experiments, and of pools that somebody uses."""
     feeds: Feeds = field(init=False)
     """What is appended, for clients that follow it."""
-    turns: dict[str, Turn] = field(default_factory=dict[str, Turn])
-    """Who waits for whom, by idempotency key, while it is being answered."""
+    locks: WeakValueDictionary[str, asyncio.Lock] = field(
+        default_factory=WeakValueDictionary[str, asyncio.Lock]
+    )
+    """By idempotency key, of requests that are being answered."""
 
     def __post_init__(self) -> None:
         """Begin with nothing checked."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Final
 
+from rung.gateway.projections.experiments import ExperimentProjection, count_trials
 from rung.gateway.projections.read_models import ReadModels
 from rung.runtime.metrics import catalog
 
@@ -38,7 +39,7 @@ class Census:
 
     def trials(self) -> _Told:
         """Return the number of trials in each state."""
-        return _told(self._models.count_trials())
+        return _told(self._models.peek(ExperimentProjection, count_trials))
 
     def agents(self) -> _Told:
         """Return each pool's agents: those there, those that are drained, those lost today."""

@@ -173,8 +173,8 @@ def read_letter(db: sqlite3.Connection, letter_id: str) -> Letter | None:
     return Letter(*row) if row else None
 
 
-def wish_by(db: sqlite3.Connection, origin: str) -> str | None:
-    """Return what a client's request asked for, by its origin; None: nothing so far."""
+def wish_by(db: sqlite3.Connection, origin: str | None) -> str | None:
+    """Return what the client's request of an origin asked for, None if there was none."""
     row = db.execute("SELECT wish FROM requests WHERE origin = ?", (origin,)).fetchone()
     return row[0] if row else None
 

@@ -222,8 +222,8 @@ def read_agents(db: sqlite3.Connection) -> list[Pool]:
     return [_pool_decoder.decode(body) for (body,) in rows]
 
 
-def request_of(db: sqlite3.Connection, pool: str, origin: str) -> str | None:
-    """Return what a client's request asked of a pool, by its origin; None: nothing so far."""
+def request_of(db: sqlite3.Connection, pool: str, origin: str | None) -> str | None:
+    """Return what the client's request of an origin asked of a pool, None if there was none."""
     query = "SELECT wish FROM requests WHERE pool = ? AND origin = ?"
     row = db.execute(query, (pool, origin)).fetchone()
     return row[0] if row else None

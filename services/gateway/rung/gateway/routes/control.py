@@ -4,13 +4,11 @@ The answer says that the wish is on record; the searcher decides what follows fr
 for what is already so is no error; asking for what can no longer be is one.
 """
 
-from collections.abc import Callable
 from typing import Final, Literal
 
 from aiohttp import web
 
 from rung import api
-from rung.events import Event, Payload
 from rung.events.experiment import (
     CancelRequested,
     KillRequested,
@@ -21,18 +19,19 @@ from rung.gateway.context import context_of, experiment_of, reply
 from rung.gateway.problem import Problem
 from rung.gateway.projections.experiment import Experiment, phase_of
 from rung.gateway.projections.experiments import ExperimentProjection
-from rung.gateway.requests.append import recognized, write
-from rung.gateway.requests.idempotency import REUSED, key_of, once
 from rung.gateway.requests.query import NoQuery, read_query
+from rung.gateway.requests.writes import is_repeated, key_of, once, stamp, write
 from rung.gateway.route import Handler, Route
 
 Wish = Literal["pause", "resume", "cancel", "kill"]
 
-_FACTS: Final[dict[Wish, Callable[[str], Payload]]] = {
-    "pause": lambda name: PauseRequested(experiment_id=name),
-    "resume": lambda name: ResumeRequested(experiment_id=name),
-    "cancel": lambda name: CancelRequested(experiment_id=name),
-    "kill": lambda name: KillRequested(experiment_id=name),
+_FACTS: Final[
+    dict[Wish, type[PauseRequested | ResumeRequested | CancelRequested | KillRequested]]
+] = {
+    "pause": PauseRequested,
+    "resume": ResumeRequested,
+    "cancel": CancelRequested,
+    "kill": KillRequested,
 }
 
 
@@ -42,33 +41,18 @@ def _asking(wish: Wish, name: str) -> Handler:
         context, key = context_of(request), key_of(request)
         async with once(context, key):
             experiment = await experiment_of(request)
-            accepted = api.Requested(experiment_id=experiment.id, requested=wish)
-            if key is not None and key in experiment.requests:
-                if experiment.requests[key] != wish:
-                    raise Problem(422, REUSED, _reused(experiment, key))
-                await recognized(context, ExperimentProjection, experiment.id)
-                return reply(accepted, status=202)
-            _check(experiment, wish)
-            facts: list[Event] = [
-                context.writer.stamp(
-                    _FACTS[wish](experiment.id),
-                    origin=key,
-                    sequence=None if key is None else 1,
-                )
-            ]
-            await write(context, facts)
-        return reply(accepted, status=202)
+            about = f" experiment {experiment.id}"
+            action = experiment.requests.get(key or "")
+            before = None if action is None else action + about
+            subject = experiment.id
+            if not await is_repeated(context, wish + about, before, ExperimentProjection, subject):
+                _check(experiment, wish)
+                fact = _FACTS[wish](experiment_id=experiment.id)
+                await write(context, [stamp(context, key, fact)])
+        return reply(api.Requested(experiment_id=experiment.id, requested=wish), status=202)
 
     handler.__name__ = name
     return handler
-
-
-def _reused(experiment: Experiment, key: str) -> str:
-    what = experiment.requests[key]
-    return (
-        f"this Idempotency-Key was used to {what} experiment {experiment.id}; "
-        "draw a new key for another request"
-    )
 
 
 def _check(experiment: Experiment, wish: Wish) -> None:

@@ -14,10 +14,18 @@ from rung import api
 from rung.events.deadletter import MessageDropped, MessageRetryRequested
 from rung.gateway.context import Context, Readers, context_of, missing, reply
 from rung.gateway.problem import Problem, unavailable
-from rung.gateway.projections.deadletters import Letter, LetterProjection, Request, wish_of
-from rung.gateway.requests.append import recognized, write
-from rung.gateway.requests.idempotency import REUSED, key_of, once
+from rung.gateway.projections.deadletters import (
+    Letter,
+    LetterProjection,
+    Request,
+    count_open,
+    read_letter,
+    read_letters,
+    wish_by,
+    wish_of,
+)
 from rung.gateway.requests.query import NoQuery, PageQuery, read_cursor, read_query, write_cursor
+from rung.gateway.requests.writes import is_repeated, key_of, once, stamp, write
 from rung.gateway.route import Route
 
 _PATH: Final = "/deadletters/{reader}/{topic}/{partition}/{position}"
@@ -36,11 +44,13 @@ async def list_dead_letters(request: web.Request) -> web.Response:
     query = read_query(request, LetterQuery)
     context = context_of(request)
     before = read_cursor(query.cursor, (str, str, int))
-    found = await context.models.letters(query.state, before=before, limit=query.limit + 1)
+    found = await context.models.read(
+        LetterProjection, read_letters, query.state, before=before, limit=query.limit + 1
+    )
     shown, more = found[: query.limit], len(found) > query.limit
     cursor = write_cursor((shown[-1].at, shown[-1].topic, shown[-1].number)) if more else None
     items = [_told(context, letter) for letter in shown]
-    count = await context.models.open_letters()
+    count = await context.models.read(LetterProjection, count_open)
     return reply(api.DeadLetterList(items=items, next_cursor=cursor, count=count))
 
 
@@ -72,16 +82,10 @@ async def _ask(request: web.Request, kind: type[Request]) -> web.Response:
         reader=letter.reader,
     )
     async with once(context, key):
-        before = None if key is None else await context.models.asked_of_letters(key)
-        if before is None:
+        before = await context.models.read(LetterProjection, wish_by, key)
+        if not await is_repeated(context, wish_of(fact), before, LetterProjection, fact.topic):
             _check(context.readers, letter)
-            sequence = None if key is None else 1
-            await write(context, [context.writer.stamp(fact, origin=key, sequence=sequence)])
-        elif before != wish_of(fact):
-            detail = f"this Idempotency-Key was used to {before}"
-            raise Problem(422, REUSED, f"{detail}; draw a new key for another request")
-        else:
-            await recognized(context, LetterProjection, fact.topic)
+            await write(context, [stamp(context, key, fact)])
     asked: Literal["retry", "drop"] = "drop" if kind is MessageDropped else "retry"
     return reply(api.DeadLetterAsked(id=letter.id, requested=asked), status=202)
 
@@ -94,7 +98,7 @@ async def _letter_of(request: web.Request) -> Letter:
     """
     place = request.match_info
     name = f"{place['reader']}/{place['topic']}/{place['partition']}/{place['position']}"
-    found = await context_of(request).models.letter(name)
+    found = await context_of(request).models.read(LetterProjection, read_letter, name)
     if found is None:
         hint = "`rung deadletter list --all` and GET /api/v1/deadletters list the newest"
         raise missing(request, "dead letter", name, hint)

@@ -7,6 +7,8 @@ from aiohttp import web
 
 from rung import api
 from rung.gateway.context import context_of, reply
+from rung.gateway.projections.deadletters import LetterProjection, count_open
+from rung.gateway.projections.pools import PoolProjection, read_pools
 from rung.gateway.requests.query import NoQuery, PageQuery, page, read_query
 from rung.gateway.route import Route
 from rung.gateway.serializers import pools as pool_serializers
@@ -16,7 +18,7 @@ from rung.runtime.health.checks import VITALS
 async def list_agents(request: web.Request) -> web.Response:
     """List the agents of all pools and what holds their slots."""
     read_query(request, NoQuery)
-    pools = await context_of(request).models.pools()
+    pools = await context_of(request).models.read(PoolProjection, read_pools)
     items = [agent for pool in pools for agent in pool_serializers.agents(pool)]
     return reply(api.AgentList(items=items))
 
@@ -27,7 +29,7 @@ async def list_queue(request: web.Request) -> web.Response:
     models = context_of(request).models
     behind = models.behind() is not None
     shown, cursor = page(
-        pool_serializers.waiting(await models.pools(), behind=behind),
+        pool_serializers.waiting(await models.read(PoolProjection, read_pools), behind=behind),
         query,
         lambda it: (it.pool, it.priority, it.requested_at, it.allocation_id),
     )
@@ -38,14 +40,14 @@ async def show_status(request: web.Request) -> web.Response:
     """Show the installation in numbers."""
     read_query(request, NoQuery)
     context = context_of(request)
-    pools = await context.models.pools()
+    pools = await context.models.read(PoolProjection, read_pools)
     return reply(
         api.Status(
             version=version("rung"),
             ledger_id=context.ledger.id,
             experiments=context.models.count_experiments(),
             pools=[pool_serializers.pool_status(pool) for pool in pools],
-            dead_letters=await context.models.open_letters(),
+            dead_letters=await context.models.read(LetterProjection, count_open),
             problems=[
                 *context.problems(),
                 *await VITALS.problems(),

@@ -18,8 +18,8 @@ from rung.gateway.context import (
     unix_now,
 )
 from rung.gateway.problem import bad_parameter
-from rung.gateway.requests.idempotency import key_of, once
 from rung.gateway.requests.query import read_query, time_ms_of
+from rung.gateway.requests.writes import key_of, once
 from rung.gateway.route import Route
 from rung.ledger import Draft
 

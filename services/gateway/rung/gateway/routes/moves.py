@@ -16,10 +16,9 @@ from rung.events.trial import allocation_id_of
 from rung.gateway.context import Context, check_caught_up, context_of, reply, trial_of
 from rung.gateway.problem import Problem, not_found
 from rung.gateway.projections.experiment import Experiment, Trial, trial_phase
-from rung.gateway.projections.pools import Pool, PoolProjection, wish_of
-from rung.gateway.requests.append import recognized, write
-from rung.gateway.requests.idempotency import REUSED, key_of, once
+from rung.gateway.projections.pools import Pool, PoolProjection, read_pools, request_of, wish_of
 from rung.gateway.requests.query import read_query
+from rung.gateway.requests.writes import is_repeated, key_of, once, stamp, write
 from rung.gateway.route import Route
 from rung.gateway.serializers import experiments as serializers
 
@@ -44,21 +43,16 @@ async def move_trial(request: web.Request) -> web.StreamResponse:
             pool=name, experiment_id=experiment.id, trial_id=trial_id, to=query.to
         )
         accepted = api.MoveAsked(trial_id=trial_id, to=query.to)
-        before = None if key is None else await context.models.asked_of_pool(name, key)
-        if before is not None:
-            if before != wish_of(fact):
-                detail = f"this Idempotency-Key was used to {before}"
-                raise Problem(422, REUSED, f"{detail}; draw a new key for another request")
-            await recognized(context, PoolProjection, name)
+        before = await context.models.read(PoolProjection, request_of, name, key)
+        if await is_repeated(context, wish_of(fact), before, PoolProjection, name):
             return reply(accepted, status=202)
         check_caught_up(context.models)
-        pools = {pool.name: pool for pool in await context.models.pools()}
+        pools = {pool.name: pool for pool in await context.models.read(PoolProjection, read_pools)}
         pool = pools.get(name) or Pool(name)
         held = _slots_of(experiment, trial, trial_id, pool)
         if query.to is not None:
             _check_agent(query.to, pool, held, context)
-        sequence = None if key is None else 1
-        await write(context, [context.writer.stamp(fact, origin=key, sequence=sequence)])
+        await write(context, [stamp(context, key, fact)])
     return reply(accepted, status=202)
 
 

@@ -16,11 +16,17 @@ from rung.events.allocation import PoolConfigured
 from rung.events.errors import InvalidConfig
 from rung.gateway.context import Context, context_of, reply
 from rung.gateway.problem import Problem, bad_parameter, unavailable
-from rung.gateway.projections.pools import PoolProjection, wish_of
-from rung.gateway.requests.append import pool_upgrade, recognized, write
-from rung.gateway.requests.idempotency import REUSED, key_of, once
+from rung.gateway.projections.pools import PoolProjection, request_of, wish_of
 from rung.gateway.requests.query import NoQuery, read_query
 from rung.gateway.requests.upload import read_body
+from rung.gateway.requests.writes import (
+    is_repeated,
+    key_of,
+    once,
+    pool_upgrade,
+    stamp,
+    write,
+)
 from rung.gateway.route import Body, Route
 
 _BYTES_MAX: Final = 65_536
@@ -38,17 +44,10 @@ async def configure_pool(request: web.Request) -> web.StreamResponse:
     _check(context, wanted)
     fact = PoolConfigured(pool=name, policy=wanted.policy, options=wanted.options)
     async with once(context, key):
-        before = None if key is None else await context.models.asked_of_pool(name, key)
-        if before is None:
-            sequence = None if key is None else 1
+        before = await context.models.read(PoolProjection, request_of, name, key)
+        if not await is_repeated(context, wish_of(fact), before, PoolProjection, name):
             upgrade = pool_upgrade(context, name, await context.level.read())
-            configured = context.writer.stamp(fact, origin=key, sequence=sequence)
-            await write(context, [*upgrade, configured])
-        elif before != wish_of(fact):
-            detail = f"this Idempotency-Key was used to {before}"
-            raise Problem(422, REUSED, f"{detail}; draw a new key for another request")
-        else:
-            await recognized(context, PoolProjection, name)
+            await write(context, [*upgrade, stamp(context, key, fact)])
     known = any(pool.name == name and pool.agents for pool in context.models.agents())
     warnings: list[str] = []
     if not known and context.models.behind() is None:

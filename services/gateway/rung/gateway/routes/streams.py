@@ -10,6 +10,7 @@ from rung.events import UndecodableEvent, decode, partition_of, topic
 from rung.events.codec import decode_head
 from rung.events.metric import LogsDropped, LogsPrinted, MetricsReported, missing_text
 from rung.gateway.context import context_of, experiment_id_of, trial_of
+from rung.gateway.projections.experiments import ExperimentProjection
 from rung.gateway.requests import after
 from rung.gateway.requests.query import read_query
 from rung.gateway.route import Route
@@ -17,6 +18,7 @@ from rung.gateway.routes.logs import Level
 from rung.gateway.streams.feed import Frame, Interest, Source, end_of
 from rung.gateway.streams.sse import stream
 from rung.ledger import Record
+from rung.runtime.projection.merge import starts_of
 
 _TOPICS: Final = (topic.EXPERIMENTS, topic.SEARCHES, topic.RETIREMENTS)
 _LEVELS: Final[dict[Level, int]] = {
@@ -70,7 +72,7 @@ async def stream_events(request: web.Request) -> web.StreamResponse:
     context, experiment_id = context_of(request), await experiment_id_of(request)
     partition = partition_of(experiment_id, context.ledger.partitions(topic.EXPERIMENTS))
     sources = [Source(name, partition) for name in _TOPICS]
-    known = await context.models.starts(experiment_id)
+    known = await context.models.read(ExperimentProjection, starts_of, experiment_id)
     starts = [known.get(name, 0) for name in _TOPICS]
     if query.begin == "now":
         starts = await end_of(context.ledger, sources)

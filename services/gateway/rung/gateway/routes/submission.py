@@ -24,10 +24,17 @@ from rung.gateway.context import Context, context_of, reply
 from rung.gateway.problem import Problem
 from rung.gateway.projections.experiment import Experiment
 from rung.gateway.projections.experiments import ExperimentProjection
-from rung.gateway.requests.append import pool_upgrade, recognized, write
-from rung.gateway.requests.idempotency import REUSED, key_of, once
 from rung.gateway.requests.query import NoQuery, read_query
 from rung.gateway.requests.upload import Parts, read_body, read_parts
+from rung.gateway.requests.writes import (
+    key_of,
+    once,
+    pool_upgrade,
+    read_from,
+    reused,
+    stamp,
+    write,
+)
 from rung.gateway.route import Body, Route
 from rung.gateway.submission import ids
 from rung.gateway.submission.feasibility import known_shortage
@@ -106,7 +113,7 @@ async def _submit(
         await write(context, [*upgrade, *facts])
         known = await context.models.experiment(experiment_id, validations=None)
     else:
-        await recognized(context, ExperimentProjection, experiment_id)
+        await read_from(context, ExperimentProjection, experiment_id)
     if key is not None and known is not None:
         _check_same(known, key, source, digest)
     return experiment_id
@@ -123,13 +130,12 @@ def _facts(  # noqa: PLR0913, PLR0917 - what makes a submission
     level: int,
 ) -> list[Event]:
     """Return what goes on record: the checkpoint that it starts from is pinned first."""
-    sequence = None if key is None else 1
     facts: list[Event] = []
     if start is not None:
         pinned = CheckpointPinned(
             experiment_id=start.experiment_id, checkpoint_id=start.checkpoint_id, by=experiment_id
         )
-        facts.append(context.writer.stamp(pinned, origin=key, sequence=sequence))
+        facts.append(stamp(context, key, pinned))
         fields["searcher"]["source_checkpoint_uuid"] = start.checkpoint_id
         fields["searcher"]["source_trial_id"] = None
     submitted = ExperimentSubmitted(
@@ -145,7 +151,7 @@ def _facts(  # noqa: PLR0913, PLR0917 - what makes a submission
         level=level,
         config_digest=run_config(fields).digest,
     )
-    facts.append(context.writer.stamp(submitted, origin=key, sequence=sequence))
+    facts.append(stamp(context, key, submitted))
     return facts
 
 
@@ -157,11 +163,9 @@ def _check_same(known: Experiment, key: str, source: str, digest: str | None) ->
     """
     first = known.submission
     if first is None or (first.origin, first.source, first.code_digest) != (key, source, digest):
-        raise Problem(
-            422,
-            REUSED,
-            f"this Idempotency-Key stands for experiment {known.id}, which was submitted with "
-            "another file or other code; draw a new key for another experiment",
+        raise reused(
+            f"stands for experiment {known.id}, which was submitted with another file or other"
+            " code; draw a new key for another experiment"
         )
 
 
