@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -32,6 +32,19 @@ Readers = Mapping[tuple[str, str], api.ReaderKind]
 """Those that do what operators ask of messages that they rejected: name and topic → what it is."""
 
 
+class Parts(NamedTuple):
+    """What other services add to the gateway; a route whose part is missing answers 503."""
+
+    series: Series | None = None
+    """Curves and logs."""
+    audit: Audit | None = None
+    policy_of: PolicyOf | None = None
+    """Checks a scheduling policy."""
+    readers: Readers | None = None
+    problems: Callable[[], Sequence[str]] = list
+    """Returns what the operator should look at, for the status."""
+
+
 @dataclass(slots=True)
 class Context:
     """The parts that an application is made of."""
@@ -41,12 +54,7 @@ class Context:
     writer: FactWriter
     models: ReadModels
     settings: Settings
-    series: Series | None
-    audit: Audit | None
-    policy_of: PolicyOf | None
-    readers: Readers | None
-    problems: Callable[[], Sequence[str]]
-    """Returns what the operator should see to."""
+    parts: Parts
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server goes down, so that streams end."""
     integrity: Integrity = field(init=False)
@@ -72,9 +80,9 @@ class Context:
         Raises:
             Problem: there are none here.
         """
-        if self.series is None:
+        if self.parts.series is None:
             raise unavailable("this server keeps no curves and logs; ask the one that does")
-        return self.series
+        return self.parts.series
 
 
 CONTEXT: Final = web.AppKey("context", Context)

@@ -15,7 +15,7 @@ async def audit_experiment(request: web.Request) -> web.Response:
     """Decide an experiment's decisions again and compare."""
     read_query(request, NoQuery)
     experiment_id = await experiment_id_of(request)
-    audit = context_of(request).audit
+    audit = context_of(request).parts.audit
     if audit is None:
         raise unavailable("this server has no deciders to audit with; run `rung audit`")
     return reply(await audit(experiment_id))

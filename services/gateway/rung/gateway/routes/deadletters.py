@@ -84,7 +84,7 @@ async def _ask(request: web.Request, kind: type[Request]) -> web.Response:
     async with once(context, key):
         before = await context.models.read(LetterProjection, wish_by, key)
         if not await is_repeated(context, wish_of(fact), before, LetterProjection, fact.topic):
-            _check(context.readers, letter)
+            _check(context.parts.readers, letter)
             await write(context, [stamp(context, key, fact)])
     asked: Literal["retry", "drop"] = "drop" if kind is MessageDropped else "retry"
     return reply(api.DeadLetterAsked(id=letter.id, requested=asked), status=202)
@@ -126,7 +126,7 @@ def _check(readers: Readers | None, letter: Letter) -> None:
 
 
 def _told(context: Context, letter: Letter) -> api.DeadLetter:
-    readers = context.readers or {}
+    readers = context.parts.readers or {}
     return api.DeadLetter(
         id=letter.id,
         at=letter.at,

@@ -49,7 +49,7 @@ async def show_status(request: web.Request) -> web.Response:
             pools=[pool_serializers.pool_status(pool) for pool in pools],
             dead_letters=await context.models.read(LetterProjection, count_open),
             problems=[
-                *context.problems(),
+                *context.parts.problems(),
                 *await VITALS.problems(),
                 *(each for pool in pools for each in pool_serializers.problems(pool)),
             ],

@@ -78,10 +78,10 @@ def _check(context: Context, wanted: api.PoolPolicy) -> None:
     Raises:
         Problem: why it could not.
     """
-    if context.policy_of is None:
+    if context.parts.policy_of is None:
         raise unavailable("this server configures no pools; ask `rung service gateway`")
     try:
-        context.policy_of(wanted.policy, wanted.options)
+        context.parts.policy_of(wanted.policy, wanted.options)
     except InvalidConfig as error:
         items = [ProblemItem(path=path, message=text) for path, text in error.problems]
         raise _refused(items) from None
