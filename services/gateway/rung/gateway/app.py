@@ -18,7 +18,7 @@ from rung.gateway.problem import answer_problems
 from rung.gateway.projections.read_models import ReadModels
 from rung.gateway.requests.after import read_writes
 from rung.gateway.routes import API, ROUTES
-from rung.gateway.routes.documents import OPENAPI
+from rung.gateway.routes.installation import OPENAPI
 from rung.gateway.settings import Settings
 from rung.gateway.static import serve_page
 from rung.ledger import Ledger

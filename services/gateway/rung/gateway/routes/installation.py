@@ -1,11 +1,13 @@
-"""The installation: agents, what waits, numbers."""
+"""The installation: agents, the queue, numbers; documents about the API, which want no token."""
 
 from importlib.metadata import version
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 from aiohttp import web
 
 from rung import api
+from rung.config import json_schema
 from rung.gateway.context import context_of, reply
 from rung.gateway.projections.deadletters import LetterProjection, count_open
 from rung.gateway.projections.pools import PoolProjection, read_pools
@@ -13,6 +15,8 @@ from rung.gateway.requests.query import NoQuery, PageQuery, page, read_query
 from rung.gateway.route import Route
 from rung.gateway.serializers import pools as pool_serializers
 from rung.runtime.health.checks import VITALS
+
+OPENAPI: Final = web.AppKey("openapi", bytes)
 
 
 async def list_agents(request: web.Request) -> web.Response:
@@ -57,8 +61,35 @@ async def show_status(request: web.Request) -> web.Response:
     )
 
 
+async def show_openapi(request: web.Request) -> web.Response:
+    """Show the OpenAPI document."""
+    return _document(request.app[OPENAPI])
+
+
+async def show_experiment_schema(request: web.Request) -> web.Response:  # noqa: ARG001 - aiohttp's signature
+    """Show the JSON Schema of the experiment file."""
+    schema: dict[str, Any] = json_schema()
+    return _document(msgspec.json.encode(schema))
+
+
+def _document(body: bytes) -> web.Response:
+    return web.Response(
+        body=body,
+        content_type="application/json",
+        headers={"Cache-Control": "max-age=300"},
+    )
+
+
 ROUTES: Final = (
     Route("GET", "/agents", list_agents, "List agents and their slots", api.AgentList),
     Route("GET", "/queue", list_queue, "List what waits for slots", api.Queue, query=PageQuery),
     Route("GET", "/status", show_status, "The installation in numbers", api.Status),
+    Route("GET", "/openapi.json", show_openapi, "This document", open=True),
+    Route(
+        "GET",
+        "/schema/experiment.json",
+        show_experiment_schema,
+        "JSON Schema of the experiment file",
+        open=True,
+    ),
 )

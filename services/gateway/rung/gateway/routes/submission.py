@@ -1,11 +1,15 @@
-"""Submitting an experiment."""
+"""Submitting an experiment: its file and code are checked, and it goes on record under a new id.
+
+It may start from a checkpoint of another experiment, which is pinned first.
+"""
 
 import asyncio
+import hashlib
 import secrets
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from aiohttp import web
 
@@ -20,12 +24,14 @@ from rung.events import Event
 from rung.events.checkpoint import CheckpointPinned
 from rung.events.errors import InvalidConfig
 from rung.events.experiment import ExperimentSubmitted, Submission
-from rung.gateway.context import Context, context_of, reply
+from rung.gateway.context import Context, check_caught_up, context_of, reply
+from rung.gateway.feasibility import known_shortage
 from rung.gateway.problem import Problem
 from rung.gateway.projections.experiment import Experiment
 from rung.gateway.projections.experiments import ExperimentProjection
+from rung.gateway.projections.read_models import ReadModels
 from rung.gateway.requests.query import NoQuery, read_query
-from rung.gateway.requests.upload import Parts, read_body, read_parts
+from rung.gateway.requests.upload import Upload, read_body, read_parts
 from rung.gateway.requests.writes import (
     key_of,
     once,
@@ -36,12 +42,20 @@ from rung.gateway.requests.writes import (
     write,
 )
 from rung.gateway.route import Body, Route
-from rung.gateway.submission import ids
-from rung.gateway.submission.feasibility import known_shortage
-from rung.gateway.submission.warm_start import Start, resolve_start
+from rung.gateway.serializers.experiments import checkpoint_at, checkpoint_phase
 from rung.storage import ObjectStore
 
 _SEED_MAX: Final = 2**31
+LETTERS: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+"""Crockford's base 32: no i, l, o, u."""
+_ID_LENGTH: Final = 8
+
+
+class _Start(NamedTuple):
+    """A checkpoint to start from."""
+
+    experiment_id: str
+    checkpoint_id: str
 
 
 async def validate_experiment(request: web.Request) -> web.Response:
@@ -49,7 +63,7 @@ async def validate_experiment(request: web.Request) -> web.Response:
     read_query(request, NoQuery)
     context = context_of(request)
     config = _load(await read_body(request, context.settings.config_bytes_max))
-    await resolve_start(context.models, config.expanded())
+    await _resolve_start(context.models, config.expanded())
     warnings = await _warnings(context, config)
     return reply(api.Validated(config=config.expanded(), warnings=warnings))
 
@@ -90,21 +104,21 @@ async def _warnings(context: Context, config: ExperimentConfig) -> list[str]:
 async def _submit(
     context: Context,
     key: str | None,
-    parts: Parts,
+    parts: Upload,
     config: ExperimentConfig,
     code: CodeArchive | None,
 ) -> str:
     """Put an experiment on record, unless its key says that it is there already."""
     source = parts.config.decode()
     digest = code.digest if code else None
-    experiment_id, known = await ids.choose(context.models, context.ledger.id, key)
+    experiment_id, known = await _choose_id(context.models, context.ledger.id, key)
     if known is None:
         fields = config.expanded()
-        start = await resolve_start(context.models, fields)
+        start = await _resolve_start(context.models, fields)
         if code is not None:
             await asyncio.to_thread(_store, context.store, f"code/{code.digest}.tar.gz", code.data)
             # The checkpoint may have been retired meanwhile.
-            start = await resolve_start(context.models, fields)
+            start = await _resolve_start(context.models, fields)
         level = await context.level.read()
         upgrade = pool_upgrade(context, fields["resources"]["resource_pool"], level)
         facts = _facts(context, key, experiment_id, fields, source, digest, start, level)
@@ -126,7 +140,7 @@ def _facts(  # noqa: PLR0913, PLR0917 - what makes a submission
     fields: dict[str, Any],
     source: str,
     digest: str | None,
-    start: Start | None,
+    start: _Start | None,
     level: int,
 ) -> list[Event]:
     """Return what goes on record: the checkpoint that it starts from is pinned first."""
@@ -153,6 +167,79 @@ def _facts(  # noqa: PLR0913, PLR0917 - what makes a submission
     )
     facts.append(stamp(context, key, submitted))
     return facts
+
+
+async def _choose_id(
+    models: ReadModels, ledger_id: str, origin: str | None
+) -> tuple[str, Experiment | None]:
+    """Return an id that no other experiment has, and the experiment if it is there already.
+
+    With an origin (of an idempotency key) it follows from that, so that the same key gives the
+    same id also when nobody knows whether the first request was written.
+    """
+    attempt = 0
+    while True:
+        chosen = _derived(f"{ledger_id}|{origin}|{attempt}") if origin else _drawn()
+        known = await models.experiment(chosen, validations=None)
+        if known is None:
+            return chosen, None
+        if origin and known.submission is not None and known.submission.origin == origin:
+            return chosen, known
+        attempt += 1
+
+
+def _drawn() -> str:
+    return "".join(secrets.choice(LETTERS) for _ in range(_ID_LENGTH))
+
+
+def _derived(text: str) -> str:
+    digest = hashlib.blake2b(text.encode(), digest_size=_ID_LENGTH).digest()
+    return "".join(LETTERS[byte % len(LETTERS)] for byte in digest)
+
+
+async def _resolve_start(models: ReadModels, config: dict[str, Any]) -> _Start | None:
+    """Return the checkpoint that an experiment starts from, None if from scratch.
+
+    Raises:
+        Problem: what it names is not there, or no longer; or this server still catches up: then
+            a checkpoint that it shows may be retired.
+    """
+    search: dict[str, Any] = config["searcher"]
+    checkpoint_id = search.get("source_checkpoint_uuid")
+    trial_id = search.get("source_trial_id")
+    if checkpoint_id or trial_id:
+        check_caught_up(models)
+    if checkpoint_id:
+        return await _of_checkpoint(models, str(checkpoint_id))
+    return await _of_trial(models, str(trial_id)) if trial_id else None
+
+
+async def _of_checkpoint(models: ReadModels, checkpoint_id: str) -> _Start:
+    path = "searcher.source_checkpoint_uuid"
+    experiment, found = await models.checkpoint(checkpoint_id) or (None, None)
+    if experiment is None or found is None:
+        raise _no_start(
+            path, "there is no such checkpoint; give the whole id of one", checkpoint_id
+        )
+    phase = checkpoint_phase(found)
+    if phase != "stored":
+        raise _no_start(path, f"this checkpoint is {phase}; choose one that is stored", found.id)
+    return _Start(experiment.id, found.id)
+
+
+async def _of_trial(models: ReadModels, trial_id: str) -> _Start:
+    path = "searcher.source_trial_id"
+    experiment = await models.experiment(trial_id.rpartition(".")[0], validations=None)
+    if experiment is None or experiment.trial(trial_id) is None:
+        raise _no_start(path, "there is no such trial; give an id such as k3f9x2ma.17", trial_id)
+    newest = checkpoint_at(experiment, trial_id, None)
+    if newest is None:
+        raise _no_start(path, "this trial has no checkpoint left; choose another", trial_id)
+    return _Start(experiment.id, newest.id)
+
+
+def _no_start(path: str, message: str, value: str) -> Problem:
+    return refused([ProblemItem(path=path, message=message, value=value[:100])])
 
 
 def _check_same(known: Experiment, key: str, source: str, digest: str | None) -> None:
@@ -192,7 +279,7 @@ def refused(items: list[ProblemItem]) -> Problem:
     )
 
 
-def _check_code(parts: Parts, most: int) -> CodeArchive | None:
+def _check_code(parts: Upload, most: int) -> CodeArchive | None:
     if parts.code is None:
         return None
     try:

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from msgspec import structs
+
 from rung import api
 from rung.config.secret import hide, text_without
 from rung.events.trial import MetricValue, trial_id_of
@@ -58,7 +60,7 @@ def detail(experiment: Experiment, now: float) -> api.Experiment:
             time_metric=submission.time_metric,
             brackets=experiment.plan,
         )
-    fields = {name: getattr(shown, name) for name in shown.__struct_fields__}
+    fields = structs.asdict(shown)
     config = hide(submission.config)
     plain = config is submission.config
     return api.Experiment(
@@ -111,7 +113,7 @@ def _best_value(best: Best) -> api.BestValue:
 def trial_detail(experiment: Experiment, item: Trial) -> api.TrialDetail:
     """Return one of an experiment's trials with its checkpoints."""
     shown = trial(experiment, item)
-    fields = {name: getattr(shown, name) for name in shown.__struct_fields__}
+    fields = structs.asdict(shown)
     left = checkpoints(experiment, checkpoints_of(experiment, shown.id))
     return api.TrialDetail(**fields, checkpoints=left)
 
@@ -146,7 +148,7 @@ def best(experiment: Experiment) -> api.BestAnswer | None:
         return None
     item, value = found
     submission = submission_of(experiment)
-    left = _checkpoint_at(experiment, trial_id_of(experiment.id, item.index), value.steps)
+    left = checkpoint_at(experiment, trial_id_of(experiment.id, item.index), value.steps)
     return api.BestAnswer(
         trial=trial(experiment, item),
         metric=submission.metric,
@@ -158,8 +160,8 @@ def best(experiment: Experiment) -> api.BestAnswer | None:
     )
 
 
-def _checkpoint_at(experiment: Experiment, trial_id: str, steps: int) -> Checkpoint | None:
-    """Return a trial's checkpoint of a step, else the newest that is left; of equals the later."""
+def checkpoint_at(experiment: Experiment, trial_id: str, steps: int | None) -> Checkpoint | None:
+    """Return a trial's stored checkpoint of a step, else its newest one; of equals the later."""
     left = [
         item
         for item in experiment.checkpoints.values()

@@ -1,8 +1,8 @@
 """From what the gateway knows of resource pools to what it answers."""
 
 from rung import api
+from rung.gateway.feasibility import shortage
 from rung.gateway.projections.pools import Agent, Pool
-from rung.gateway.submission.feasibility import shortage
 
 
 def agents(pool: Pool) -> list[api.Agent]:
