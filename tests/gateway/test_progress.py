@@ -9,7 +9,7 @@ from rung.events.experiment import BracketPlan
 from rung.events.trial import TrialPromoted, TrialRequested
 from rung.gateway.projections.experiment import Experiment, Trial, Validation
 from rung.gateway.projections.experiment_fold import evolve
-from rung.gateway.projections.throughput import Pace, seconds_of
+from rung.gateway.projections.throughput import Throughput, seconds_of
 from rung.gateway.serializers import experiments as serializers
 from rung.gateway.serializers.progress import progress_of, rung_of
 
@@ -89,7 +89,7 @@ def test_time_left_covers_what_is_asked_for(
 ) -> None:
     """It does not end up at nothing while trials wait for their turn."""
     experiment = _experiment(LADDER, [(0, trained, False) for trained in units])
-    experiment.pace = Pace([(0.0, 0.0), (10.0, 10.0)])
+    experiment.throughput = Throughput([(0.0, 0.0), (10.0, 10.0)])
     for trial in experiment.trials:
         trial.run, trial.over = 1, 0 if trial.index in runs else 1
 
@@ -124,38 +124,38 @@ def test_rung_of_a_trial() -> None:
     assert found == [None, 0, 0, 1, 2, 2]
 
 
-def test_pace() -> None:
+def test_throughput() -> None:
     """Units left over the rate that was seen, less the time that has passed since."""
-    pace = Pace()
-    assert pace.seconds_for(10, now=0) is None
-    pace.note("2026-01-01T00:00:00Z", 0)
-    assert pace.seconds_for(10, now=0) is None
-    pace.note("2026-01-01T00:00:10Z", 5)
+    throughput = Throughput()
+    assert throughput.seconds_for(10, now=0) is None
+    throughput.add("2026-01-01T00:00:00Z", 0)
+    assert throughput.seconds_for(10, now=0) is None
+    throughput.add("2026-01-01T00:00:10Z", 5)
     now = seconds_of("2026-01-01T00:00:12Z")
     assert now is not None
-    assert pace.seconds_for(10, now) == 18
-    assert pace.seconds_for(10, now + 100) == 0
+    assert throughput.seconds_for(10, now) == 18
+    assert throughput.seconds_for(10, now + 100) == 0
 
 
-def test_pace_with_odd_clocks() -> None:
+def test_throughput_with_odd_clocks() -> None:
     """Times that go back, stand still or are none are left out; a pause begins anew."""
-    pace = Pace()
+    throughput = Throughput()
     for time, units in (("2026-01-01T00:00:10Z", 1), ("2026-01-01T00:00:05Z", 2), ("soon", 3)):
-        pace.note(time, units)
-    assert len(pace.marks) == 1
-    pace.note("2026-01-01T00:00:10Z", 4)
-    assert pace.seconds_for(1, now=0) is None
-    pace.pause()
-    assert pace.marks == []
+        throughput.add(time, units)
+    assert len(throughput.marks) == 1
+    throughput.add("2026-01-01T00:00:10Z", 4)
+    assert throughput.seconds_for(1, now=0) is None
+    throughput.reset()
+    assert throughput.marks == []
 
 
-def test_pace_is_bounded() -> None:
+def test_throughput_is_bounded() -> None:
     """Only the newest reports are kept."""
-    pace = Pace()
+    throughput = Throughput()
     for second in range(200):
-        pace.note(f"2026-01-01T00:{second // 60:02}:{second % 60:02}Z", second)
+        throughput.add(f"2026-01-01T00:{second // 60:02}:{second % 60:02}Z", second)
 
-    assert len(pace.marks) == 64
+    assert len(throughput.marks) == 64
 
 
 def test_nothing_planned_yet() -> None:

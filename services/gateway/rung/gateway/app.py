@@ -1,4 +1,4 @@
-"""Puts the gateway together: routes, guards, the page, the projections."""
+"""The gateway as an application: routes, authentication, the page, the projections."""
 
 import secrets
 from collections.abc import AsyncIterator
@@ -11,8 +11,8 @@ from aiohttp import web
 from rung import api
 from rung.gateway.auth import METRICS, check_host, check_token
 from rung.gateway.context import CONTEXT, Context, Parts, reply
-from rung.gateway.metrics import Census
-from rung.gateway.middleware import observe, say_trace
+from rung.gateway.metrics import measured
+from rung.gateway.middleware import observe, send_trace
 from rung.gateway.openapi import make_openapi
 from rung.gateway.problem import answer_problems
 from rung.gateway.projections.read_models import ReadModels
@@ -43,8 +43,8 @@ def make_app(  # noqa: PLR0913 - the parts that it is composed of
 
     Args:
         ledger: read from, and appended to.
-        store: where code goes and checkpoints lie.
-        token: what a client must know.
+        store: of code, configurations and checkpoints.
+        token: that clients send.
         parts: of other services; none if not given.
         settings: limits and time-outs; their defaults if not given.
         folder: where the projections' files lie; in a temporary one if not given.
@@ -79,22 +79,22 @@ def make_app(  # noqa: PLR0913 - the parts that it is composed of
     app.cleanup_ctx.append(_follow_ledger)
     app.on_shutdown.append(_end_streams)
     app.on_response_prepare.append(_harden)
-    app.on_response_prepare.append(say_trace)
+    app.on_response_prepare.append(send_trace)
     return app
 
 
 async def show_health(request: web.Request) -> web.Response:  # noqa: ARG001 - aiohttp's signature
-    """Say whether a new start would mend anything; why is told on the probe's port alone."""
+    """Answer 503 where a restart would help; the reasons are on the probe's port alone."""
     return _health(await VITALS.health())
 
 
 async def show_readiness(request: web.Request) -> web.Response:  # noqa: ARG001 - aiohttp's signature
-    """Say whether answers can be relied on: the projections are up to date, the ledger answers."""
+    """Answer 503 until the projections are up to date and the ledger answers."""
     return _health(await VITALS.readiness())
 
 
 async def show_metrics(request: web.Request) -> web.Response:  # noqa: ARG001 - aiohttp's signature
-    """Tell Prometheus everything that is measured, if it knows the token."""
+    """Show the metrics of this process."""
     return await probe.metrics()
 
 
@@ -108,7 +108,7 @@ async def _follow_ledger(app: web.Application) -> AsyncIterator[None]:
     context = app[CONTEXT]
     try:
         await context.models.start(wait_s=context.settings.start_timeout)
-        with Census(context.models).measured():
+        with measured(context.models):
             yield
     finally:
         await context.models.close()

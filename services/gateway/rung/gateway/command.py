@@ -1,4 +1,4 @@
-"""The gateway's command line, whatever other services add to it."""
+"""The gateway's command line, without the parts of other services."""
 
 import socket
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What every handler works with."""
+"""The parts of the application that handlers use, and lookups by the ids of a path."""
 
 import asyncio
 import time
@@ -24,12 +24,12 @@ from rung.runtime.levels import InstallationLevel
 from rung.storage import ObjectStore
 
 Audit = Callable[[str], Awaitable[api.Audit]]
-"""Decides an experiment's decisions again, and compares."""
+"""Decides an experiment's decisions again and compares."""
 PolicyOf = Callable[[str, Mapping[str, Any]], object]
-"""Takes a scheduling policy's name and options; raises `InvalidConfig` where there is no such."""
+"""Checks a scheduling policy's name and options; raises `InvalidConfig`."""
 
 Readers = Mapping[tuple[str, str], api.ReaderKind]
-"""Those that do what operators ask of messages that they rejected: name and topic → what it is."""
+"""Readers that retry or drop messages on request: name and topic → kind."""
 
 
 class Parts(NamedTuple):
@@ -62,14 +62,14 @@ class Context:
     level: InstallationLevel = field(init=False)
     """That of new experiments, and of pools that somebody uses."""
     feeds: Feeds = field(init=False)
-    """What is appended, for clients that follow it."""
+    """Of the streams that clients follow."""
     locks: WeakValueDictionary[str, asyncio.Lock] = field(
         default_factory=WeakValueDictionary[str, asyncio.Lock]
     )
     """By idempotency key, of requests that are being answered."""
 
     def __post_init__(self) -> None:
-        """Begin with nothing checked."""
+        """Make the parts that follow from others."""
         self.integrity = Integrity(self.store)
         self.level = InstallationLevel(self.ledger)
         self.feeds = Feeds(self.ledger)
@@ -142,7 +142,7 @@ def _no_experiment(request: web.Request, name: str) -> NoReturn:
 
 
 def missing(request: web.Request, what: str, name: str, hint: str) -> Problem:
-    """Return the problem that there is no such thing, or that nobody can tell so far."""
+    """Return the problem of an id that nothing has, or not yet while projections catch up."""
     behind = context_of(request).models.behind()
     if behind is not None:
         return unavailable(f"there is no {what} {name[:100]!r} so far; this server is {behind}")
@@ -150,10 +150,10 @@ def missing(request: web.Request, what: str, name: str, hint: str) -> Problem:
 
 
 def check_caught_up(models: ReadModels) -> None:
-    """Refuse for now what cannot be judged by a part of the ledger.
+    """Refuse for now what cannot be checked until the projections have caught up.
 
     Raises:
-        Problem: this server has not folded yet what the ledger held when it began.
+        Problem: they have not.
     """
     behind = models.behind()
     if behind is not None:

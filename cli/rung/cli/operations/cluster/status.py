@@ -22,7 +22,11 @@ from rung.cli.operations.cluster.record_status import (
 from rung.cli.operations.cluster.relay_status import Consumer, look, look_again
 from rung.cli.operations.deciders import DECIDERS, FORWARDERS
 from rung.events import TOPICS, LedgerError, topic
-from rung.gateway.projections.deadletters import LetterProjection, count_open, read_letters
+from rung.gateway.projections.deadletters import (
+    DeadLetterProjection,
+    count_open,
+    read_dead_letters,
+)
 from rung.ledger import Ledger
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, parse_address
 from rung.ledger.kafka.cluster import Cluster, connect
@@ -256,7 +260,7 @@ async def look_at_letters(ledger: Ledger, status: ClusterStatus) -> None:
     Raises:
         LedgerError: the ledger does not answer.
     """
-    projection = LetterProjection()
+    projection = DeadLetterProjection()
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
         prepare(db, projection, ledger.id)
         for partition in range(ledger.partitions(topic.DEADLETTER)):
@@ -274,7 +278,7 @@ async def look_at_letters(ledger: Ledger, status: ClusterStatus) -> None:
                 key=item.key,
                 reason=item.reason,
             )
-            for item in read_letters(db, "open", limit=_LETTERS)
+            for item in read_dead_letters(db, "open", limit=_LETTERS)
         ]
 
 

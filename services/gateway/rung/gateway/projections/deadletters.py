@@ -24,7 +24,7 @@ from rung.runtime.projection import Projection
 _VALUE_LENGTH: Final = 4_096
 
 Request = MessageRetryRequested | MessageDropped
-LetterState = Literal["open", "retrying", "dropped", "taken"]
+DeadLetterState = Literal["open", "retrying", "dropped", "taken"]
 _SETTLED: Final = frozenset({"dropped", "taken"})
 _FIELDS: Final = "number, at, topic, partition, position, key, reader, reason, value, state"
 _SCHEMA: Final = """
@@ -41,7 +41,7 @@ CREATE TABLE requests (origin TEXT PRIMARY KEY, wish TEXT NOT NULL) WITHOUT ROWI
 """
 
 
-class Letter(Struct):
+class DeadLetter(Struct):
     """One rejected message; `number` counts the rejections of its topic from 0."""
 
     number: int
@@ -53,7 +53,7 @@ class Letter(Struct):
     reader: str
     reason: str
     value: str
-    state: LetterState = "open"
+    state: DeadLetterState = "open"
 
     @property
     def id(self) -> str:
@@ -66,7 +66,7 @@ class Letter(Struct):
         return self.state in _SETTLED
 
 
-class LetterProjection(Projection):
+class DeadLetterProjection(Projection):
     """The fold of the topic `deadletter`."""
 
     name = "deadletters"
@@ -89,12 +89,12 @@ class LetterProjection(Projection):
                 raise AssertionError(data)
 
 
-def id_of(message: Letter | MessageRejected | Request | MessageTaken) -> str:
+def id_of(message: DeadLetter | MessageRejected | Request | MessageTaken) -> str:
     """Return the id of a dead letter: who could not take a message, and where it lies."""
     return f"{message.reader}/{message.topic}/{message.partition}/{message.position}"
 
 
-def wish_of(data: Request) -> str:
+def request_text(data: Request) -> str:
     """Return in words what a client asked for."""
     match data:
         case MessageRetryRequested():
@@ -130,25 +130,25 @@ def _reject(db: sqlite3.Connection, event: Event, data: MessageRejected) -> None
 
 def _ask(db: sqlite3.Connection, event: Event, data: Request) -> None:
     if event.origin is not None and event.origin.startswith("client/"):
-        row = event.origin, wish_of(data)
+        row = event.origin, request_text(data)
         db.execute("INSERT OR IGNORE INTO requests VALUES (?, ?)", row)
     _settle(db, data, "dropped" if isinstance(data, MessageDropped) else "retrying")
 
 
-def _settle(db: sqlite3.Connection, data: Request | MessageTaken, state: LetterState) -> None:
+def _settle(db: sqlite3.Connection, data: Request | MessageTaken, state: DeadLetterState) -> None:
     db.execute(
         "UPDATE letters SET state = ? WHERE id = ? AND state NOT IN ('dropped', 'taken')",
         (state, id_of(data)),
     )
 
 
-def read_letters(
+def read_dead_letters(
     db: sqlite3.Connection,
-    state: LetterState | None = None,
+    state: DeadLetterState | None = None,
     *,
     before: tuple[str, str, int] | None = None,
     limit: int = -1,
-) -> list[Letter]:
+) -> list[DeadLetter]:
     """Return dead letters, the newest first.
 
     Args:
@@ -163,17 +163,17 @@ def read_letters(
         " ORDER BY at DESC, topic DESC, number DESC LIMIT ?5",
         (state, *(before or (None, None, None)), limit),
     )
-    return [Letter(*row) for row in rows]
+    return [DeadLetter(*row) for row in rows]
 
 
-def read_letter(db: sqlite3.Connection, letter_id: str) -> Letter | None:
+def read_dead_letter(db: sqlite3.Connection, letter_id: str) -> DeadLetter | None:
     """Return a dead letter by its id."""
     query = f"SELECT {_FIELDS} FROM letters WHERE id = ?"  # noqa: S608 - named above
     row = db.execute(query, (letter_id,)).fetchone()
-    return Letter(*row) if row else None
+    return DeadLetter(*row) if row else None
 
 
-def wish_by(db: sqlite3.Connection, origin: str | None) -> str | None:
+def request_of(db: sqlite3.Connection, origin: str | None) -> str | None:
     """Return what the client's request of an origin asked for, None if there was none."""
     row = db.execute("SELECT wish FROM requests WHERE origin = ?", (origin,)).fetchone()
     return row[0] if row else None

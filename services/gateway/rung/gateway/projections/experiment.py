@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from rung import api
 from rung.events.experiment import BracketPlan, ExperimentState
 from rung.events.trial import MetricValue, TrialState
-from rung.gateway.projections.throughput import Pace
+from rung.gateway.projections.throughput import Throughput
 
 Action = Literal["submit", "pause", "resume", "cancel", "kill", "pin"]
 """What a client asked for."""
@@ -122,7 +122,7 @@ class Experiment(Struct, omit_defaults=True):
     trials: list[Trial] = field(default_factory=list[Trial])
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict[str, Checkpoint])
     units: float = 0.0
-    pace: Pace = field(default_factory=Pace)
+    throughput: Throughput = field(default_factory=Throughput)
 
     def trial(self, trial_id: str) -> Trial | None:
         """Return one of its trials by id, None if it has none of that id."""

@@ -169,7 +169,7 @@ class PoolProjection(Projection):
             pool = self._pools[name]
             db.executemany(
                 "INSERT OR IGNORE INTO requests VALUES (?, ?, ?)",
-                [(name, origin, wish) for origin, wish in pool.requests.items()],
+                [(name, origin, asked) for origin, asked in pool.requests.items()],
             )
             pool.requests.clear()
             body = msgspec.structs.replace(pool, waiting={}, running={})
@@ -238,14 +238,14 @@ def evolve(state: Pool, event: Event) -> None:
         if isinstance(data, PoolConfigured):
             state.policy, state.options = data.policy, data.options
         if event.origin is not None and event.origin.startswith("client/"):
-            state.requests.setdefault(event.origin, wish_of(data))
+            state.requests.setdefault(event.origin, request_text(data))
     elif isinstance(data, PoolUpgraded):
         state.level = max(state.level, data.level)
     elif isinstance(data, _OfAllocation):
         _evolve_allocation(state, event, data)
 
 
-def wish_of(data: MoveRequested | PoolConfigured) -> str:
+def request_text(data: MoveRequested | PoolConfigured) -> str:
     """Return in words what a client asked for."""
     if isinstance(data, PoolConfigured):
         options = msgspec.json.encode(data.options, order="sorted").decode()

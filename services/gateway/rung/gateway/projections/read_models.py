@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from rung.gateway.projections import experiments, pools
-from rung.gateway.projections.deadletters import LetterProjection
+from rung.gateway.projections.deadletters import DeadLetterProjection
 from rung.gateway.projections.experiment import Checkpoint, Experiment
 from rung.gateway.projections.experiments import ALL, ExperimentProjection, Selection, Summary
 from rung.gateway.projections.pools import Pool, PoolProjection
@@ -22,7 +22,7 @@ _SHOWN: Final = 10
 PROJECTIONS: Final[list[Callable[[], Projection]]] = [
     ExperimentProjection,
     PoolProjection,
-    LetterProjection,
+    DeadLetterProjection,
 ]
 """The table of projections: a new one is one line."""
 

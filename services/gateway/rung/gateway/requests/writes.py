@@ -59,13 +59,13 @@ async def once(context: Context, key: str | None) -> AsyncIterator[None]:
 
 
 async def is_repeated(
-    context: Context, wish: str, before: str | None, projection: type[Projection], subject: str
+    context: Context, asked: str, before: str | None, projection: type[Projection], subject: str
 ) -> bool:
     """Return whether a request was done before, and how far its client is to read.
 
     Args:
         context: of the request.
-        wish: what is asked for, in words.
+        asked: what is asked for, in words.
         before: what was asked for under the same key, None if nothing was.
         projection: in which that was found.
         subject: key of the fact that was written.
@@ -75,7 +75,7 @@ async def is_repeated(
     """
     if before is None:
         return False
-    if before != wish:
+    if before != asked:
         raise reused(f"was used to {before}; draw a new key for another request")
     await read_from(context, projection, subject)
     return True

@@ -1,7 +1,7 @@
-"""What a person may ask of an experiment: pause, resume, cancel, kill.
+"""Requests to pause, resume, cancel or kill an experiment.
 
-The answer says that the wish is on record; the searcher decides what follows from it. Asking again
-for what is already so is no error; asking for what can no longer be is one.
+The answer means that the request is on record; the searcher decides what follows from it. A
+request for the present state is no error; one that is no longer possible is.
 """
 
 from typing import Final, Literal
@@ -23,10 +23,10 @@ from rung.gateway.requests.query import NoQuery, read_query
 from rung.gateway.requests.writes import is_repeated, key_of, once, stamp, write
 from rung.gateway.route import Handler, Route
 
-Wish = Literal["pause", "resume", "cancel", "kill"]
+Control = Literal["pause", "resume", "cancel", "kill"]
 
 _FACTS: Final[
-    dict[Wish, type[PauseRequested | ResumeRequested | CancelRequested | KillRequested]]
+    dict[Control, type[PauseRequested | ResumeRequested | CancelRequested | KillRequested]]
 ] = {
     "pause": PauseRequested,
     "resume": ResumeRequested,
@@ -35,7 +35,7 @@ _FACTS: Final[
 }
 
 
-def _asking(wish: Wish, name: str) -> Handler:
+def _handler(control: Control, name: str) -> Handler:
     async def handler(request: web.Request) -> web.StreamResponse:
         read_query(request, NoQuery)
         context, key = context_of(request), key_of(request)
@@ -45,17 +45,19 @@ def _asking(wish: Wish, name: str) -> Handler:
             action = experiment.requests.get(key or "")
             before = None if action is None else action + about
             subject = experiment.id
-            if not await is_repeated(context, wish + about, before, ExperimentProjection, subject):
-                _check(experiment, wish)
-                fact = _FACTS[wish](experiment_id=experiment.id)
+            if not await is_repeated(
+                context, control + about, before, ExperimentProjection, subject
+            ):
+                _check(experiment, control)
+                fact = _FACTS[control](experiment_id=experiment.id)
                 await write(context, [stamp(context, key, fact)])
-        return reply(api.Requested(experiment_id=experiment.id, requested=wish), status=202)
+        return reply(api.Requested(experiment_id=experiment.id, requested=control), status=202)
 
     handler.__name__ = name
     return handler
 
 
-def _check(experiment: Experiment, wish: Wish) -> None:
+def _check(experiment: Experiment, control: Control) -> None:
     """Refuse what cannot be.
 
     Raises:
@@ -66,19 +68,19 @@ def _check(experiment: Experiment, wish: Wish) -> None:
         raise Problem(
             409,
             "ended",
-            f"experiment {experiment.id} has ended ({phase}); it cannot {wish} any more",
+            f"experiment {experiment.id} has ended ({phase}); it cannot {control} any more",
         )
-    if experiment.ending is not None and wish in {"pause", "resume"}:
+    if experiment.ending is not None and control in {"pause", "resume"}:
         raise Problem(
-            409, "ending", f"experiment {experiment.id} is being canceled; it cannot {wish}"
+            409, "ending", f"experiment {experiment.id} is being canceled; it cannot {control}"
         )
 
 
-def _route(wish: Wish, summary: str) -> Route:
+def _route(control: Control, summary: str) -> Route:
     return Route(
         "POST",
-        f"/experiments/{{experiment_id}}/{wish}",
-        _asking(wish, f"{wish}_experiment"),
+        f"/experiments/{{experiment_id}}/{control}",
+        _handler(control, f"{control}_experiment"),
         summary,
         api.Requested,
         status=202,

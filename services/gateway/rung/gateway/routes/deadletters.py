@@ -15,14 +15,14 @@ from rung.events.deadletter import MessageDropped, MessageRetryRequested
 from rung.gateway.context import Context, Readers, context_of, missing, reply
 from rung.gateway.problem import Problem, unavailable
 from rung.gateway.projections.deadletters import (
-    Letter,
-    LetterProjection,
+    DeadLetter,
+    DeadLetterProjection,
     Request,
     count_open,
-    read_letter,
-    read_letters,
-    wish_by,
-    wish_of,
+    read_dead_letter,
+    read_dead_letters,
+    request_of,
+    request_text,
 )
 from rung.gateway.requests.query import NoQuery, PageQuery, read_cursor, read_query, write_cursor
 from rung.gateway.requests.writes import is_repeated, key_of, once, stamp, write
@@ -31,7 +31,7 @@ from rung.gateway.route import Route
 _PATH: Final = "/deadletters/{reader}/{topic}/{partition}/{position}"
 
 
-class LetterQuery(PageQuery, forbid_unknown_fields=True):
+class DeadLetterQuery(PageQuery, forbid_unknown_fields=True):
     """Which dead letters."""
 
     state: Annotated[api.DeadLetterState, Meta(description="only those in this state")] | None = (
@@ -41,23 +41,23 @@ class LetterQuery(PageQuery, forbid_unknown_fields=True):
 
 async def list_dead_letters(request: web.Request) -> web.Response:
     """List messages that a reader could not take in, the newest first."""
-    query = read_query(request, LetterQuery)
+    query = read_query(request, DeadLetterQuery)
     context = context_of(request)
     before = read_cursor(query.cursor, (str, str, int))
     found = await context.models.read(
-        LetterProjection, read_letters, query.state, before=before, limit=query.limit + 1
+        DeadLetterProjection, read_dead_letters, query.state, before=before, limit=query.limit + 1
     )
     shown, more = found[: query.limit], len(found) > query.limit
     cursor = write_cursor((shown[-1].at, shown[-1].topic, shown[-1].number)) if more else None
     items = [_told(context, letter) for letter in shown]
-    count = await context.models.read(LetterProjection, count_open)
+    count = await context.models.read(DeadLetterProjection, count_open)
     return reply(api.DeadLetterList(items=items, next_cursor=cursor, count=count))
 
 
 async def show_dead_letter(request: web.Request) -> web.Response:
     """Show a message that a reader could not take in."""
     read_query(request, NoQuery)
-    return reply(_told(context_of(request), await _letter_of(request)))
+    return reply(_told(context_of(request), await _dead_letter_of(request)))
 
 
 async def retry_dead_letter(request: web.Request) -> web.Response:
@@ -73,7 +73,7 @@ async def drop_dead_letter(request: web.Request) -> web.Response:
 async def _ask(request: web.Request, kind: type[Request]) -> web.Response:
     read_query(request, NoQuery)
     context, key = context_of(request), key_of(request)
-    letter = await _letter_of(request)
+    letter = await _dead_letter_of(request)
     fact = kind(
         topic=letter.topic,
         partition=letter.partition,
@@ -82,15 +82,17 @@ async def _ask(request: web.Request, kind: type[Request]) -> web.Response:
         reader=letter.reader,
     )
     async with once(context, key):
-        before = await context.models.read(LetterProjection, wish_by, key)
-        if not await is_repeated(context, wish_of(fact), before, LetterProjection, fact.topic):
+        before = await context.models.read(DeadLetterProjection, request_of, key)
+        if not await is_repeated(
+            context, request_text(fact), before, DeadLetterProjection, fact.topic
+        ):
             _check(context.parts.readers, letter)
             await write(context, [stamp(context, key, fact)])
     asked: Literal["retry", "drop"] = "drop" if kind is MessageDropped else "retry"
     return reply(api.DeadLetterAsked(id=letter.id, requested=asked), status=202)
 
 
-async def _letter_of(request: web.Request) -> Letter:
+async def _dead_letter_of(request: web.Request) -> DeadLetter:
     """Return the dead letter that the path names.
 
     Raises:
@@ -98,14 +100,14 @@ async def _letter_of(request: web.Request) -> Letter:
     """
     place = request.match_info
     name = f"{place['reader']}/{place['topic']}/{place['partition']}/{place['position']}"
-    found = await context_of(request).models.read(LetterProjection, read_letter, name)
+    found = await context_of(request).models.read(DeadLetterProjection, read_dead_letter, name)
     if found is None:
         hint = "`rung deadletter list --all` and GET /api/v1/deadletters list the newest"
         raise missing(request, "dead letter", name, hint)
     return found
 
 
-def _check(readers: Readers | None, letter: Letter) -> None:
+def _check(readers: Readers | None, letter: DeadLetter) -> None:
     """Refuse what would have no effect.
 
     Raises:
@@ -125,7 +127,7 @@ def _check(readers: Readers | None, letter: Letter) -> None:
         raise Problem(409, "settled", f"dead letter {letter.id} was {how} already")
 
 
-def _told(context: Context, letter: Letter) -> api.DeadLetter:
+def _told(context: Context, letter: DeadLetter) -> api.DeadLetter:
     readers = context.parts.readers or {}
     return api.DeadLetter(
         id=letter.id,
@@ -149,7 +151,7 @@ ROUTES: Final = (
         list_dead_letters,
         "List rejected messages, the newest first",
         api.DeadLetterList,
-        query=LetterQuery,
+        query=DeadLetterQuery,
     ),
     Route(
         "GET",

@@ -9,7 +9,7 @@ from aiohttp import web
 from rung import api
 from rung.config import json_schema
 from rung.gateway.context import context_of, reply
-from rung.gateway.projections.deadletters import LetterProjection, count_open
+from rung.gateway.projections.deadletters import DeadLetterProjection, count_open
 from rung.gateway.projections.pools import PoolProjection, read_pools
 from rung.gateway.requests.query import NoQuery, PageQuery, page, read_query
 from rung.gateway.route import Route
@@ -51,7 +51,7 @@ async def show_status(request: web.Request) -> web.Response:
             ledger_id=context.ledger.id,
             experiments=context.models.count_experiments(),
             pools=[pool_serializers.pool_status(pool) for pool in pools],
-            dead_letters=await context.models.read(LetterProjection, count_open),
+            dead_letters=await context.models.read(DeadLetterProjection, count_open),
             problems=[
                 *context.parts.problems(),
                 *await VITALS.problems(),

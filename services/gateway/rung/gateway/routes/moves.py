@@ -1,7 +1,7 @@
-"""Moving a trial: it checkpoints, gives its slots back, and goes on on another agent.
+"""Requests to move a trial: it checkpoints, releases its slots and goes on on another agent.
 
-The answer says that the wish is on record; the scheduler decides what follows from it. A wish that
-cannot come true is refused: the trial does not train now, the agent is unknown, gone, of another
+The answer means that the request is on record; the scheduler decides what follows from it. An
+impossible one is refused: the trial does not train now, the agent is unknown, gone, of another
 pool, too small, or the one that the trial is on.
 """
 
@@ -16,7 +16,13 @@ from rung.events.trial import allocation_id_of
 from rung.gateway.context import Context, check_caught_up, context_of, reply, trial_of
 from rung.gateway.problem import Problem, not_found
 from rung.gateway.projections.experiment import Experiment, Trial, trial_phase
-from rung.gateway.projections.pools import Pool, PoolProjection, read_pools, request_of, wish_of
+from rung.gateway.projections.pools import (
+    Pool,
+    PoolProjection,
+    read_pools,
+    request_of,
+    request_text,
+)
 from rung.gateway.requests.query import read_query
 from rung.gateway.requests.writes import is_repeated, key_of, once, stamp, write
 from rung.gateway.route import Route
@@ -44,7 +50,7 @@ async def move_trial(request: web.Request) -> web.StreamResponse:
         )
         accepted = api.MoveAsked(trial_id=trial_id, to=query.to)
         before = await context.models.read(PoolProjection, request_of, name, key)
-        if await is_repeated(context, wish_of(fact), before, PoolProjection, name):
+        if await is_repeated(context, request_text(fact), before, PoolProjection, name):
             return reply(accepted, status=202)
         check_caught_up(context.models)
         pools = {pool.name: pool for pool in await context.models.read(PoolProjection, read_pools)}

@@ -16,7 +16,7 @@ from rung.events.allocation import PoolConfigured
 from rung.events.errors import InvalidConfig
 from rung.gateway.context import Context, context_of, reply
 from rung.gateway.problem import Problem, bad_parameter, unavailable
-from rung.gateway.projections.pools import PoolProjection, request_of, wish_of
+from rung.gateway.projections.pools import PoolProjection, request_of, request_text
 from rung.gateway.requests.query import NoQuery, read_query
 from rung.gateway.requests.upload import read_body
 from rung.gateway.requests.writes import (
@@ -45,7 +45,7 @@ async def configure_pool(request: web.Request) -> web.StreamResponse:
     fact = PoolConfigured(pool=name, policy=wanted.policy, options=wanted.options)
     async with once(context, key):
         before = await context.models.read(PoolProjection, request_of, name, key)
-        if not await is_repeated(context, wish_of(fact), before, PoolProjection, name):
+        if not await is_repeated(context, request_text(fact), before, PoolProjection, name):
             upgrade = pool_upgrade(context, name, await context.level.read())
             await write(context, [*upgrade, stamp(context, key, fact)])
     known = any(pool.name == name and pool.agents for pool in context.models.agents())

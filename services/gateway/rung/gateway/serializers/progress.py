@@ -37,7 +37,7 @@ def progress_of(experiment: Experiment, now: float) -> Progress:
     eta = None
     if expected is not None and not experiment.paused:
         left = max(expected * (1.0 - fraction), _outstanding(experiment))
-        eta = experiment.pace.seconds_for(left, now)
+        eta = experiment.throughput.seconds_for(left, now)
     return Progress(min(fraction, _NEARLY), experiment.units, full, eta)
 
 
