@@ -1,8 +1,8 @@
 """An object as an answer: by an URL of the object store where there is one, else sent from here.
 
-A redirection spares the gateway the bytes; who cannot reach the store asks for `redirect=false`.
-What is sent from here is checked against its manifest, and may be asked for in a range, so that a
-cut transfer goes on where it was. What the store sends is checked by the client.
+A redirection spares the gateway the bytes; a client that cannot reach the store sends
+`redirect=false`. Content sent from here is checked against its manifest, and ranges are supported,
+so that a cut transfer can be resumed. Content of the store is checked by the client.
 """
 
 import asyncio

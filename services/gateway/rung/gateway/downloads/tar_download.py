@@ -36,7 +36,7 @@ class Member(NamedTuple):
 
 
 class Archive(NamedTuple):
-    """What will be sent."""
+    """A tar that will be sent."""
 
     name: str
     members: list[Member]
@@ -49,7 +49,7 @@ class Archive(NamedTuple):
 
 
 def open_archive(store: ObjectStore, stored: StoredCheckpoint) -> Archive:
-    """Return what a checkpoint's tar will be; blocks while the store is asked.
+    """Return the tar of a checkpoint; blocks while the store is asked.
 
     Raises:
         ObjectDamaged: a file is missing or has another size than the manifest says.

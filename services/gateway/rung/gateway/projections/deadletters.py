@@ -1,10 +1,10 @@
-"""The projection of dead letters: messages that a reader could not take, and their fate.
+"""The projection of dead letters: messages that a reader rejected, and their states.
 
-A dead letter is *open* until an operator asks for something. One that is to be tried again is
-*retrying* until its reader answers: then it is *taken*, or open again, with the newer reason. A
-reader's first rejection of a message is repeated whenever the reader meets it, under one number,
-and counts once; a rejection that answers a request has a number of its own. A letter becomes taken
-without a request as well, where a newer release folds its message. One that is *dropped* stays so.
+A dead letter is *open* until an operator requests something. After a request to retry it is
+*retrying* until its reader answers: then it is *taken*, or open again with the newer reason. A
+reader's first rejection of a message is repeated, under one number, whenever the reader starts,
+and counts once; a rejection that answers a request has a number of its own. A dead letter is taken
+without a request, too, where a newer release folds its message. One that is *dropped* stays so.
 """
 
 import sqlite3
@@ -57,12 +57,12 @@ class DeadLetter(Struct):
 
     @property
     def id(self) -> str:
-        """Its reader and its place, as `id_of` writes them."""
+        """Its id, see `id_of`."""
         return id_of(self)
 
     @property
     def settled(self) -> bool:
-        """Whether nothing more comes of it."""
+        """Whether its state is final."""
         return self.state in _SETTLED
 
 
@@ -90,12 +90,12 @@ class DeadLetterProjection(Projection):
 
 
 def id_of(message: DeadLetter | MessageRejected | Request | MessageTaken) -> str:
-    """Return the id of a dead letter: who could not take a message, and where it lies."""
+    """Return the id of a dead letter: its reader, and the position of the message."""
     return f"{message.reader}/{message.topic}/{message.partition}/{message.position}"
 
 
 def request_text(data: Request) -> str:
-    """Return in words what a client asked for."""
+    """Return a request in words, by which a repetition of it is recognized."""
     match data:
         case MessageRetryRequested():
             return f"retry {id_of(data)}"
@@ -174,7 +174,7 @@ def read_dead_letter(db: sqlite3.Connection, letter_id: str) -> DeadLetter | Non
 
 
 def request_of(db: sqlite3.Connection, origin: str | None) -> str | None:
-    """Return what the client's request of an origin asked for, None if there was none."""
+    """Return the client's request of an origin in words, None if there was none."""
     row = db.execute("SELECT wish FROM requests WHERE origin = ?", (origin,)).fetchone()
     return row[0] if row else None
 

@@ -78,11 +78,11 @@ _OfCheckpoint = CheckpointStored | CheckpointDamaged | CheckpointRetired | Check
 Handles = (
     _Request | _OfExperiment | TrialRequested | RunRequested | _OfSearch | _OfRun | _OfCheckpoint
 )
-"""The events that change what is known of an experiment."""
+"""The events that are folded."""
 
 
 def evolve(state: Experiment, event: Event) -> None:
-    """Fold a fact or a decision; what was relayed of a decision says nothing new."""
+    """Fold a fact or a decision; relayed copies of decisions are skipped."""
     data = event.data
     if event.topic == topic.EXPERIMENTS and data.TOPIC == topic.SEARCHES:
         return

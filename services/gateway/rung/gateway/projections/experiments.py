@@ -1,8 +1,8 @@
 """The projection of experiments: their trials, results and checkpoints, in tables with indexes.
 
-What is folded into is kept in memory for experiments in use: their trials without the history of
-validations. A flush writes the trials and checkpoints that an event named, and appends the new
-validations, so what is written grows with what happened, not with what is known.
+Experiments in use are kept in memory, without the history of validations. A flush writes the
+trials and checkpoints that an event named, and appends the new validations, so that writing costs
+in proportion to the events, not to the size of the experiment.
 """
 
 import sqlite3
@@ -138,7 +138,7 @@ class ExperimentProjection(Projection):
         live.touch(event.data)
 
     def flush(self, db: sqlite3.Connection) -> None:
-        """Write what events changed."""
+        """Write the changes to the tables."""
         counts: Counter[str] = Counter()
         for live in self._changed.values():
             _save(db, live, counts)
@@ -378,9 +378,9 @@ SORTS: Final = {
     "actor": "actor",
     "trials": "trials",
 }
-"""What a list of experiments can be sorted by, with the column."""
+"""Sort keys of a list of experiments → columns."""
 COLUMNS: Final = ("state", "name", "actor", "workspace", "project", "pool")
-"""What a list of experiments can be filtered by."""
+"""Columns by which a list of experiments can be filtered."""
 
 
 class Selection(Struct):

@@ -1,4 +1,4 @@
-"""The projection of resource pools: their agents, what waits, what runs where.
+"""The projection of resource pools: agents, the queue, running allocations.
 
 A fold over `pools` (facts) and `placements` (decisions). An allocation waits from its request
 until it is granted or dropped, and runs until its agents gave its slots back or were lost. What an
@@ -58,7 +58,7 @@ class Agent(Struct):
     """Why it is suspended or draining, or was before it went."""
     session: str = ""
     isolation: str = ""
-    """What keeps its trials apart, as the agent said it."""
+    """How its trials are isolated, as the agent reported it."""
     before: "Agent | None" = None
     """The agent of that id until this one joined, should its join be refused."""
 
@@ -105,7 +105,7 @@ class Pool(Struct, omit_defaults=True):
     waiting: dict[str, Waiting] = field(default_factory=dict[str, Waiting])
     running: dict[str, Running] = field(default_factory=dict[str, Running])
     requests: dict[str, str] = field(default_factory=dict[str, str])
-    """Those folded since the last flush: origin (`client/<key>`) → what was asked."""
+    """Those folded since the last flush: origin (`client/<key>`) → the request in words."""
 
 
 _pool_decoder: Final = msgspec.msgpack.Decoder(Pool)
@@ -164,7 +164,7 @@ class PoolProjection(Projection):
             self._changed[key] = None
 
     def flush(self, db: sqlite3.Connection) -> None:
-        """Write what events changed."""
+        """Write the changes to the tables."""
         for name in self._changed:
             pool = self._pools[name]
             db.executemany(
@@ -217,13 +217,13 @@ def read_pools(db: sqlite3.Connection) -> list[Pool]:
 
 
 def read_agents(db: sqlite3.Connection) -> list[Pool]:
-    """Return every resource pool by name, without what waits and runs there."""
+    """Return every resource pool by name, without its allocations."""
     rows = db.execute("SELECT body FROM pools ORDER BY name")
     return [_pool_decoder.decode(body) for (body,) in rows]
 
 
 def request_of(db: sqlite3.Connection, pool: str, origin: str | None) -> str | None:
-    """Return what the client's request of an origin asked of a pool, None if there was none."""
+    """Return the client's request of an origin in words, None if there was none."""
     query = "SELECT wish FROM requests WHERE pool = ? AND origin = ?"
     row = db.execute(query, (pool, origin)).fetchone()
     return row[0] if row else None
@@ -246,7 +246,7 @@ def evolve(state: Pool, event: Event) -> None:
 
 
 def request_text(data: MoveRequested | PoolConfigured) -> str:
-    """Return in words what a client asked for."""
+    """Return a request in words, by which a repetition of it is recognized."""
     if isinstance(data, PoolConfigured):
         options = msgspec.json.encode(data.options, order="sorted").decode()
         return f"configure pool {data.pool} with policy {data.policy} and options {options}"

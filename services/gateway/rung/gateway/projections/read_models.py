@@ -1,4 +1,4 @@
-"""What the gateway answers from: its projections, and the queries on them."""
+"""The gateway's projections, and lookups in them."""
 
 import sqlite3
 from collections.abc import Callable
@@ -17,7 +17,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 READER: Final = "gateway"
-"""Who the dead letters of these projections are of."""
+"""Their name in dead letters."""
 _SHOWN: Final = 10
 PROJECTIONS: Final[list[Callable[[], Projection]]] = [
     ExperimentProjection,
@@ -43,7 +43,7 @@ class ReadModels(Projections):
     """The gateway's projections; everything in them comes from the ledger alone."""
 
     def __init__(self, ledger: Ledger, folder: Path | None = None) -> None:
-        """Take what is folded.
+        """Prepare the projections.
 
         Args:
             ledger: followed.
@@ -72,8 +72,8 @@ class ReadModels(Projections):
 
         Args:
             experiment_id: the whole id.
-            validations: of which trial all validations are there: of `ALL`, of one by its index,
-                or of none; of others the last one is.
+            validations: the trial whose validations are loaded: `ALL`, an index, or none; of
+                others the last one is.
         """
         found = await self.read(
             ExperimentProjection,
@@ -127,7 +127,7 @@ class ReadModels(Projections):
         return self.peek(ExperimentProjection, experiments.count_experiments)
 
     def agents(self) -> list[Pool]:
-        """Return every resource pool, without what waits and runs there."""
+        """Return every resource pool, without its allocations."""
         return self.peek(PoolProjection, pools.read_agents)
 
 

@@ -27,13 +27,13 @@ Positions = dict[Place, int]
 """Topic and partition → the position of the last record."""
 
 _written: ContextVar[Positions | None] = ContextVar("written", default=None)
-"""What this request wrote."""
+"""The positions of facts that this request wrote."""
 
 _decoder: Final = msgspec.json.Decoder(tuple[str, list[tuple[str, int, int]]])
 
 
 def note(positions: Positions) -> None:
-    """Note what the present request wrote."""
+    """Note the positions of facts that the present request wrote."""
     noted = _written.get()
     if noted is not None:
         noted.update(positions)
@@ -41,7 +41,7 @@ def note(positions: Positions) -> None:
 
 @web.middleware
 async def read_writes(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Wait for what the client wrote, and tell it what this request writes.
+    """Wait for the client's earlier writes; add the token of this request's to the answer.
 
     Raises:
         Problem: the header is no such token, or what it names is not folded yet.
@@ -81,7 +81,7 @@ def _read(request: web.Request, ledger_id: str) -> Positions:
 
 
 async def _existing(positions: Positions, ledger: Ledger) -> Positions:
-    """Return those that the ledger has: one that was restored from a backup lacks the others."""
+    """Return the positions that the ledger has: one restored from a backup may lack some."""
     return {
         (name, partition): position
         for (name, partition), position in positions.items()

@@ -1,4 +1,4 @@
-"""Reads what a client sends, within limits, large parts to disk."""
+"""Bodies of requests, read within limits, large parts to disk."""
 
 import asyncio
 import hashlib

@@ -58,7 +58,7 @@ def _handler(control: Control, name: str) -> Handler:
 
 
 def _check(experiment: Experiment, control: Control) -> None:
-    """Refuse what cannot be.
+    """Refuse a request that is no longer possible.
 
     Raises:
         Problem: the experiment's state does not allow it.

@@ -1,8 +1,7 @@
-"""Dead letters: messages that a reader could not take in, and what is to become of them.
+"""Dead letters: messages that a reader rejected, listed, retried and dropped.
 
-The answer to a request says that it is on record; the reader does it, and tells on the ledger what
-came of it. A request that its reader would not see is refused: this server's own projections and
-the metrics service pass over what they cannot read.
+The answer to a request means that it is on record; the reader carries it out and records the
+result. A request that its reader would not see is refused.
 """
 
 from typing import Annotated, Final, Literal
@@ -61,12 +60,12 @@ async def show_dead_letter(request: web.Request) -> web.Response:
 
 
 async def retry_dead_letter(request: web.Request) -> web.Response:
-    """Ask a reader to take a message again."""
+    """Request that a reader takes a message again."""
     return await _ask(request, MessageRetryRequested)
 
 
 async def drop_dead_letter(request: web.Request) -> web.Response:
-    """Ask a reader to pass over a message for ever."""
+    """Request that a reader skips a message for ever."""
     return await _ask(request, MessageDropped)
 
 

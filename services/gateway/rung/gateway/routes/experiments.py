@@ -65,7 +65,7 @@ class ListQuery(PageQuery, forbid_unknown_fields=True):
 
 
 async def list_experiments(request: web.Request) -> web.Response:
-    """List experiments, the newest first unless another order is asked for."""
+    """List experiments, by default the newest first."""
     query = read_query(request, ListQuery)
     by = query.sort.removeprefix("-")
     selection = Selection(

@@ -20,7 +20,7 @@ OPENAPI: Final = web.AppKey("openapi", bytes)
 
 
 async def list_agents(request: web.Request) -> web.Response:
-    """List the agents of all pools and what holds their slots."""
+    """List the agents of all pools with the allocations of their slots."""
     read_query(request, NoQuery)
     pools = await context_of(request).models.read(PoolProjection, read_pools)
     items = [agent for pool in pools for agent in pool_serializers.agents(pool)]
@@ -28,7 +28,7 @@ async def list_agents(request: web.Request) -> web.Response:
 
 
 async def list_queue(request: web.Request) -> web.Response:
-    """List what waits for slots."""
+    """List the queue."""
     query = read_query(request, PageQuery)
     models = context_of(request).models
     behind = models.behind() is not None

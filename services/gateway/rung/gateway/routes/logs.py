@@ -1,4 +1,4 @@
-"""What trials printed."""
+"""Logs of trials: shown and deleted."""
 
 from typing import Annotated, Final, Literal
 
@@ -29,7 +29,7 @@ Order = Literal["oldest", "newest"]
 
 LIMIT_MAX: Final = 20_000
 ACTOR: Final = "token"
-"""Who asks: whoever has the token."""
+"""The actor of deletions: the holder of the token."""
 
 _When = Annotated[str, Meta(max_length=60)]
 

@@ -68,7 +68,7 @@ def _pool_of(experiment: Experiment) -> str:
 
 
 class _Held(Struct):
-    """What the trial has, or waits for."""
+    """The slots that a trial has, or waits for."""
 
     trial_id: str
     slots: int
@@ -76,7 +76,7 @@ class _Held(Struct):
 
 
 def _slots_of(experiment: Experiment, trial: Trial, trial_id: str, pool: Pool) -> _Held:
-    """Return what the trial's current run holds or wants.
+    """Return the slots that the trial's current run holds or waits for.
 
     Raises:
         Problem: it has none.

@@ -1,8 +1,8 @@
 """Configuring a resource pool: by which policy the scheduler gives its slots.
 
-The answer says that the choice is on record; the scheduler goes by it from the next fact of the
-pool on. A policy that this release does not have, or options that it does not take, are refused:
-on record they would stop the pool.
+The answer means that the policy is on record; it applies from the next fact of the pool on. A
+policy that this release does not have, or options that it does not take, are refused: on record
+they would stop the pool.
 """
 
 from typing import Final
@@ -73,7 +73,7 @@ def _wanted(body: bytes) -> api.PoolPolicy:
 
 
 def _check(context: Context, wanted: api.PoolPolicy) -> None:
-    """Refuse what the scheduler of this release could not go by.
+    """Refuse a policy that the scheduler of this release does not have.
 
     Raises:
         Problem: why it could not.

@@ -92,7 +92,7 @@ async def submit_experiment(request: web.Request) -> web.Response:
 
 
 async def _warnings(context: Context, config: ExperimentConfig) -> list[str]:
-    """Return what the author should know of the file, and of the agents that are to train it.
+    """Return warnings about the file, and about agents that are too small for it.
 
     What they could not place is accepted all the same, for agents come and go.
     """
@@ -108,7 +108,7 @@ async def _submit(
     config: ExperimentConfig,
     code: CodeArchive | None,
 ) -> str:
-    """Put an experiment on record, unless its key says that it is there already."""
+    """Put an experiment on record, unless its key shows that it is there already."""
     source = parts.config.decode()
     digest = code.digest if code else None
     experiment_id, known = await _choose_id(context.models, context.ledger.id, key)
@@ -143,7 +143,7 @@ def _facts(  # noqa: PLR0913, PLR0917 - what makes a submission
     start: _Start | None,
     level: int,
 ) -> list[Event]:
-    """Return what goes on record: the checkpoint that it starts from is pinned first."""
+    """Return the facts of a submission: the checkpoint that it starts from is pinned first."""
     facts: list[Event] = []
     if start is not None:
         pinned = CheckpointPinned(
@@ -290,7 +290,7 @@ def _check_code(parts: Upload, most: int) -> CodeArchive | None:
 
 
 def _check_paths(config: ExperimentConfig, code: CodeArchive | None) -> None:
-    """Refuse what would not be found among the code: the entrypoint's script, data.
+    """Refuse a script or data that are not among the code.
 
     Raises:
         Problem: it would not.
@@ -317,7 +317,7 @@ def _check_paths(config: ExperimentConfig, code: CodeArchive | None) -> None:
 
 
 def _store(store: ObjectStore, name: str, data: bytes) -> None:
-    """Store once what is named by its digest."""
+    """Store an object that is named by its digest, once."""
     if not any(info.name == name for info in store.list(name)):
         store.put_bytes(name, data)
 

@@ -1,4 +1,4 @@
-"""From what the gateway knows to what it answers."""
+"""Serializers of experiments, trials and checkpoints: records of the projection → of the API."""
 
 from collections.abc import Sequence
 
@@ -75,7 +75,7 @@ def detail(experiment: Experiment, now: float) -> api.Experiment:
 
 
 def submission_of(experiment: Experiment) -> Submission:
-    """Return what an experiment was submitted as."""
+    """Return the submission of an experiment."""
     assert experiment.submission is not None, experiment.id
     return experiment.submission
 
@@ -205,7 +205,7 @@ def _checkpoint(experiment: Experiment, item: Checkpoint, metrics: _Metrics) -> 
 
 
 def checkpoints(experiment: Experiment, items: Sequence[Checkpoint]) -> list[api.Checkpoint]:
-    """Return some of an experiment's checkpoints; the work grows with what is asked for."""
+    """Return some of an experiment's checkpoints."""
     trials = dict.fromkeys(item.trial_id for item in items)
     metrics = {trial_id: _metrics(experiment, trial_id) for trial_id in trials}
     return [_checkpoint(experiment, item, metrics[item.trial_id]) for item in items]

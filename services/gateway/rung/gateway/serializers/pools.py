@@ -1,4 +1,4 @@
-"""From what the gateway knows of resource pools to what it answers."""
+"""Serializers of resource pools: records of the projection → of the API."""
 
 from rung import api
 from rung.gateway.feasibility import shortage
@@ -6,7 +6,7 @@ from rung.gateway.projections.pools import Agent, Pool
 
 
 def agents(pool: Pool) -> list[api.Agent]:
-    """Return a pool's agents with what holds their slots, by id."""
+    """Return a pool's agents by id, with the allocations of their slots."""
     held: dict[tuple[str, int, int], str] = {
         (share.agent_id, share.incarnation, slot): name
         for name, running in pool.running.items()
@@ -39,7 +39,7 @@ def _agent(pool: Pool, agent: Agent, held: dict[tuple[str, int, int], str]) -> a
 
 
 def waiting(pools: list[Pool], *, behind: bool) -> list[api.QueueItem]:
-    """Return what waits for slots, by pool, priority and age.
+    """Return the queue, by pool, priority and age.
 
     Args:
         pools: all that there are.

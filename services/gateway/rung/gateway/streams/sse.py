@@ -2,13 +2,13 @@
 
 A stream merges some partitions of some topics. The id of each event holds, for each of them, the
 position behind what was sent, so that `Last-Event-ID` resumes without a loss or a repetition.
-Where nothing concerns the client for a while, an id without data comes with the comment that says
-that the stream lives: what was passed over is not read again, and a client that left is noticed.
+After a while without an event a heartbeat is sent, a comment with an id but no data: what was
+passed over is not read again, and a client that left is noticed.
 
-What lies before the end is read for each client, batch by batch as it takes them; what comes then
-is read for all of them at once (`feed`). The ledger is the buffer: little is held for a client,
-and one that takes nothing for too long is cut off; it comes back with `Last-Event-ID` when it can.
-What retention took away is left out: a stream that is to begin before it begins behind it.
+Past records are read for each client, batch by batch as it takes them; new ones are read for all
+clients at once (`feed`). The ledger is the buffer: little is held for a client, and one that takes
+nothing for too long is cut off; it resumes with `Last-Event-ID`. Records that retention removed
+are skipped.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from aiohttp import HttpVersion11, web
 from rung.events import RungError
 from rung.gateway.context import Context, context_of
 from rung.gateway.problem import bad_parameter
-from rung.gateway.streams.feed import Feed, Interest, Mailbox, Piece, Source, bytes_of, id_of
+from rung.gateway.streams.feed import Feed, Interest, Piece, Source, Subscription, bytes_of, id_of
 from rung.ledger import Ledger, Record, read_of
 
 RETRY_MS: Final = 1_000
@@ -45,7 +45,7 @@ async def stream(
         request: to be answered; its Last-Event-ID goes before `starts`.
         sources: what to merge.
         starts: where to begin in each of them, at the earliest.
-        interest: what the client wants of them.
+        interest: which of their records.
         headers: of the answer, beside those of every stream.
     """
     context = context_of(request)
@@ -114,7 +114,7 @@ class _Client:
 
 
 class _Stream:
-    """What one client gets: what it missed, then what comes."""
+    """The stream of one client: first past records, then new ones."""
 
     def __init__(
         self,
@@ -128,17 +128,17 @@ class _Stream:
         self._client = client
         self._sources = sources
         self._positions = list(positions)
-        """Up to where the client has got what concerns it."""
+        """Up to where the client was sent what it selected."""
         self._interest = interest
 
     async def run(self, feed: Feed) -> None:
         """Send until the server goes down."""
         while not self._closing:
             await feed.reached(self._positions)
-            with feed.joined(self._interest, self._client.offer) as mailbox:
-                for index, end in enumerate(mailbox.start):
+            with feed.subscribed(self._interest, self._client.offer) as subscription:
+                for index, end in enumerate(subscription.start):
                     await self._catch_up(index, end)
-                await self._live(mailbox)
+                await self._live(subscription)
 
     @property
     def _closing(self) -> bool:
@@ -154,7 +154,7 @@ class _Stream:
             for chunk in self._chunks(index, records):
                 await self._client.send(chunk)
             self._positions[index] = reached
-            await self._show_life()
+            await self._send_heartbeat()
 
     def _chunks(self, index: int, records: Sequence[Record]) -> Iterator[bytes]:
         """Yield the bytes of a batch, made as they are taken."""
@@ -171,21 +171,21 @@ class _Stream:
         if chunk:
             yield bytes(chunk)
 
-    async def _live(self, mailbox: Mailbox) -> None:
-        """Send what comes, until the server goes down or the client did not keep up."""
+    async def _live(self, subscription: Subscription) -> None:
+        """Send new records, until the server shuts down or the client does not keep up."""
         heartbeat = self._context.settings.heartbeat
-        while not self._closing and not mailbox.overflowed:
-            piece = mailbox.take()
+        while not self._closing and not subscription.overflowed:
+            piece = subscription.take()
             if piece is not None:
                 await self._client.send(piece.data)
                 continue
-            self._positions = list(mailbox.passed() or mailbox.positions)
-            await self._show_life()
-            await mailbox.wait(max(0.0, heartbeat - self._client.quiet_s))
-        self._positions = list(mailbox.positions)
+            self._positions = list(subscription.passed() or subscription.positions)
+            await self._send_heartbeat()
+            await subscription.wait(max(0.0, heartbeat - self._client.quiet_s))
+        self._positions = list(subscription.positions)
 
-    async def _show_life(self) -> None:
-        """Say that the stream lives, and how far it is, if nothing was sent for a while."""
+    async def _send_heartbeat(self) -> None:
+        """Send the position, if nothing was sent for a while."""
         if self._client.quiet_s >= self._context.settings.heartbeat:
             await self._client.send(f"id: {id_of(self._positions)}\n: still here\n\n".encode())
 
