@@ -20,6 +20,7 @@ from typing import Any
 
 from rung.events import encode, fact
 from rung.events.experiment import ExperimentSubmitted
+from rung.gateway.context import Parts
 from rung.gateway.service import serve
 from rung.ledger import Draft, SqliteLedger
 from rung.metrics import SeriesStore
@@ -145,7 +146,7 @@ async def gateway(folder: Path) -> None:
         FolderStore(folder / "objects"),
         listener=listener,
         token=TOKEN,
-        series=store,
+        parts=Parts(store),
         started=lambda: print(port, flush=True),
     )
 

@@ -305,6 +305,8 @@ async def test_a_run_that_claims_what_it_did_not_stage_has_failed(running: Rig) 
     assert ended.of(CheckpointStored) == []
     assert ended.exit.outcome == "failed"
     assert "could not be stored: no object" in ended.exit.message
+    (lost,) = ended.of(CheckpointDamaged)
+    assert lost.reason.startswith("it could not be stored: no object")
     assert "could not be stored" in ended.printed()[0]
 
 

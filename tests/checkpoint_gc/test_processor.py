@@ -382,6 +382,16 @@ def test_the_state_outlives_the_experiment_while_checkpoints_are_under_way() -> 
     assert experiment.collector.ended(experiment.state)
 
 
+def test_a_checkpoint_that_never_arrives_is_not_waited_for() -> None:
+    """Its agent reports that it could not be stored."""
+    experiment = Experiment()
+    experiment.tell(submitted(0, 0, 1), stored("a", 1), exited(1, 0, "b"), ended(), over())
+    assert not experiment.collector.ended(experiment.state)
+
+    assert experiment.then(damaged("b")) == []
+    assert experiment.collector.ended(experiment.state)
+
+
 def test_a_run_that_reported_its_end_before_it_was_lost_is_not_waited_for() -> None:
     """The report of a run's end may overtake the news that its agent was lost."""
     experiment = Experiment()

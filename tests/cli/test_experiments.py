@@ -56,9 +56,10 @@ def test_show(server: Scripted, rung: Rung) -> None:
 
 def test_show_a_trial(server: Scripted, rung: Rung) -> None:
     """A name with a dot is a trial."""
-    trial = recorded.trial() | {"checkpoints": [recorded.checkpoint()]}
+    trial = recorded.trial(parent="k3v9x2ab.3") | {"checkpoints": [recorded.checkpoint()]}
     server.on("/trials/k3v9x2ab.0", json_answer(trial))
     result = rung("show", "k3v9x2ab.0")
+    assert ["started", "from", "k3v9x2ab.3"] in [line.split() for line in result.out.splitlines()]
     assert "error=0.125" in result.out
     assert "16 of 16" in result.out
     assert rung("show", "k3v9x2ab.0", "--json").json == trial

@@ -23,6 +23,7 @@ def trial(index: int = 0, state: str = "completed", **more: Any) -> dict[str, An
         "best": {"value": 0.125, "steps": 1600},
         "reason": "trained to 16",
         "message": "left as asked",
+        "parent": None,
     } | more
 
 

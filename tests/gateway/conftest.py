@@ -17,7 +17,7 @@ from gateway.scenario import History, drafts
 from rung.cli.operations.components import READERS
 from rung.events import Payload, decode
 from rung.gateway import serve
-from rung.gateway.context import Audit, PolicyOf, Readers
+from rung.gateway.context import Audit, Parts, PolicyOf, Readers
 from rung.gateway.series import Series
 from rung.gateway.settings import Settings
 from rung.ledger import Ledger, MemoryLedger
@@ -77,10 +77,7 @@ class World:
                 self.store,
                 listener=listener,
                 token=TOKEN,
-                series=self.series,
-                audit=self.audit,
-                policy_of=self.policy_of,
-                readers=self.readers,
+                parts=Parts(self.series, self.audit, self.policy_of, self.readers),
                 settings=self.settings,
                 folder=self.folder,
                 started=started.set,

@@ -17,10 +17,10 @@ from rung.events.deadletter import (
     MessageTaken,
 )
 from rung.gateway.projections.deadletters import (
-    Letter,
-    LetterProjection,
+    DeadLetter,
+    DeadLetterProjection,
     count_open,
-    read_letters,
+    read_dead_letters,
 )
 from rung.runtime.projection.store import prepare
 
@@ -46,18 +46,18 @@ TAKEN = _message(MessageTaken)
 
 
 class _Letters(NamedTuple):
-    letters: dict[str, Letter]
+    letters: dict[str, DeadLetter]
     open: int
 
 
 def _folded(*data: Any) -> _Letters:
-    projection = LetterProjection()
+    projection = DeadLetterProjection()
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
         prepare(db, projection, "ledger")
         for each in data:
             event = Event(id="i", source="s", subject="s", time="t", data=each)
             projection.evolve(db, each.topic, event)
-        return _Letters({it.id: it for it in read_letters(db)}, count_open(db))
+        return _Letters({it.id: it for it in read_dead_letters(db)}, count_open(db))
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from rung.events.allocation import Slot
+from rung.gateway.feasibility import shortage
 from rung.gateway.projections.pools import Agent, Pool
-from rung.gateway.submission.feasibility import shortage
 from rung.scheduler.placement import Room
 
 

@@ -1,12 +1,15 @@
 """Feeds: each stream read once, each record rendered once, nobody waited for."""
 
 import asyncio
+import operator
 from collections.abc import AsyncIterator, Hashable, Sequence
+from functools import partial
 
 import pytest
 
+from gateway.conftest import until
 from rung.events import LedgerUnavailable, partition_of, topic
-from rung.gateway.streams.feed import Feed, Feeds, Frame, Interest, Mailbox, Source
+from rung.gateway.streams.feed import Feed, Feeds, Frame, Interest, Piece, Source, Subscription
 from rung.ledger import Draft, MemoryLedger, Record
 
 PLACES = [Source(topic.METRICS, partition) for partition in range(4)]
@@ -52,17 +55,30 @@ async def write(ledger: MemoryLedger, key: str, *values: bytes) -> None:
     await ledger.append([Draft(topic.METRICS, key, value) for value in values])
 
 
-async def taken(feed: Feed, mailbox: Mailbox, until: Sequence[int]) -> list[bytes]:
-    """Return the data that a mailbox gets before some positions."""
+async def taken(feed: Feed, subscription: Subscription, until: Sequence[int]) -> list[bytes]:
+    """Return the data that a subscription gets before some positions."""
     await feed.reached(until)
     data = b""
-    while (passed := mailbox.passed()) is None or any(map(int.__lt__, passed, until)):
-        piece = mailbox.take()
+    while (passed := subscription.passed()) is None or any(map(int.__lt__, passed, until)):
+        piece = subscription.take()
         if piece is None:
-            await mailbox.wait(10)
+            await subscription.wait(10)
         else:
             data += piece.data
-    return [line[6:] for line in data.splitlines() if line.startswith(b"data: ")]
+    return _data_of(data)
+
+
+def _data_of(frames: bytes) -> list[bytes]:
+    return [line[6:] for line in frames.splitlines() if line.startswith(b"data: ")]
+
+
+async def _next(subscription: Subscription) -> list[bytes]:
+    """Return the data of the next piece, without waiting as an idle client does."""
+
+    async def take() -> Piece | None:
+        return subscription.take()
+
+    return _data_of((await until(take, bool)).data)
 
 
 async def ends(ledger: MemoryLedger) -> list[int]:
@@ -80,10 +96,10 @@ async def test_read_and_rendered_once() -> None:
         async def client() -> list[bytes]:
             async with feeds.of(PLACES) as feed:
                 await feed.reached([0] * 4)
-                with feed.joined(rendered.interest("mine")) as mailbox:
+                with feed.subscribed(rendered.interest("mine")) as subscription:
                     await joined.wait()
                     await joined.wait()
-                    return await taken(feed, mailbox, await ends(ledger))
+                    return await taken(feed, subscription, await ends(ledger))
 
         clients = [group.create_task(client()) for _ in range(100)]
         await joined.wait()
@@ -101,10 +117,10 @@ async def test_others_records_are_not_looked_at() -> None:
     ledger, rendered = CountedLedger(), Rendered()
     async with Feeds(ledger).of(PLACES) as feed:
         await feed.reached([0] * 4)
-        with feed.joined(rendered.interest("mine")) as mailbox:
+        with feed.subscribed(rendered.interest("mine")) as subscription:
             for key in ("mine2.0", "min.0", "mine.0", "other.0", "mine"):
                 await write(ledger, key, key.encode())
-            seen = await taken(feed, mailbox, await ends(ledger))
+            seen = await taken(feed, subscription, await ends(ledger))
     assert sorted(seen) == [b"mine", b"mine.0"]
     assert sorted(rendered.keys) == ["mine", "mine.0"]
 
@@ -121,7 +137,7 @@ async def test_different_interests_in_one_experiment() -> None:
 
     async with Feeds(ledger).of(PLACES) as feed:
         await feed.reached([0] * 4)
-        with feed.joined(wanting(b"a")) as some, feed.joined(wanting(b"b")) as others:
+        with feed.subscribed(wanting(b"a")) as some, feed.subscribed(wanting(b"b")) as others:
             await write(ledger, "mine.0", b"a", b"b", b"a")
             until = await ends(ledger)
             assert await taken(feed, some, until) == [b"a", b"a"]
@@ -133,10 +149,10 @@ async def test_one_that_joins_gets_what_comes_from_there_on() -> None:
     ledger, rendered = CountedLedger(), Rendered()
     async with Feeds(ledger).of(PLACES) as feed:
         await feed.reached([0] * 4)
-        with feed.joined(rendered.interest("mine")) as first:
+        with feed.subscribed(rendered.interest("mine")) as first:
             await write(ledger, "mine.0", b"1")
             await feed.reached(await ends(ledger))
-            with feed.joined(rendered.interest("mine")) as second:
+            with feed.subscribed(rendered.interest("mine")) as second:
                 assert list(second.start) == await ends(ledger)
                 await write(ledger, "mine.0", b"2")
                 until = await ends(ledger)
@@ -145,12 +161,12 @@ async def test_one_that_joins_gets_what_comes_from_there_on() -> None:
 
 
 async def test_a_slow_client_is_given_up_and_holds_up_nobody() -> None:
-    """One that takes nothing has a bounded mailbox, which is emptied; the others get it all."""
+    """The subscription of one that takes nothing is bounded and emptied; others get all."""
     ledger, rendered = CountedLedger(), Rendered()
     async with Feeds(ledger).of(PLACES) as feed:
         await feed.reached([0] * 4)
         interest = rendered.interest("mine")
-        with feed.joined(interest) as slow, feed.joined(interest) as quick:
+        with feed.subscribed(interest) as slow, feed.subscribed(interest) as quick:
             seen = []
             for _ in range(30):
                 await write(ledger, "mine.0", b"x" * 100_000)
@@ -159,9 +175,44 @@ async def test_a_slow_client_is_given_up_and_holds_up_nobody() -> None:
             assert slow.overflowed
             assert slow.take() is None
             assert slow.passed() is None
-            with feed.joined(interest) as again:
+            with feed.subscribed(interest) as again:
                 await write(ledger, "mine.0", b"y")
                 assert await taken(feed, again, await ends(ledger)) == [b"y"]
+
+
+async def test_an_idle_client_is_sent_to_at_once() -> None:
+    """Without being woken; what its connection does not take waits for it, in order."""
+    ledger, rendered = CountedLedger(), Rendered()
+    sent: list[Piece] = []
+    free = True
+
+    def send(piece: Piece) -> bool:
+        if free:
+            sent.append(piece)
+        return free
+
+    async with Feeds(ledger).of(PLACES) as feed:
+        await feed.reached([0] * 4)
+        with feed.subscribed(rendered.interest("mine"), send) as subscription:
+
+            async def passed() -> Sequence[int] | None:
+                return subscription.passed()
+
+            waiting = asyncio.create_task(subscription.wait(30))
+            for value in (b"1", b"2"):
+                await write(ledger, "mine.0", value)
+                await until(passed, partial(operator.eq, tuple(await ends(ledger))))
+            assert not waiting.done()
+            free = False
+            await write(ledger, "mine.0", b"3")
+            await waiting
+            free = True
+            await write(ledger, "mine.0", b"4")
+            assert [await _next(subscription), await _next(subscription)] == [[b"3"], [b"4"]]
+    assert [data for piece in sent for data in _data_of(piece.data)] == [b"1", b"2"]
+    assert [piece.chunk for piece in sent] == [
+        b"%x\r\n" % len(piece.data) + piece.data + b"\r\n" for piece in sent
+    ]
 
 
 async def test_a_failure_is_everybodys_and_the_next_client_begins_anew() -> None:
@@ -170,13 +221,13 @@ async def test_a_failure_is_everybodys_and_the_next_client_begins_anew() -> None
     feeds = Feeds(ledger)
     async with feeds.of(PLACES) as feed:
         await feed.reached([0] * 4)
-        with feed.joined(rendered.interest("mine")) as mailbox:
-            waiting = asyncio.create_task(mailbox.wait(30))
+        with feed.subscribed(rendered.interest("mine")) as subscription:
+            waiting = asyncio.create_task(subscription.wait(30))
             await asyncio.sleep(0)
             await ledger.close()
             await waiting
             with pytest.raises(LedgerUnavailable, match="closed"):
-                await mailbox.wait(30)
+                await subscription.wait(30)
         async with feeds.of(PLACES) as another:
             assert another is not feed
 
@@ -190,10 +241,10 @@ async def test_a_render_that_raises_ends_its_clients() -> None:
 
     async with Feeds(ledger).of(PLACES) as feed:
         await feed.reached([0] * 4)
-        with feed.joined(Interest("mine", None, render)) as mailbox:
+        with feed.subscribed(Interest("mine", None, render)) as subscription:
             at = partition_of("mine.0", 4)
             await write(ledger, "mine.0", b"")
             with pytest.raises(ZeroDivisionError):
                 await feed.reached([int(number == at) + 1 for number in range(4)])
             with pytest.raises(ZeroDivisionError):
-                await mailbox.wait(30)
+                await subscription.wait(30)

@@ -1,5 +1,6 @@
 """The installation: agents, queue, dead letters, status, audit."""
 
+import asyncio
 import stat
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from gateway.client import Client
 from gateway.conftest import EXPERIMENT_FILE, World
 from gateway.scenario import EXPERIMENT, History, submitted
 from rung.api import Audit, Difference
-from rung.events import Event, encode, partition_of
+from rung.events import Event, encode, partition_of, topic
 from rung.events import decision as decided
 from rung.events.allocation import (
     AgentJoined,
@@ -32,6 +33,7 @@ from rung.events.allocation import (
 from rung.events.trial import RunRequested, RunSpec, RunWithdrawn
 from rung.gateway.projections.pools import Pool, evolve
 from rung.gateway.serializers import pools as pool_serializers
+from rung.gateway.settings import Settings
 from rung.ledger import Draft, MemoryLedger, Record
 
 
@@ -306,6 +308,41 @@ async def test_queue_says_what_can_never_be_placed(world: World) -> None:
 
     assert [it["reason"] is None for it in queue] == [True, False]
     assert queue[1]["reason"].startswith("pool default cannot give a trial 3 slots")
+
+
+async def _lacks(client: Client) -> list[object]:
+    """Return what a server says of agents that are too small, or not there."""
+    text = EXPERIMENT_FILE + "resources: {slots_per_trial: 3}\n"
+    policy = msgspec.json.encode({"policy": "priority", "options": {}})
+    validated = await client.call("POST", "/experiments/validate", data=text.encode())
+    configured = await client.call("POST", "/pools/new/configure", data=policy)
+    (queued,) = (await client.get("/queue"))["items"]
+    return [validated.json["warnings"], configured.json["warnings"], queued["reason"]]
+
+
+async def test_a_server_that_catches_up_reports_no_lack_of_agents(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Agents may have joined in what it has not folded yet."""
+    world.folder = tmp_path / "projections"
+    await world.write(_joined("a"), msgspec.structs.replace(_requested(0), slots=3))
+    async with world.gateway() as client:
+        caught_up = await _lacks(client)
+    read, let = MemoryLedger.read, asyncio.Event()
+
+    async def late(ledger: MemoryLedger, name: str, *place: int) -> list[Record]:
+        if name == topic.POOLS:
+            await let.wait()
+        return await read(ledger, name, *place)
+
+    monkeypatch.setattr(MemoryLedger, "read", late)
+    world.settings = Settings(start_timeout=0.05)
+    async with world.gateway() as client:
+        catching_up = await _lacks(client)
+        let.set()
+
+    assert all(caught_up)
+    assert catching_up == [[], [], None]
 
 
 async def test_dead_letters_are_shown(world: World) -> None:

@@ -9,7 +9,8 @@ from rung.events.experiment import BracketPlan
 from rung.events.trial import TrialPromoted, TrialRequested
 from rung.gateway.projections.experiment import Experiment, Trial, Validation
 from rung.gateway.projections.experiment_fold import evolve
-from rung.gateway.projections.throughput import Pace, seconds_of
+from rung.gateway.projections.throughput import Throughput, seconds_of
+from rung.gateway.serializers import experiments as serializers
 from rung.gateway.serializers.progress import progress_of, rung_of
 
 
@@ -88,7 +89,7 @@ def test_time_left_covers_what_is_asked_for(
 ) -> None:
     """It does not end up at nothing while trials wait for their turn."""
     experiment = _experiment(LADDER, [(0, trained, False) for trained in units])
-    experiment.pace = Pace([(0.0, 0.0), (10.0, 10.0)])
+    experiment.throughput = Throughput([(0.0, 0.0), (10.0, 10.0)])
     for trial in experiment.trials:
         trial.run, trial.over = 1, 0 if trial.index in runs else 1
 
@@ -123,38 +124,38 @@ def test_rung_of_a_trial() -> None:
     assert found == [None, 0, 0, 1, 2, 2]
 
 
-def test_pace() -> None:
+def test_throughput() -> None:
     """Units left over the rate that was seen, less the time that has passed since."""
-    pace = Pace()
-    assert pace.seconds_for(10, now=0) is None
-    pace.note("2026-01-01T00:00:00Z", 0)
-    assert pace.seconds_for(10, now=0) is None
-    pace.note("2026-01-01T00:00:10Z", 5)
+    throughput = Throughput()
+    assert throughput.seconds_for(10, now=0) is None
+    throughput.add("2026-01-01T00:00:00Z", 0)
+    assert throughput.seconds_for(10, now=0) is None
+    throughput.add("2026-01-01T00:00:10Z", 5)
     now = seconds_of("2026-01-01T00:00:12Z")
     assert now is not None
-    assert pace.seconds_for(10, now) == 18
-    assert pace.seconds_for(10, now + 100) == 0
+    assert throughput.seconds_for(10, now) == 18
+    assert throughput.seconds_for(10, now + 100) == 0
 
 
-def test_pace_with_odd_clocks() -> None:
+def test_throughput_with_odd_clocks() -> None:
     """Times that go back, stand still or are none are left out; a pause begins anew."""
-    pace = Pace()
+    throughput = Throughput()
     for time, units in (("2026-01-01T00:00:10Z", 1), ("2026-01-01T00:00:05Z", 2), ("soon", 3)):
-        pace.note(time, units)
-    assert len(pace.marks) == 1
-    pace.note("2026-01-01T00:00:10Z", 4)
-    assert pace.seconds_for(1, now=0) is None
-    pace.pause()
-    assert pace.marks == []
+        throughput.add(time, units)
+    assert len(throughput.marks) == 1
+    throughput.add("2026-01-01T00:00:10Z", 4)
+    assert throughput.seconds_for(1, now=0) is None
+    throughput.reset()
+    assert throughput.marks == []
 
 
-def test_pace_is_bounded() -> None:
+def test_throughput_is_bounded() -> None:
     """Only the newest reports are kept."""
-    pace = Pace()
+    throughput = Throughput()
     for second in range(200):
-        pace.note(f"2026-01-01T00:{second // 60:02}:{second % 60:02}Z", second)
+        throughput.add(f"2026-01-01T00:{second // 60:02}:{second % 60:02}Z", second)
 
-    assert len(pace.marks) == 64
+    assert len(throughput.marks) == 64
 
 
 def test_nothing_planned_yet() -> None:
@@ -167,23 +168,31 @@ def test_nothing_planned_yet() -> None:
     assert progress_of(shown(fold), 0) == (0.0, 0.0, None, None)
 
 
-def test_changed_hyperparameters_are_the_trials() -> None:
-    """A trial that goes on with others is shown with those."""
+def test_changed_hyperparameters_and_parents_are_the_trials() -> None:
+    """A trial that goes on with others, or with another's weights, is shown with those."""
     state = Experiment(EXPERIMENT)
     cause = fact(submitted(), source="/rung/test", origin="t", sequence=0, time="")
     trial_id = f"{EXPERIMENT}.0"
     requested = TrialRequested(
-        experiment_id=EXPERIMENT, trial_id=trial_id, index=0, bracket=0, hparams={"lr": 1}, seed=0
+        experiment_id=EXPERIMENT,
+        trial_id=trial_id,
+        index=0,
+        bracket=0,
+        hparams={"lr": 1},
+        seed=0,
+        parent="donor000.3",
     )
     same = TrialPromoted(
         experiment_id=EXPERIMENT, trial_id=trial_id, rung=1, length=2, reason="best"
     )
     other = msgspec.structs.replace(same, hparams={"lr": 2}, parent=f"{EXPERIMENT}.1")
-    decisions: list[Payload] = [requested, same, other]
+    decisions: list[Payload] = [requested, same, other, same]
     shown = []
     for index, data in enumerate(decisions):
         event = decision(data, source="/rung/searcher", cause=cause, position=0, index=index)
         evolve(state, event)
-        shown.append(state.trials[0].hparams)
+        answered = serializers.trial(state, state.trials[0])
+        shown.append((answered.hparams["lr"], answered.parent))
 
-    assert shown == [{"lr": 1}, {"lr": 1}, {"lr": 2}]
+    first, second = "donor000.3", f"{EXPERIMENT}.1"
+    assert shown == [(1, first), (1, first), (2, second), (2, second)]

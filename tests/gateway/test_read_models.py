@@ -13,9 +13,10 @@ from rung.events import LedgerUnavailable, partition_of, topic
 from rung.events.errors import LedgerDamaged
 from rung.events.experiment import CancelRequested
 from rung.gateway.projections.experiment import Experiment
-from rung.gateway.projections.experiments import Selection
+from rung.gateway.projections.experiments import ExperimentProjection, Selection
 from rung.gateway.projections.read_models import Ambiguous, ReadModels
 from rung.ledger import Ledger, MemoryLedger, Record, SqliteLedger
+from rung.runtime.projection.merge import starts_of
 
 
 @contextlib.asynccontextmanager
@@ -140,7 +141,7 @@ async def test_starts_lie_before_an_experiment(world: World) -> None:
         await world.write(submitted(f"{number:08}"))
     await world.write(submitted())
     async with started(world.ledger) as models:
-        starts = await models.starts(EXPERIMENT)
+        starts = await models.read(ExperimentProjection, starts_of, EXPERIMENT)
     partition = partition_of(EXPERIMENT, world.ledger.partitions(topic.EXPERIMENTS))
     records = await world.ledger.read(topic.EXPERIMENTS, partition, 0, 1000)
     first = next(record.position for record in records if record.key == EXPERIMENT)

@@ -289,6 +289,30 @@ async def test_a_client_that_falls_behind_misses_nothing(world: World) -> None:
     assert last.data["lines"][0]["text"] == "last"
 
 
+async def test_a_client_of_http_1_0_gets_no_chunks(world: World) -> None:
+    """What is sent to it live is the frames alone, as what it missed is."""
+    await world.write(submitted())
+    async with world.gateway() as client:
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", int(client.url.rpartition(":")[2])
+        )
+        writer.write(
+            f"GET /api/v1{EVENTS} HTTP/1.0\r\nHost: 127.0.0.1\r\n"
+            f"Authorization: Bearer {TOKEN}\r\n\r\n".encode()
+        )
+        async with asyncio.timeout(20):
+            await reader.readuntil(b"\r\n\r\nretry: 1000\n\n")
+            frames = [await reader.readuntil(b"\n\n")]
+            for _ in range(3):
+                await world.write(PauseRequested(experiment_id=EXPERIMENT))
+                frames.append(await reader.readuntil(b"\n\n"))
+        writer.close()
+
+    names = [frame.partition(b"\n")[0] for frame in frames]
+    pause = b"event: rung.experiment.pause_requested.v1"
+    assert names == [b"event: rung.experiment.submitted.v1", pause, pause, pause]
+
+
 async def test_printed_lines(world: World) -> None:
     """Lines of an experiment or of one trial, of one rank, of a severity."""
     await world.play(play(1))

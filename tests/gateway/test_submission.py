@@ -14,8 +14,8 @@ from rung.config.code_folder import check_archive
 from rung.events import LedgerUnavailable, decode
 from rung.events.allocation import AgentJoined, Slot
 from rung.events.experiment import ExperimentSubmitted
+from rung.gateway.routes.submission import LETTERS
 from rung.gateway.settings import Settings
-from rung.gateway.submission.ids import LETTERS
 from rung.runtime.levels import raise_level
 from rung.storage import ObjectUnavailable
 

@@ -12,6 +12,7 @@ from gateway.scenario import History, drafts
 from page.browser import Browser, browse
 from rung.api import Audit
 from rung.events import Payload
+from rung.gateway.context import Parts
 from rung.gateway.requests.after import HEADER, token_of
 from rung.gateway.service import serve as serve_gateway
 from rung.ledger import MemoryLedger
@@ -51,8 +52,7 @@ class Site:
                 self.store,
                 listener=listener,
                 token=TOKEN,
-                series=self.series,
-                audit=_audit,
+                parts=Parts(self.series, _audit),
                 started=started.set,
             )
         )

@@ -54,9 +54,3 @@ def test_every_import_is_there(path: Path) -> None:
             re.findall(r"export (?:async )?(?:const|function\*?|class) (\w+)", _read(source))
         )
         assert {name.strip() for name in names.split(",") if name.strip()} <= exported
-
-
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
-def test_scripts_stay_small(path: Path) -> None:
-    """A script that outgrows 300 lines usually holds two ideas."""
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 300

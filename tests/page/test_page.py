@@ -10,12 +10,14 @@ import pytest
 from gateway.scenario import EXPERIMENT, config, play, submitted
 from page.browser import Browser
 from page.conftest import TOKEN, Site
-from rung.events import Payload, decode
+from rung.events import Payload, decision, decode, encode, fact, partition_of
 from rung.events.allocation import AgentJoined, DrainRequested, Slot
 from rung.events.experiment import ExperimentSubmitted, KillRequested, PauseRequested
 from rung.events.metric import LogLine, LogsPrinted, MetricRow, MetricsReported
-from rung.events.trial import TrialExited, TrialStarted, TrialValidated
+from rung.events.trial import TrialExited, TrialPromoted, TrialStarted, TrialValidated
+from rung.gateway.projections.read_models import ReadModels
 from rung.gateway.requests.after import token_of
+from rung.ledger import Draft
 
 pytestmark = pytest.mark.e2e
 
@@ -163,6 +165,25 @@ async def test_a_search_is_shown_from_the_list_to_the_trial(site: Site, opened: 
     await opened.until("document.querySelector('.drawer').hidden")
 
 
+async def test_a_trial_with_anothers_weights_names_it(site: Site, opened: Browser) -> None:
+    """The trial of population-based training is shown with the one that it started from."""
+    await site.play(play(1))
+    cause = fact(submitted(), source="/rung/test", origin="t", sequence=0, time="")
+    copied = TrialPromoted(
+        experiment_id=EXPERIMENT,
+        trial_id=f"{EXPERIMENT}.0",
+        rung=1,
+        length=3,
+        reason="exploits",
+        parent=f"{EXPERIMENT}.4",
+    )
+    event = decision(copied, source="/rung/searcher", cause=cause, position=10_000, index=0)
+    await site.ledger.append([Draft(event.topic, event.key, encode(event))])
+    await opened.run(f"location.hash = '#/x/{EXPERIMENT}/search?trial=0'")
+    await opened.says("Trial 0", ".drawer h2")
+    await opened.until("document.querySelector('.drawer .facts').innerText.match(/trial 4/i)")
+
+
 async def test_curves_are_drawn_and_tell_what_is_under_the_pointer(
     site: Site, opened: Browser
 ) -> None:
@@ -235,6 +256,49 @@ async def test_what_happens_is_shown_without_reloading(site: Site, opened: Brows
     )
     await opened.until("!document.querySelector('.lines').innerText.includes('epoch one')")
     await opened.says("oh no", ".lines")
+
+
+async def test_what_an_event_tells_is_asked_for(site: Site, opened: Browser) -> None:
+    """The page asks for an experiment as it was at the newest event, whoever answers."""
+    await site.write(submitted())
+    await opened.run(f"location.hash = '#/x/{EXPERIMENT}'")
+    await opened.says("active", ".head .badge")
+    await opened.run(
+        "window.asked = []; const fetched = window.fetch;"
+        "window.fetch = (url, how) => {"
+        f"  if (url.endsWith('/{EXPERIMENT}')) asked.push(how.headers['Rung-After']);"
+        "  return fetched(url, how) }; null"
+    )
+    partition = partition_of(EXPERIMENT, site.ledger.partitions("experiments"))
+    position = await site.ledger.end("experiments", partition)
+    await site.write(*_reported(0, 10, value=0.25))
+    known = f"[{position}, 'experiments', {partition}]"
+    await opened.until(
+        f"(([position, topic, partition]) => asked.filter(Boolean).some((token) =>"
+        " JSON.parse(atob(token.replaceAll('-', '+').replaceAll('_', '/')))[1].some((row) =>"
+        f" row[0] === topic && row[1] === partition && row[2] >= position)))({known})"
+    )
+    await opened.says("0.25", ".head .facts")
+
+
+async def test_a_server_that_is_far_behind_is_shown_as_it_is(
+    site: Site, opened: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where what the page has seen is refused for now, it takes what there is."""
+    await site.write(submitted())
+    await opened.run(f"location.hash = '#/x/{EXPERIMENT}'")
+    await opened.says("active", ".head .badge")
+
+    async def never(*_: object, **__: object) -> bool:
+        return False
+
+    monkeypatch.setattr(ReadModels, "reached", never)
+    validated, _ = _reported(0, 10, value=0.25)
+    event = fact(validated, source="/rung/test", origin="t", sequence=0, time="t")
+    await site.ledger.append([Draft(event.topic, event.key, encode(event))])
+    await opened.says("0.25", ".head .facts")
+    assert all("503" in text for text in opened.complaints), opened.complaints
+    opened.complaints.clear()
 
 
 async def test_buttons_ask_and_do(site: Site, opened: Browser) -> None:

@@ -81,6 +81,9 @@ class Trial(Struct, kw_only=True):
     best: BestValue | None
     reason: str | None
     message: Annotated[str | None, Meta(description="how its last run ended")]
+    parent: Annotated[
+        str | None, Meta(description="the trial whose checkpoint it started from, if another's")
+    ] = None
 
 
 class TrialDetail(Trial, kw_only=True):

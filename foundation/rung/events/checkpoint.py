@@ -24,7 +24,7 @@ class CheckpointStored(RunReport, frozen=True, kw_only=True):
 
 
 class CheckpointDamaged(RunReport, frozen=True, kw_only=True):
-    """A checkpoint that a run was to restore is damaged or missing."""
+    """A run found a checkpoint damaged or missing, or one of its own could not be stored."""
 
     TYPE: ClassVar[str] = "rung.checkpoint.damaged.v1"
 

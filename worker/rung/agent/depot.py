@@ -38,7 +38,7 @@ from rung.agent.removal import remove_tree
 from rung.agent.spool import Spool
 from rung.core.protocol import StagedPart
 from rung.core.staging import ANNOUNCED
-from rung.events.checkpoint import CheckpointStored
+from rung.events.checkpoint import CheckpointDamaged, CheckpointStored
 from rung.runtime.metrics.observed_store import ObservedStore
 from rung.storage import (
     FolderStore,
@@ -155,7 +155,7 @@ class Depot:
     async def ship(self, owner: Owner, checkpoint_id: str, note: Note) -> str:
         """Carry a staged checkpoint to the store and write that it is there.
 
-        Returns an empty string, or why it will never be there.
+        Returns an empty string, or why it is not there; where it never will be, that is written.
         """
         folder = self.folder_of(owner.allocation_id)
 
@@ -173,11 +173,19 @@ class Depot:
             stored = await self._patiently(self._shippers, what, note, carry)
         except ObjectError as error:
             _log.error("a checkpoint cannot be stored", id=checkpoint_id, error=str(error))
-            if isinstance(error, ObjectDamaged | ObjectMissing):
-                await asyncio.to_thread(discard)
             problem = f"{what} could not be stored: {error}"
             with contextlib.suppress(OSError):  # the run has put something else there
                 await asyncio.to_thread(self._write_announcement, owner, checkpoint_id, problem)
+            if isinstance(error, ObjectDamaged | ObjectMissing):
+                await asyncio.to_thread(discard)
+                lost = CheckpointDamaged(
+                    experiment_id=owner.experiment_id,
+                    trial_id=owner.trial_id,
+                    run=owner.run,
+                    checkpoint_id=checkpoint_id,
+                    reason=f"it could not be stored: {error}",
+                )
+                await self._spool.durable(self._spool.put(lost))
             return problem
         await self._spool.durable(self._spool.put(_fact_of(owner, stored)))
         await asyncio.to_thread(discard)

@@ -202,6 +202,7 @@ def _show_trial(trial: Trial, checkpoints: Sequence[Checkpoint]) -> None:
             ("trained", f"{number(trial.units)} of {printable(trial.length)}"),
             ("batches", trial.steps_completed),
             ("seed", trial.seed),
+            ("started from", trial.parent),
             ("best", trial.best and f"{number(trial.best.value)} at {trial.best.steps} batches"),
             *((name, printable(value)) for name, value in flat(trial.hparams)),
         ]

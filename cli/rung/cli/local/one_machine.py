@@ -22,6 +22,7 @@ from rung.cli.operations.components import READERS, audit_all
 from rung.cli.operations.service import tables
 from rung.events import UndecodableEvent, decode, partition_of, topic
 from rung.events.allocation import AgentJoined
+from rung.gateway.context import Parts
 from rung.gateway.service import serve as serve_gateway
 from rung.ledger import Ledger, SqliteLedger
 from rung.ledger.export.import_record import check_imported
@@ -144,11 +145,13 @@ async def run(  # noqa: PLR0913 - what it is started with
                         listener=listener,
                         local=local,
                         token=folder.token,
-                        series=series,
-                        audit=partial(audit_all, ledger, keys=key.trusted),
-                        policy_of=policy_of,
-                        readers=READERS,
-                        problems=warnings,
+                        parts=Parts(
+                            series,
+                            partial(audit_all, ledger, keys=key.trusted),
+                            policy_of,
+                            READERS,
+                            warnings,
+                        ),
                         started=started,
                         folder=folder.projections,
                     ),

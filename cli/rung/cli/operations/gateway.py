@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from rung.cli.operations.components import READERS, audit_all
-from rung.gateway.command import CONTEXT, Parts, options, run
+from rung.gateway.command import CONTEXT, options, run
+from rung.gateway.context import Parts
 from rung.ledger import Ledger
 from rung.scheduler.policies import policy_of
 

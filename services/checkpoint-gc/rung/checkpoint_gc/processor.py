@@ -35,9 +35,10 @@ that the configuration names) *holds* each of them from the moment at which it i
 searcher releases it (`checkpoint.released`). Late ones are not held: the searcher ignores them.
 
 The state ends with the experiment: every trial is closed then, and nothing is held. What was not
-retired by then stays. An agent that was taken for lost may come back with checkpoints that its run
-had stored; so the state stays until the end of such a run is reported. The end of a run that was
-killed names the checkpoints that are still under way, and the state stays until they have come.
+retired by then stays. But an agent that was taken for lost may be heard of later, with checkpoints
+that its run had stored; so the state stays for as long as the end of such a run was not reported.
+Nor does a run that is killed wait for its checkpoints: its end names those that are under way, and
+the state stays until they have come, or their agent has reported that they never will.
 
 One fact may change the checkpoints of its trial, and those that it pushed out of the best of the
 experiment, which now follow right behind them in the ranking. Only these are judged anew, so a
@@ -227,6 +228,9 @@ def _came(state: State, checkpoint_id: str) -> bool:
 
 
 def _damage(state: State, event: CheckpointDamaged) -> None:
+    trial = state.trials.get(event.trial_id)
+    if trial is not None and event.checkpoint_id in trial.under_way:
+        trial.under_way.remove(event.checkpoint_id)
     trial_id = state.trial_of.get(event.checkpoint_id)
     if trial_id is None:
         return

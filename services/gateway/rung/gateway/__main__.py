@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from rung.gateway.command import CONTEXT, Parts, options, run
+from rung.gateway.command import CONTEXT, options, run
+from rung.gateway.context import Parts
 
 
 @click.command(context_settings=CONTEXT)

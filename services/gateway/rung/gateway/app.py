@@ -1,7 +1,7 @@
-"""Puts the gateway together: routes, guards, the page, the projections."""
+"""The gateway as an application: routes, authentication, the page, the projections."""
 
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
@@ -10,16 +10,15 @@ from aiohttp import web
 
 from rung import api
 from rung.gateway.auth import METRICS, check_host, check_token
-from rung.gateway.context import CONTEXT, Audit, Context, PolicyOf, Readers, reply
-from rung.gateway.metrics import Census
-from rung.gateway.middleware import observe, say_trace
+from rung.gateway.context import CONTEXT, Context, Parts, reply
+from rung.gateway.metrics import measured
+from rung.gateway.middleware import observe, send_trace
 from rung.gateway.openapi import make_openapi
 from rung.gateway.problem import answer_problems
 from rung.gateway.projections.read_models import ReadModels
 from rung.gateway.requests.after import read_writes
 from rung.gateway.routes import API, ROUTES
-from rung.gateway.routes.documents import OPENAPI
-from rung.gateway.series import Series
+from rung.gateway.routes.installation import OPENAPI
 from rung.gateway.settings import Settings
 from rung.gateway.static import serve_page
 from rung.ledger import Ledger
@@ -36,26 +35,18 @@ def make_app(  # noqa: PLR0913 - the parts that it is composed of
     store: ObjectStore,
     *,
     token: str,
-    series: Series | None = None,
-    audit: Audit | None = None,
-    policy_of: PolicyOf | None = None,
-    readers: Readers | None = None,
+    parts: Parts | None = None,
     settings: Settings | None = None,
-    problems: Callable[[], Sequence[str]] | None = None,
     folder: Path | None = None,
 ) -> web.Application:
     """Return the gateway as an application; it follows the ledger once it starts.
 
     Args:
         ledger: read from, and appended to.
-        store: where code goes and checkpoints lie.
-        token: what a client must know.
-        series: curves and logs; without them those routes answer 503.
-        audit: decides an experiment again; without it that route answers 503.
-        policy_of: checks a scheduling policy; without it that route answers 503.
-        readers: which readers take requests about dead letters; without them nothing can be asked.
+        store: of code, configurations and checkpoints.
+        token: that clients send.
+        parts: of other services; none if not given.
         settings: limits and time-outs; their defaults if not given.
-        problems: returns what the operator should look at, for the status.
         folder: where the projections' files lie; in a temporary one if not given.
     """
     settings = settings or Settings()
@@ -75,11 +66,7 @@ def make_app(  # noqa: PLR0913 - the parts that it is composed of
         writer=FactWriter(ledger, source=SOURCE, origin=origin),
         models=ReadModels(ledger, folder),
         settings=settings,
-        series=series,
-        audit=audit,
-        policy_of=policy_of,
-        readers=readers,
-        problems=problems or list,
+        parts=parts or Parts(),
     )
     app[OPENAPI] = msgspec.json.encode(make_openapi())
     for route in ROUTES:
@@ -92,22 +79,22 @@ def make_app(  # noqa: PLR0913 - the parts that it is composed of
     app.cleanup_ctx.append(_follow_ledger)
     app.on_shutdown.append(_end_streams)
     app.on_response_prepare.append(_harden)
-    app.on_response_prepare.append(say_trace)
+    app.on_response_prepare.append(send_trace)
     return app
 
 
 async def show_health(request: web.Request) -> web.Response:  # noqa: ARG001 - aiohttp's signature
-    """Say whether a new start would mend anything; why is told on the probe's port alone."""
+    """Answer 503 where a restart would help; the reasons are on the probe's port alone."""
     return _health(await HEALTH.liveness())
 
 
 async def show_readiness(request: web.Request) -> web.Response:  # noqa: ARG001 - aiohttp's signature
-    """Say whether answers can be relied on: the projections are up to date, the ledger answers."""
+    """Answer 503 until the projections are up to date and the ledger answers."""
     return _health(await HEALTH.readiness())
 
 
 async def show_metrics(request: web.Request) -> web.Response:  # noqa: ARG001 - aiohttp's signature
-    """Tell Prometheus everything that is measured, if it knows the token."""
+    """Show the metrics of this process."""
     return await probe.metrics()
 
 
@@ -121,7 +108,7 @@ async def _follow_ledger(app: web.Application) -> AsyncIterator[None]:
     context = app[CONTEXT]
     try:
         await context.models.start(wait_s=context.settings.start_timeout)
-        with Census(context.models).measured():
+        with measured(context.models):
             yield
     finally:
         await context.models.close()

@@ -1,9 +1,9 @@
-"""Who may speak to the gateway: the Host header, and the bearer token.
+"""Authentication: the Host header, and the bearer token.
 
 A page elsewhere that has its own name resolve to 127.0.0.1 (DNS rebinding) sends that name as
 `Host`, so only names of this server are answered. There is no CORS: no other page may read
-anything. Everything under /api/ wants the token, except what describes the API itself; and so
-does /metrics, which tells what this installation does to whoever reads it.
+anything. Everything under /api/ requires the token, except what describes the API itself; and so
+does /metrics.
 """
 
 import hmac
@@ -52,7 +52,7 @@ def _name_of(host: str) -> str:
 
 
 def check_token(token: str) -> Middleware:
-    """Return a middleware that lets only those in who know the token."""
+    """Return a middleware that refuses requests without the token."""
     assert token, "an empty token would let everybody in"
     expected = token.encode()
 

@@ -1,30 +1,19 @@
-"""The gateway's command line, whatever other services add to it."""
+"""The gateway's command line, without the parts of other services."""
 
 import socket
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 
-from rung.gateway.context import Audit, PolicyOf, Readers
-from rung.gateway.series import Series
+from rung.gateway.context import Parts
 from rung.gateway.service import serve
 from rung.gateway.settings import Settings
 from rung.ledger import Ledger
 from rung.runtime.bootstrap import Opened, Place, checked, launch, placed
 from rung.runtime.http.limits import Limits
-
-
-class Parts(NamedTuple):
-    """What other services add to the gateway."""
-
-    series: Series | None = None
-    audit: Audit | None = None
-    policy_of: PolicyOf | None = None
-    readers: Readers | None = None
-
 
 Compose = Callable[[Ledger], AbstractAsyncContextManager[Parts]]
 
@@ -95,10 +84,7 @@ def run(  # noqa: PLR0913 - the options of the command
                 opened.objects,
                 listener=listener,
                 token=token,
-                series=parts.series,
-                audit=parts.audit,
-                policy_of=parts.policy_of,
-                readers=parts.readers,
+                parts=parts,
                 settings=settings,
                 folder=projections,
             )

@@ -1,10 +1,11 @@
-"""What every handler works with."""
+"""The parts of the application that handlers use, and lookups by the ids of a path."""
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
+from weakref import WeakValueDictionary
 
 import msgspec
 from aiohttp import web
@@ -23,20 +24,25 @@ from rung.runtime.levels import InstallationLevel
 from rung.storage import ObjectStore
 
 Audit = Callable[[str], Awaitable[api.Audit]]
-"""Decides an experiment's decisions again, and compares."""
+"""Decides an experiment's decisions again and compares."""
 PolicyOf = Callable[[str, Mapping[str, Any]], object]
-"""Takes a scheduling policy's name and options; raises `InvalidConfig` where there is no such."""
+"""Checks a scheduling policy's name and options; raises `InvalidConfig`."""
 
 Readers = Mapping[tuple[str, str], api.ReaderKind]
-"""Those that do what operators ask of messages that they rejected: name and topic → what it is."""
+"""Readers that retry or drop messages on request: name and topic → kind."""
 
 
-@dataclass(slots=True)
-class Turn:
-    """Requests with one idempotency key, which are answered one after the other."""
+class Parts(NamedTuple):
+    """What other services add to the gateway; a route whose part is missing answers 503."""
 
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    users: int = 0
+    series: Series | None = None
+    """Curves and logs."""
+    audit: Audit | None = None
+    policy_of: PolicyOf | None = None
+    """Checks a scheduling policy."""
+    readers: Readers | None = None
+    problems: Callable[[], Sequence[str]] = list
+    """Returns what the operator should look at, for the status."""
 
 
 @dataclass(slots=True)
@@ -48,12 +54,7 @@ class Context:
     writer: FactWriter
     models: ReadModels
     settings: Settings
-    series: Series | None
-    audit: Audit | None
-    policy_of: PolicyOf | None
-    readers: Readers | None
-    problems: Callable[[], Sequence[str]]
-    """Returns what the operator should see to."""
+    parts: Parts
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server goes down, so that streams end."""
     integrity: Integrity = field(init=False)
@@ -61,12 +62,14 @@ class Context:
     level: InstallationLevel = field(init=False)
     """That of new experiments, and of pools that somebody uses."""
     feeds: Feeds = field(init=False)
-    """What is appended, for clients that follow it."""
-    turns: dict[str, Turn] = field(default_factory=dict[str, Turn])
-    """Who waits for whom, by idempotency key, while it is being answered."""
+    """Of the streams that clients follow."""
+    locks: WeakValueDictionary[str, asyncio.Lock] = field(
+        default_factory=WeakValueDictionary[str, asyncio.Lock]
+    )
+    """By idempotency key, of requests that are being answered."""
 
     def __post_init__(self) -> None:
-        """Begin with nothing checked."""
+        """Make the parts that follow from others."""
         self.integrity = Integrity(self.store)
         self.level = InstallationLevel(self.ledger)
         self.feeds = Feeds(self.ledger)
@@ -77,9 +80,9 @@ class Context:
         Raises:
             Problem: there are none here.
         """
-        if self.series is None:
+        if self.parts.series is None:
             raise unavailable("this server keeps no curves and logs; ask the one that does")
-        return self.series
+        return self.parts.series
 
 
 CONTEXT: Final = web.AppKey("context", Context)
@@ -139,7 +142,7 @@ def _no_experiment(request: web.Request, name: str) -> NoReturn:
 
 
 def missing(request: web.Request, what: str, name: str, hint: str) -> Problem:
-    """Return the problem that there is no such thing, or that nobody can tell so far."""
+    """Return the problem of an id that nothing has, or not yet while projections catch up."""
     behind = context_of(request).models.behind()
     if behind is not None:
         return unavailable(f"there is no {what} {name[:100]!r} so far; this server is {behind}")
@@ -147,10 +150,10 @@ def missing(request: web.Request, what: str, name: str, hint: str) -> Problem:
 
 
 def check_caught_up(models: ReadModels) -> None:
-    """Refuse for now what cannot be judged by a part of the ledger.
+    """Refuse for now what cannot be checked until the projections have caught up.
 
     Raises:
-        Problem: this server has not folded yet what the ledger held when it began.
+        Problem: they have not.
     """
     behind = models.behind()
     if behind is not None:

@@ -1,8 +1,8 @@
 """Counts, times, traces and logs every request.
 
-A request begins a trace, or goes on with the one that its `traceparent` names; the answer says
-which, what it writes into the ledger carries it, and so do its log lines. Routes are told by their
-patterns, and methods that nobody uses as one, so that no client can make Prometheus' series grow.
+A request begins a trace, or continues the one of its `traceparent`; the answer, what it writes
+into the ledger and its log lines carry it. Metrics are labelled by the patterns of routes, and
+unusual methods as one, so that no client can make Prometheus' series grow.
 """
 
 import time
@@ -21,7 +21,7 @@ from rung.runtime.tracing import Trace
 GONE: Final = 499
 """The status that is counted when the client went away before the answer."""
 PROBES: Final = frozenset({"/healthz", "/readyz", "/metrics"})
-"""Asked every few seconds by programs: neither counted nor logged."""
+"""Requested every few seconds by programs: neither counted nor logged."""
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _NAMES: Final = {"experiment_id": "experiment", "trial_id": "trial", "checkpoint_id": "checkpoint"}
@@ -31,7 +31,7 @@ _log = structlog.get_logger()
 
 @web.middleware
 async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Take note of a request and of its answer."""
+    """Measure and log a request and its answer."""
     if request.path in PROBES:
         return await handler(request)
     began = Trace.begin(request.headers.get(tracing.HEADER))
@@ -55,8 +55,8 @@ async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
     return response
 
 
-async def say_trace(request: web.Request, response: web.StreamResponse) -> None:  # noqa: ARG001 - aiohttp's signature
-    """Say which trace a stream belongs to, whose head is sent before its handler returns."""
+async def send_trace(request: web.Request, response: web.StreamResponse) -> None:  # noqa: ARG001 - aiohttp's signature
+    """Add the trace to a stream, whose head is sent before its handler returns."""
     if traceparent := tracing.current():
         response.headers[tracing.HEADER] = traceparent
 

@@ -8,7 +8,7 @@ import msgspec
 
 from rung.api import Health, ProblemDocument
 from rung.gateway.problem import MEDIA_TYPE
-from rung.gateway.requests.idempotency import HEADER, LENGTH_MAX
+from rung.gateway.requests.writes import HEADER, LENGTH_MAX
 from rung.gateway.route import Route
 from rung.gateway.routes import API, ROUTES
 

@@ -123,7 +123,7 @@ async def answer_problems(request: web.Request, handler: Handler) -> web.StreamR
         _log.warning("refused", path=request.rel_url.raw_path, error=str(error))
         return _of_rung(error).response(request)
     except (ConnectionResetError, TimeoutError):
-        raise  # nobody is there to be answered
+        raise  # the client is gone
     except Exception:  # noqa: BLE001 - answered without internals, and logged
         incident = secrets.token_hex(6)
         path = request.rel_url.raw_path

@@ -1,4 +1,4 @@
-"""What a route is: enough to serve it and to describe it in the OpenAPI document."""
+"""A route: its handler, and its description for the OpenAPI document."""
 
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
@@ -12,7 +12,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Body(Struct, frozen=True):
-    """What a request brings."""
+    """The body of a request."""
 
     media_type: str
     parts: dict[str, str] = {}
@@ -43,7 +43,7 @@ class Route(NamedTuple):
     problems: tuple[int, ...] = ()
     """Besides those that any route answers."""
     open: bool = False
-    """It wants no token."""
+    """It requires no token."""
 
     @property
     def name(self) -> str:

@@ -1,15 +1,14 @@
 """The gateway's shell: serves on a socket until cancelled."""
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import structlog
 
 from rung.gateway.app import make_app
-from rung.gateway.context import CONTEXT, Audit, PolicyOf, Readers
-from rung.gateway.series import Series
+from rung.gateway.context import CONTEXT, Parts
 from rung.gateway.settings import Settings
 from rung.ledger import Ledger
 from rung.runtime.http.connection import Connections
@@ -27,12 +26,8 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
     listener: socket.socket,
     local: socket.socket | None = None,
     token: str,
-    series: Series | None = None,
-    audit: Audit | None = None,
-    policy_of: PolicyOf | None = None,
-    readers: Readers | None = None,
+    parts: Parts | None = None,
     settings: Settings | None = None,
-    problems: Callable[[], Sequence[str]] | None = None,
     started: Callable[[], object] | None = None,
     folder: Path | None = None,
 ) -> None:
@@ -44,30 +39,15 @@ async def serve(  # noqa: PLR0913 - the parts that it is composed of
         listener: a socket that listens; closed at the end.
         local: a Unix socket that listens, for clients on this machine; closed at the end.
         token: what a client must know.
-        series: curves and logs.
-        audit: decides an experiment again.
-        policy_of: checks a scheduling policy's name and options.
-        readers: which readers take requests about dead letters.
+        parts: of other services; none if not given.
         settings: limits and time-outs.
-        problems: returns what the operator should look at, for the status.
         started: called once requests are answered.
         folder: where the projections' files lie; in a temporary one if not given.
 
     Raises:
         LedgerError: the ledger cannot be followed any more.
     """
-    app = make_app(
-        ledger,
-        store,
-        token=token,
-        series=series,
-        audit=audit,
-        policy_of=policy_of,
-        readers=readers,
-        settings=settings,
-        problems=problems,
-        folder=folder,
-    )
+    app = make_app(ledger, store, token=token, parts=parts, settings=settings, folder=folder)
     connections = Connections(app[CONTEXT].settings.limits, port="http")
     listeners = [listener] if local is None else [listener, local]
     async with connections.serve(app, listeners, shutdown_s=SHUTDOWN_S):

@@ -1,4 +1,4 @@
-"""What can be set about the gateway."""
+"""Settings of the gateway."""
 
 import math
 
@@ -10,7 +10,7 @@ MIB = 1024 * 1024
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """How the gateway serves; none of it changes what is on record.
+    """Limits and time-outs; none of them changes what is on record.
 
     Raises:
         ValueError: a value is out of range; the message names it and what would be right.
@@ -23,7 +23,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     code_bytes_max: int = 95 * MIB
     """Largest code archive."""
     heartbeat: float = 15.0
-    """Seconds of silence after which a stream says that it lives."""
+    """Seconds of silence after which a stream sends a comment."""
     write_timeout: float = 30.0
     """Seconds that a stream's client may take for what it was sent, before it is cut off."""
     seen_timeout: float = 5.0

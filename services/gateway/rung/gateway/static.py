@@ -1,6 +1,6 @@
-"""Serves the page: files of the folder `page/`, which hold no secrets and want no token.
+"""The page: files of the folder `page/`, which hold no secrets and require no token.
 
-They are kept in memory: requests without a token open no files, whose number is limited.
+They are kept in memory, so that requests without a token open no files, whose number is limited.
 """
 
 import functools

@@ -36,7 +36,7 @@ from rung.cli.operations.cluster.status import (
 from rung.cli.operations.components import CONSUMERS, PROCESSORS
 from rung.events import TOPICS, LedgerDamaged, LedgerError, UndecodableEvent, decode, topic
 from rung.events.seal import PartitionSealed
-from rung.gateway.projections.deadletters import LetterProjection, count_open, read_letters
+from rung.gateway.projections.deadletters import DeadLetterProjection, count_open, read_dead_letters
 from rung.ledger import Ledger, Record
 from rung.ledger.export.import_record import imports_of, unfinished
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, parse_address
@@ -395,7 +395,7 @@ async def look_at_dead_letters(ledger: Ledger, status: ClusterStatus) -> None:
     Raises:
         LedgerError: the ledger does not answer.
     """
-    projection = LetterProjection()
+    projection = DeadLetterProjection()
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
         prepare(db, projection, ledger.id)
         for partition in range(ledger.partitions(topic.DEADLETTER)):
@@ -411,7 +411,7 @@ async def look_at_dead_letters(ledger: Ledger, status: ClusterStatus) -> None:
                 key=item.key,
                 reason=item.reason,
             )
-            for item in read_letters(db, "open", limit=_DEAD_LETTERS)
+            for item in read_dead_letters(db, "open", limit=_DEAD_LETTERS)
         ]
 
 

@@ -34,7 +34,7 @@ class CheckedFile(NamedTuple):
     entry: FileEntry
 
     def damaged(self, how: str) -> ObjectDamaged:
-        """Return the error that says what is wrong with it."""
+        """Return the error of this file."""
         return ObjectDamaged(f"checkpoint {self.checkpoint_id}: {self.name} {how}")
 
 
@@ -134,7 +134,7 @@ class Integrity:
         self._remember(key)
 
     async def _key(self, file: CheckedFile) -> tuple[str, str, str]:
-        """Return what a successful check is remembered by."""
+        """Return the key under which a successful check is remembered."""
         version = await asyncio.to_thread(self._store.version, file.object_name)
         return file.object_name, version, file.entry.digest
 

@@ -1,12 +1,13 @@
 """An object as an answer: by an URL of the object store where there is one, else sent from here.
 
-A redirection spares the gateway the bytes; who cannot reach the store asks for `redirect=false`.
-What is sent from here is checked against its manifest, and may be asked for in a range, so that a
-cut transfer goes on where it was. What the store sends is checked by the client.
+A redirection spares the gateway the bytes; a client that cannot reach the store sends
+`redirect=false`. Content sent from here is checked against its manifest, and ranges are supported,
+so that a cut transfer can be resumed. Content of the store is checked by the client.
 """
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
 from typing import Final
 
 import structlog
@@ -61,13 +62,20 @@ async def send(
     if wanted:
         headers["Content-Range"] = f"bytes {begin}-{end - 1}/{size}"
     response = web.StreamResponse(status=206 if wanted else 200, headers=headers)
+    return await transfer(request, response, integrity.read(found, begin, end))
+
+
+async def transfer(
+    request: web.Request, response: web.StreamResponse, content: AsyncIterator[bytes]
+) -> web.StreamResponse:
+    """Send an answer of known length; where its content fails, the connection is cut."""
     await response.prepare(request)
     try:
-        async for data in integrity.read(found, begin, end):
+        async for data in content:
             await response.write(data)
         await response.write_eof()
     except ObjectError as error:
-        _log.error("transfer cut", object=found.object_name, reason=str(error))
+        _log.error("transfer cut", path=request.rel_url.raw_path, reason=str(error))
         if request.transport is not None:
             request.transport.abort()
     return response

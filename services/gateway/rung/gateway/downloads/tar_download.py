@@ -6,18 +6,17 @@ the rest is missing.
 """
 
 import tarfile
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Final, NamedTuple
 
-import structlog
 from aiohttp import web
 
 from rung.gateway.downloads.integrity import CheckedFile, Integrity
+from rung.gateway.downloads.object_answer import transfer
 from rung.storage import (
     FileEntry,
     Manifest,
     ObjectDamaged,
-    ObjectError,
     ObjectInfo,
     ObjectStore,
     StoredCheckpoint,
@@ -28,8 +27,6 @@ _BLOCK: Final = 512
 _END: Final = bytes(2 * _BLOCK)
 _MANIFEST: Final = "manifest.json"
 
-_log = structlog.get_logger()
-
 
 class Member(NamedTuple):
     """One file of the tar."""
@@ -39,7 +36,7 @@ class Member(NamedTuple):
 
 
 class Archive(NamedTuple):
-    """What will be sent."""
+    """A tar that will be sent."""
 
     name: str
     members: list[Member]
@@ -52,7 +49,7 @@ class Archive(NamedTuple):
 
 
 def open_archive(store: ObjectStore, stored: StoredCheckpoint) -> Archive:
-    """Return what a checkpoint's tar will be; blocks while the store is asked.
+    """Return the tar of a checkpoint; blocks while the store is asked.
 
     Raises:
         ObjectDamaged: a file is missing or has another size than the manifest says.
@@ -99,26 +96,18 @@ async def send_archive(
             "Cache-Control": "no-store",
         }
     )
-    await response.prepare(request)
-    try:
-        for member in archive.members:
-            await _send(response, integrity, member)
-        await response.write(_END)
-        await response.write_eof()
-    except ObjectError as error:
-        _log.error("archive cut", checkpoint=archive.name, reason=str(error))
-        if request.transport is not None:
-            request.transport.abort()
-    return response
+    return await transfer(request, response, _content(integrity, archive))
 
 
-async def _send(response: web.StreamResponse, integrity: Integrity, member: Member) -> None:
-    size = member.file.entry.size_bytes
-    await response.write(member.header)
-    async for data in integrity.read(member.file, 0, size):
-        await response.write(data)
-    if size % _BLOCK:
-        await response.write(bytes(_padded(size) - size))
+async def _content(integrity: Integrity, archive: Archive) -> AsyncIterator[bytes]:
+    for member in archive.members:
+        yield member.header
+        size = member.file.entry.size_bytes
+        async for data in integrity.read(member.file, 0, size):
+            yield data
+        if size % _BLOCK:
+            yield bytes(_padded(size) - size)
+    yield _END
 
 
 def _header(file: CheckedFile) -> bytes:

@@ -34,16 +34,19 @@ export const setToken = (value) => sessionStorage.setItem(KEY, value.trim());
 export const forgetToken = () => sessionStorage.removeItem(KEY);
 
 let after = null; // how far the ledger reached with what this page wrote
-const headers = (more) => ({
+const headers = (more, known = after) => ({
   Authorization: `Bearer ${token() ?? ""}`,
-  ...(after && { "Rung-After": after }),
+  ...(known && { "Rung-After": known }),
   ...more,
 });
+
+const read = (text) => JSON.parse(atob(text.replaceAll("-", "+").replaceAll("_", "/")));
+const write = (positions) =>
+  btoa(JSON.stringify(positions)).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
 
 /** Returns a token that stands for what both do: of writes at the same time neither has all. */
 export function merged(known, written) {
   if (!known || !written) return written ?? known;
-  const read = (text) => JSON.parse(atob(text.replaceAll("-", "+").replaceAll("_", "/")));
   const [[before, first], [ledger, second]] = [read(known), read(written)];
   if (before !== ledger) return written;
   const last = new Map();
@@ -51,13 +54,18 @@ export function merged(known, written) {
     const place = `${topic}/${partition}`;
     last.set(place, [topic, partition, Math.max(position, last.get(place)?.[2] ?? 0)]);
   }
-  const text = btoa(JSON.stringify([ledger, [...last.values()]]));
-  return text.replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+  return write([ledger, [...last.values()]]);
+}
+
+/** Returns a token that stands for all up to an event: its id has a position for each place. */
+function reached(places, id) {
+  const [ledger, rows] = read(places);
+  const ends = id.split(".").map(Number);
+  return write([ledger, rows.map(([topic, partition], i) => [topic, partition, ends[i] - 1])]);
 }
 
 /** Passes an answer on, or throws its problem; `sent` is the token that the request had. */
 async function answered(response, sent) {
-  after = merged(after, response.headers.get("Rung-After"));
   if (response.ok) return response;
   let problem = {};
   try {
@@ -77,19 +85,21 @@ function address(path, query) {
   return BASE + path + (text ? `?${text}` : "");
 }
 
-async function ask(path, { method = "GET", query, signal } = {}) {
+async function ask(path, { method = "GET", query, signal, seen } = {}) {
   let response;
   const sent = token();
   try {
-    response = await fetch(address(path, query), { method, signal, headers: headers() });
+    response = await fetch(address(path, query), { method, signal, headers: headers({}, merged(after, seen)) });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ApiError(0, "The server does not answer", "The server does not answer. Is Rung up?");
   }
+  after = merged(after, response.headers.get("Rung-After"));
   return answered(response, sent);
 }
 
-export const get = async (path, query, signal) => (await ask(path, { query, signal })).json();
+/** Returns an answer; with `seen`, a token of `follow`, one that includes what was seen. */
+export const get = async (path, query, signal, seen) => (await ask(path, { query, signal, seen })).json();
 export const post = async (path) => (await ask(path, { method: "POST" })).json();
 export const fetchBlob = async (path) => (await ask(path)).blob();
 
@@ -107,7 +117,8 @@ export async function getAll(path, query, signal, most = 5000) {
 
 /**
  * Follows a stream of server-sent events until the signal aborts, coming back after each end.
- * `EventSource` cannot send the token, hence by hand. `onEvent` gets (name, data).
+ * `EventSource` cannot send the token, hence by hand. `onEvent` gets name, data, and a function that
+ * returns a token for `get`, if the stream is of what the gateway folds.
  */
 export async function follow(path, { query, signal, onEvent, onState = () => {} }) {
   let last = null;
@@ -118,11 +129,13 @@ export async function follow(path, { query, signal, onEvent, onState = () => {} 
       const sent = token();
       const asked = { signal, headers: headers({ Accept: "text/event-stream", ...resume }) };
       const response = await answered(await fetch(address(path, query), asked), sent);
+      const places = response.headers.get("Rung-After");
       onState(true);
       waitMs = 500;
       for await (const event of events(response.body)) {
         if (event.id !== null) last = event.id;
-        if (event.data !== null) onEvent(event.name, JSON.parse(event.data));
+        const seen = () => places && reached(places, event.id);
+        if (event.data !== null) onEvent(event.name, JSON.parse(event.data), seen);
       }
     } catch (error) {
       if (signal.aborted) return;

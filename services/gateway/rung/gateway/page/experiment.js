@@ -2,20 +2,12 @@
 
 import { follow, get, post } from "./api.js";
 import { CheckpointsTab } from "./checkpoints.js";
-import { ConfigTab } from "./config.js";
 import { badge, confirmed, h, paced, say, toast, visible } from "./dom.js";
 import { EventsTab } from "./events.js";
-import { duration, flat, many, moment, percent, seconds, short } from "./format.js";
+import { duration, many, moment, percent, seconds, short } from "./format.js";
 import { LogsTab } from "./logs.js";
 import { SearchTab } from "./search.js";
 
-const TABS = {
-  search: ["Search", SearchTab],
-  logs: ["Logs", LogsTab],
-  checkpoints: ["Checkpoints", CheckpointsTab],
-  events: ["Events", EventsTab],
-  config: ["Configuration", ConfigTab],
-};
 const IDLE_MS = 5000;
 const EVENTS_MAX = 20_000;
 
@@ -67,7 +59,7 @@ export class ExperimentPage {
     this.timer = setInterval(() => !this.experiment?.ended_at && this.refresh(), IDLE_MS);
     follow(`${this.path}/events`, {
       signal,
-      onEvent: (_, event) => this.#take(event),
+      onEvent: (_, event, seen) => this.#take(event, seen),
       onState: (up) => this.tellLive(up ? "on" : "off", up ? "live" : "not connected"),
     });
     if (this.tab) this.#enter();
@@ -90,7 +82,8 @@ export class ExperimentPage {
     this.tab.enter?.(this.entered.signal);
   }
 
-  #take(event) {
+  #take(event, seen) {
+    this.seen = seen;
     if (this.events.has(event.id)) return;
     this.events.set(event.id, event);
     if (this.events.size > EVENTS_MAX) this.events.delete(this.events.keys().next().value);
@@ -105,9 +98,13 @@ export class ExperimentPage {
     const signal = this.control?.signal;
     if (!signal) return;
     try {
-      this.experiment = await get(this.path, null, signal);
+      this.experiment = await get(this.path, null, signal, this.seen?.());
     } catch (error) {
       if (signal.aborted) return;
+      if (error.status === 503 && this.seen) {
+        this.seen = null; // of a server that is far behind, what it has
+        this.refresh();
+      }
       if (this.experiment === null || error.status === 404) say(this.note, error.message);
       this.note.hidden = this.experiment !== null;
       return;
@@ -231,3 +228,38 @@ function savedBy({ units_trained: trained, units_full: full, plan, ended_at: end
   if (ended) saved = trained < full ? `${percent(1 - trained / full)} less than every trial in full` : "";
   return ["Trained", many(Math.round(trained), unit.replace(/s$/, "")), saved];
 }
+
+/** The experiment file, as it was written and as it was understood. */
+class ConfigTab {
+  constructor() {
+    this.source = h("pre", { tabindex: "0" });
+    this.full = h("pre", { tabindex: "0" });
+    this.code = h("p", { class: "hint" });
+    this.element = h(
+      "div",
+      { class: "search" },
+      h("section", { class: "panel" }, h("div", { class: "controls" }, h("h2", {}, "As written")), this.source),
+      h(
+        "section",
+        { class: "panel" },
+        h("div", { class: "controls" }, h("h2", {}, "With every default")),
+        this.full,
+        this.code,
+      ),
+    );
+  }
+
+  update(experiment) {
+    say(this.source, experiment.source);
+    say(this.full, JSON.stringify(experiment.config, null, 2));
+    say(this.code, experiment.code_digest ? `code: SHA-256 ${experiment.code_digest}` : "no code folder");
+  }
+}
+
+const TABS = {
+  search: ["Search", SearchTab],
+  logs: ["Logs", LogsTab],
+  checkpoints: ["Checkpoints", CheckpointsTab],
+  events: ["Events", EventsTab],
+  config: ["Configuration", ConfigTab],
+};

@@ -1,12 +1,11 @@
 // The tab of a search: learning curves, hyperparameters, trials; what one shows, all show.
 
 import { follow, get } from "./api.js";
-import { Board } from "./board.js";
 import { Curves } from "./curves.js";
 import { h, paced, say } from "./dom.js";
 import { many, number, short } from "./format.js";
-import { Ladder } from "./ladder.js";
 import { Parallel } from "./parallel.js";
+import { ramp } from "./scale.js";
 import { TrialPanel } from "./trial.js";
 import { TrialTable } from "./trials.js";
 
@@ -191,4 +190,95 @@ function insert(points, point) {
   while (at > 0 && points[at - 1][0] > point[0]) at -= 1;
   const same = at > 0 && points[at - 1][0] === point[0];
   points.splice(same ? at - 1 : at, same ? 1 : 0, point);
+}
+
+/**
+ * What the curves, the hyperparameters and the table of one experiment share: colours, the trial
+ * under the pointer, the trial that is open, and which trials the ranges keep.
+ */
+class Board extends EventTarget {
+  trials = new Map();
+  hover = null;
+  picked = null;
+  kept = null;
+
+  /** Takes the experiment as the gateway shows it: the better a trial, the stronger its colour. */
+  set(experiment) {
+    const smaller = experiment.config.searcher.smaller_is_better !== false;
+    const sign = smaller ? 1 : -1;
+    const order = experiment.trials
+      .filter((trial) => trial.best)
+      .sort((a, b) => sign * (a.best.value - b.best.value) || a.index - b.index);
+    const ranks = new Map(order.map((trial, i) => [trial.id, i / Math.max(1, order.length - 1)]));
+    const color = ramp();
+    this.trials = new Map(
+      experiment.trials.map((trial) => {
+        const rank = ranks.get(trial.id) ?? 1;
+        return [trial.id, { id: trial.id, index: trial.index, state: trial.state, rank, color: color(rank) }];
+      }),
+    );
+  }
+
+  look(id) {
+    if (id === this.hover) return;
+    this.hover = id;
+    this.dispatchEvent(new Event("look"));
+  }
+
+  pick(id) {
+    if (id === this.picked) return;
+    this.picked = id;
+    this.dispatchEvent(new Event("pick"));
+  }
+
+  /** Keeps these trials in view, all if `ids` is null. */
+  keep(ids) {
+    this.kept = ids;
+    this.dispatchEvent(new Event("keep"));
+  }
+
+  isOut(id) {
+    return this.kept !== null && !this.kept.has(id);
+  }
+}
+
+/** The rungs of a search: how many trials reached which length. */
+class Ladder {
+  constructor() {
+    this.body = h("div", { class: "brackets" });
+    this.element = h(
+      "section",
+      { class: "panel wide", "aria-label": "Rungs", hidden: true },
+      h("div", { class: "controls" }, h("h2", {}, "Rungs")),
+      this.body,
+    );
+  }
+
+  show({ plan, trials }) {
+    const brackets = (plan?.brackets ?? []).filter(({ lengths }) => lengths.length > 1);
+    this.element.hidden = !brackets.length;
+    this.body.replaceChildren(
+      ...brackets.map((bracket) => {
+        const own = trials.filter((trial) => trial.bracket === bracket.bracket);
+        return h(
+          "div",
+          { class: "bracket" },
+          h("h3", {}, brackets.length > 1 ? `Bracket ${bracket.bracket}` : "", h("small", {}, many(own.length, "trial"))),
+          bracket.lengths.map((length, rung) => rungOf(own, rung, length, plan.time_metric)).reverse(),
+        );
+      }),
+    );
+  }
+}
+
+function rungOf(trials, rung, length, unit) {
+  const reached = trials.filter((trial) => trial.rung !== null && trial.rung >= rung).length;
+  const bar = h("meter", { min: "0", max: String(Math.max(1, trials.length)), value: reached, "aria-hidden": "true" });
+  return h(
+    "div",
+    { class: "rung", title: `${many(reached, "trial")} reached ${short(length)} ${unit}` },
+    h("span", { class: "number" }, short(length)),
+    bar,
+    h("span", { class: "number" }, String(reached)),
+  );
 }

@@ -93,6 +93,7 @@ export class TrialPanel {
       ["Restarts", String(trial.restarts)],
       ["Seed", String(trial.seed)],
     ];
+    if (trial.parent) facts.push(["Started from", `trial ${trial.parent.split(".").pop()}`]);
     this.facts.replaceChildren(...facts.map(([term, value]) => h("div", {}, h("dt", {}, term), h("dd", {}, value))));
     this.hparams.replaceChildren(
       ...flat(trial.hparams).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, plain(value))]),

@@ -1,1 +1,1 @@
-"""The gateway's read models: a module for each projection, and `read_models` for what is asked."""
+"""The gateway's read models: a module for each projection; `read_models` has the table of them."""

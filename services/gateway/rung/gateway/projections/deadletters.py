@@ -1,10 +1,10 @@
-"""The projection of dead letters: messages that a reader could not take, and their fate.
+"""The projection of dead letters: messages that a reader rejected, and their states.
 
-A dead letter is *open* until an operator asks for something. One that is to be tried again is
-*retrying* until its reader answers: then it is *taken*, or open again, with the newer reason. A
-reader's first rejection of a message is repeated whenever the reader meets it, under one number,
-and counts once; a rejection that answers a request has a number of its own. A letter becomes taken
-without a request as well, where a newer release folds its message. One that is *dropped* stays so.
+A dead letter is *open* until an operator requests something. After a request to retry it is
+*retrying* until its reader answers: then it is *taken*, or open again with the newer reason. A
+reader's first rejection of a message is repeated, under one number, whenever the reader starts,
+and counts once; a rejection that answers a request has a number of its own. A dead letter is taken
+without a request, too, where a newer release folds its message. One that is *dropped* stays so.
 """
 
 import sqlite3
@@ -24,7 +24,7 @@ from rung.runtime.projection import Projection
 _VALUE_LENGTH: Final = 4_096
 
 Request = MessageRetryRequested | MessageDropped
-LetterState = Literal["open", "retrying", "dropped", "taken"]
+DeadLetterState = Literal["open", "retrying", "dropped", "taken"]
 _SETTLED: Final = frozenset({"dropped", "taken"})
 _FIELDS: Final = "number, at, topic, partition, position, key, reader, reason, value, state"
 _SCHEMA: Final = """
@@ -41,7 +41,7 @@ CREATE TABLE requests (origin TEXT PRIMARY KEY, wish TEXT NOT NULL) WITHOUT ROWI
 """
 
 
-class Letter(Struct):
+class DeadLetter(Struct):
     """One rejected message; `number` counts the rejections of its topic from 0."""
 
     number: int
@@ -53,20 +53,20 @@ class Letter(Struct):
     reader: str
     reason: str
     value: str
-    state: LetterState = "open"
+    state: DeadLetterState = "open"
 
     @property
     def id(self) -> str:
-        """Its reader and its place, as `id_of` writes them."""
+        """Its id, see `id_of`."""
         return id_of(self)
 
     @property
     def settled(self) -> bool:
-        """Whether nothing more comes of it."""
+        """Whether its state is final."""
         return self.state in _SETTLED
 
 
-class LetterProjection(Projection):
+class DeadLetterProjection(Projection):
     """The fold of the topic `deadletter`."""
 
     name = "deadletters"
@@ -89,13 +89,13 @@ class LetterProjection(Projection):
                 raise AssertionError(data)
 
 
-def id_of(message: Letter | MessageRejected | Request | MessageTaken) -> str:
-    """Return the id of a dead letter: who could not take a message, and where it lies."""
+def id_of(message: DeadLetter | MessageRejected | Request | MessageTaken) -> str:
+    """Return the id of a dead letter: its reader, and the position of the message."""
     return f"{message.reader}/{message.topic}/{message.partition}/{message.position}"
 
 
-def wish_of(data: Request) -> str:
-    """Return in words what a client asked for."""
+def request_text(data: Request) -> str:
+    """Return a request in words, by which a repetition of it is recognized."""
     match data:
         case MessageRetryRequested():
             return f"retry {id_of(data)}"
@@ -130,25 +130,25 @@ def _reject(db: sqlite3.Connection, event: Event, data: MessageRejected) -> None
 
 def _ask(db: sqlite3.Connection, event: Event, data: Request) -> None:
     if event.origin is not None and event.origin.startswith("client/"):
-        row = event.origin, wish_of(data)
+        row = event.origin, request_text(data)
         db.execute("INSERT OR IGNORE INTO requests VALUES (?, ?)", row)
     _settle(db, data, "dropped" if isinstance(data, MessageDropped) else "retrying")
 
 
-def _settle(db: sqlite3.Connection, data: Request | MessageTaken, state: LetterState) -> None:
+def _settle(db: sqlite3.Connection, data: Request | MessageTaken, state: DeadLetterState) -> None:
     db.execute(
         "UPDATE letters SET state = ? WHERE id = ? AND state NOT IN ('dropped', 'taken')",
         (state, id_of(data)),
     )
 
 
-def read_letters(
+def read_dead_letters(
     db: sqlite3.Connection,
-    state: LetterState | None = None,
+    state: DeadLetterState | None = None,
     *,
     before: tuple[str, str, int] | None = None,
     limit: int = -1,
-) -> list[Letter]:
+) -> list[DeadLetter]:
     """Return dead letters, the newest first.
 
     Args:
@@ -163,18 +163,18 @@ def read_letters(
         " ORDER BY at DESC, topic DESC, number DESC LIMIT ?5",
         (state, *(before or (None, None, None)), limit),
     )
-    return [Letter(*row) for row in rows]
+    return [DeadLetter(*row) for row in rows]
 
 
-def read_letter(db: sqlite3.Connection, letter_id: str) -> Letter | None:
+def read_dead_letter(db: sqlite3.Connection, letter_id: str) -> DeadLetter | None:
     """Return a dead letter by its id."""
     query = f"SELECT {_FIELDS} FROM letters WHERE id = ?"  # noqa: S608 - named above
     row = db.execute(query, (letter_id,)).fetchone()
-    return Letter(*row) if row else None
+    return DeadLetter(*row) if row else None
 
 
-def wish_by(db: sqlite3.Connection, origin: str) -> str | None:
-    """Return what a client's request asked for, by its origin; None: nothing so far."""
+def request_of(db: sqlite3.Connection, origin: str | None) -> str | None:
+    """Return the client's request of an origin in words, None if there was none."""
     row = db.execute("SELECT wish FROM requests WHERE origin = ?", (origin,)).fetchone()
     return row[0] if row else None
 

@@ -1,4 +1,4 @@
-"""What the gateway knows of one experiment: its trials, their results, its checkpoints.
+"""Records of one experiment: its trials, their results, its checkpoints.
 
 Rows of the projection's tables are made of these records. They hold JSON and each other, never a
 cycle, so the garbage collector need not look at them (`gc=False`).
@@ -11,10 +11,10 @@ from msgspec import Struct, field
 from rung import api
 from rung.events.experiment import BracketPlan, ExperimentState
 from rung.events.trial import MetricValue, TrialState
-from rung.gateway.projections.throughput import Pace
+from rung.gateway.projections.throughput import Throughput
 
 Action = Literal["submit", "pause", "resume", "cancel", "kill", "pin"]
-"""What a client asked for."""
+"""Kinds of requests."""
 
 
 class Validation(Struct, array_like=True, gc=False):
@@ -37,11 +37,12 @@ class Trial(Struct, array_like=True, gc=False):
 
     Attributes:
         run: the highest run that was requested, 0 before the first.
-        started: the highest run whose process was heard of.
+        started: the highest run whose process has started.
         over: the highest run that has ended.
-        stopped: why the search gave it up, if it did.
-        message: what a person should read about the end of its last run.
+        stopped: why the search stopped it, if it did.
+        message: how its last run ended, for people.
         validations: those that were loaded: all, or the last one alone.
+        parent: id of the trial whose checkpoint it started from, the newest such start.
     """
 
     index: int
@@ -60,15 +61,16 @@ class Trial(Struct, array_like=True, gc=False):
     message: str | None = None
     best: Best | None = None
     validations: list[Validation] = field(default_factory=list[Validation])
+    parent: str | None = None
 
     @property
     def time(self) -> float:
-        """How far it got, in units of the time metric."""
+        """Progress, in units of the time metric."""
         return max(self.validations[-1].time, 0.0) if self.validations else 0.0
 
 
 class Checkpoint(Struct, array_like=True, gc=False):
-    """One checkpoint that was complete once."""
+    """One checkpoint that was stored."""
 
     id: str
     trial_id: str
@@ -85,7 +87,7 @@ class Checkpoint(Struct, array_like=True, gc=False):
 
 
 class Submission(Struct, array_like=True):
-    """What its author handed in, and the few fields of it that folding needs."""
+    """The submitted file, and the few of its fields that the fold needs."""
 
     config: dict[str, Any]
     source: str
@@ -98,13 +100,13 @@ class Submission(Struct, array_like=True):
     time_metric: str
 
 
-class Experiment(Struct):
+class Experiment(Struct, omit_defaults=True):
     """One experiment; `submission` is there from its first fact on.
 
     Attributes:
-        ending: it was asked to end, and has not ended yet or has.
-        requests: origin of a client's request (`client/<key>`) → what was asked for.
-        units: how much its trials trained together, in units of the time metric.
+        ending: how it was requested to end, if it was.
+        requests: origin of a client's request (`client/<key>`) → its kind.
+        units: what its trials trained together, in units of the time metric.
     """
 
     id: str
@@ -120,7 +122,7 @@ class Experiment(Struct):
     trials: list[Trial] = field(default_factory=list[Trial])
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict[str, Checkpoint])
     units: float = 0.0
-    pace: Pace = field(default_factory=Pace)
+    throughput: Throughput = field(default_factory=Throughput)
 
     def trial(self, trial_id: str) -> Trial | None:
         """Return one of its trials by id, None if it has none of that id."""
@@ -131,13 +133,13 @@ class Experiment(Struct):
         return self.trials[number] if number < len(self.trials) else None
 
     def current(self, trial_id: str, run: int) -> Trial | None:
-        """Return the trial if what this run says counts."""
+        """Return the trial, None if the run is over."""
         trial = self.trial(trial_id)
         return trial if trial is not None and run > trial.over else None
 
 
 def phase_of(experiment: Experiment) -> api.ExperimentPhase:
-    """Return the state that an experiment is in, in one word."""
+    """Return an experiment's state in one word."""
     if experiment.ended is not None:
         return experiment.ended
     if experiment.ending is not None:
@@ -146,7 +148,7 @@ def phase_of(experiment: Experiment) -> api.ExperimentPhase:
 
 
 def trial_phase(experiment: Experiment, item: Trial) -> api.TrialPhase:
-    """Return the state that a trial is in, in one word."""
+    """Return a trial's state in one word."""
     if item.closed is not None:
         return item.closed
     if item.stopped is not None:

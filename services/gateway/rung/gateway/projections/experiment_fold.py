@@ -1,10 +1,10 @@
-"""How what happens becomes what the gateway knows of one experiment.
+"""The fold of events into the gateway's record of one experiment.
 
 A pure fold over the topics `experiments` (facts), `searches` and `retirements` (decisions), with
-time taken from the envelopes. What counts is read as the searcher reads it, and from facts alone,
-so that facts and decisions of others' doing may come in either order: a report counts if its run
-has not ended, and if its time (in units of the searcher's `time_metric`) is beyond the trial's
-last one; so what a restarted trial reports again counts once.
+time taken from the envelopes. A report counts if its run has not ended, and if its time (in units
+of the searcher's `time_metric`) is beyond the trial's last one, as for the searcher; so what a
+restarted trial reports again counts once. This follows from facts alone, so the order of
+facts and of decisions that do not answer them makes no difference.
 
 Of a trial's validations the fold needs the last one alone.
 
@@ -78,11 +78,11 @@ _OfCheckpoint = CheckpointStored | CheckpointDamaged | CheckpointRetired | Check
 Handles = (
     _Request | _OfExperiment | TrialRequested | RunRequested | _OfSearch | _OfRun | _OfCheckpoint
 )
-"""The events that change what is known of an experiment."""
+"""The events that are folded."""
 
 
 def evolve(state: Experiment, event: Event) -> None:
-    """Fold a fact or a decision; what was relayed of a decision says nothing new."""
+    """Fold a fact or a decision; relayed copies of decisions are skipped."""
     data = event.data
     if event.topic == topic.EXPERIMENTS and data.TOPIC == topic.SEARCHES:
         return
@@ -92,7 +92,9 @@ def evolve(state: Experiment, event: Event) -> None:
         _evolve_experiment(state, event, data)
     elif isinstance(data, TrialRequested):
         assert data.index == len(state.trials), f"after {len(state.trials)} trials: {data}"
-        state.trials.append(Trial(data.index, data.bracket, data.hparams, data.seed))
+        state.trials.append(
+            Trial(data.index, data.bracket, data.hparams, data.seed, parent=data.parent)
+        )
     elif isinstance(data, RunRequested):
         _request_run(state, data)
     elif isinstance(data, _OfSearch):
@@ -112,10 +114,10 @@ def _request(state: Experiment, event: Event, data: _Request) -> None:
                 state.submission = _submission(event, data)
         case PauseRequested():
             action = "pause"
-            state.pace.pause()
+            state.throughput.reset()
         case ResumeRequested():
             action = "resume"
-            state.pace.pause()
+            state.throughput.reset()
         case CancelRequested():
             action = "cancel"
             state.ending = state.ending or "cancel"
@@ -177,6 +179,7 @@ def _evolve_search(state: Experiment, data: _OfSearch) -> None:
             pass  # the run goes on until its end is heard
         case TrialPromoted():
             trial.length = data.length
+            trial.parent = data.parent or trial.parent
             if data.hparams is not None:
                 trial.hparams = data.hparams
         case TrialStopped():
@@ -218,7 +221,7 @@ def _validate(state: Experiment, trial: Trial, event: Event, data: TrialValidate
     if trial.validations and time <= trial.validations[-1].time:
         return
     state.units += max(time, 0.0) - trial.time
-    state.pace.note(event.time, state.units)
+    state.throughput.add(event.time, state.units)
     trial.validations.append(Validation(data.steps_completed, time, data.metrics))
     trial.steps = max(trial.steps, data.steps_completed)
     value = data.metrics.get(submission.metric)

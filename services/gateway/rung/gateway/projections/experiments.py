@@ -1,8 +1,8 @@
 """The projection of experiments: their trials, results and checkpoints, in tables with indexes.
 
-What is folded into is kept in memory for experiments in use: their trials without the history of
-validations. A flush writes the trials and checkpoints that an event named, and appends the new
-validations, so what is written grows with what happened, not with what is known.
+Experiments in use are kept in memory, without the history of validations. A flush writes the
+trials and checkpoints that an event named, and appends the new validations, so that writing costs
+in proportion to the events, not to the size of the experiment.
 """
 
 import sqlite3
@@ -14,7 +14,6 @@ import msgspec
 from msgspec import Struct, field
 
 from rung.events import Event, topic
-from rung.events.experiment import BracketPlan
 from rung.events.trial import RunRequested
 from rung.gateway.projections.experiment import (
     Checkpoint,
@@ -26,7 +25,6 @@ from rung.gateway.projections.experiment import (
     trial_phase,
 )
 from rung.gateway.projections.experiment_fold import Handles, evolve
-from rung.gateway.projections.throughput import Pace
 from rung.runtime.projection import Projection
 
 _SCHEMA: Final = """
@@ -75,24 +73,6 @@ CREATE INDEX checkpoints_by_id ON checkpoints (id);
 """
 _LIVE_MAX: Final = 40_000
 """So many trials and checkpoints of experiments in use are kept in memory."""
-_UNTOLD: Final = Submission({}, "", None, "", None, None, "", True, "")  # noqa: FBT003 - its fields in order
-
-
-class _Body(Struct, array_like=True):
-    """What of an experiment changes and has no column of its own."""
-
-    method: str | None
-    plan: list[BracketPlan]
-    paused: bool
-    ending: Any
-    ended: Any
-    ended_at: str | None
-    reason: str | None
-    units: float
-    pace: Pace
-    metric: str
-    smaller_is_better: bool
-    time_metric: str
 
 
 class _Live(Struct):
@@ -139,7 +119,7 @@ class ExperimentProjection(Projection):
     facts = topic.EXPERIMENTS
     decisions = (topic.SEARCHES, topic.RETIREMENTS)
     handles = Handles
-    version = 1
+    version = 2
     schema = _SCHEMA
 
     def __init__(self) -> None:
@@ -158,7 +138,7 @@ class ExperimentProjection(Projection):
         live.touch(event.data)
 
     def flush(self, db: sqlite3.Connection) -> None:
-        """Write what events changed."""
+        """Write the changes to the tables."""
         counts: Counter[str] = Counter()
         for live in self._changed.values():
             _save(db, live, counts)
@@ -215,13 +195,14 @@ def _save(db: sqlite3.Connection, live: _Live, counts: Counter[str]) -> None:
         ],
     )
     live.checkpoints.clear()
+    body = msgspec.structs.replace(state, requests={}, trials=[], checkpoints={})
     db.execute(
         "UPDATE experiments SET state = ?, ended_at = ?, trials = ?, body = ? WHERE number = ?",
         (
             phase_of(state),
             state.ended_at or "",
             len(state.trials),
-            msgspec.msgpack.encode(_body(state)),
+            msgspec.msgpack.encode(body),
             number,
         ),
     )
@@ -314,25 +295,7 @@ def _save_trials(db: sqlite3.Connection, live: _Live, counts: Counter[str]) -> N
     live.trials.clear()
 
 
-def _body(state: Experiment) -> _Body:
-    told = state.submission or _UNTOLD
-    return _Body(
-        state.method,
-        state.plan,
-        state.paused,
-        state.ending,
-        state.ended,
-        state.ended_at,
-        state.reason,
-        state.units,
-        state.pace,
-        told.metric,
-        told.smaller_is_better,
-        told.time_metric,
-    )
-
-
-_body_decoder: Final = msgspec.msgpack.Decoder(_Body)
+_experiment_decoder: Final = msgspec.msgpack.Decoder(Experiment)
 _submission_decoder: Final = msgspec.msgpack.Decoder(Submission)
 _trial_decoder: Final = msgspec.msgpack.Decoder(Trial)
 _validation_decoder: Final = msgspec.msgpack.Decoder(Validation)
@@ -360,49 +323,22 @@ def read_experiment(
         checkpoints: whether its checkpoints are loaded.
     """
     row = db.execute(
-        "SELECT number, submitted_at, actor, body FROM experiments WHERE id = ?", (experiment_id,)
+        "SELECT number, body FROM experiments WHERE id = ?", (experiment_id,)
     ).fetchone()
     if row is None:
         return None
-    number, at, actor, body = row
-    known = _body_decoder.decode(body)
-    told: Submission | None = None
-    if at is not None and submission:
+    number, body = row
+    found = _experiment_decoder.decode(body)
+    if found.submission is not None and submission:
         query = "SELECT body FROM submissions WHERE experiment = ?"
-        told = _submission_decoder.decode(db.execute(query, (number,)).fetchone()[0])
-    elif at is not None:
-        told = Submission(
-            {},
-            "",
-            None,
-            at,
-            actor or None,
-            None,
-            known.metric,
-            known.smaller_is_better,
-            known.time_metric,
-        )
-    found = Experiment(
-        experiment_id,
-        told,
-        known.method,
-        known.plan,
-        known.paused,
-        known.ending,
-        known.ended,
-        known.ended_at,
-        known.reason,
-        dict(db.execute("SELECT origin, action FROM requests WHERE experiment = ?", (number,))),
-        [
-            _trial_decoder.decode(each)
-            for (each,) in db.execute(
-                "SELECT body FROM trials WHERE experiment = ? ORDER BY number", (number,)
-            )
-        ],
-        _read_checkpoints(db, number) if checkpoints else {},
-        known.units,
-        known.pace,
+        found.submission = _submission_decoder.decode(db.execute(query, (number,)).fetchone()[0])
+    found.requests = dict(
+        db.execute("SELECT origin, action FROM requests WHERE experiment = ?", (number,))
     )
+    rows = db.execute("SELECT body FROM trials WHERE experiment = ? ORDER BY number", (number,))
+    found.trials = [_trial_decoder.decode(each) for (each,) in rows]
+    if checkpoints:
+        found.checkpoints = _read_checkpoints(db, number)
     if validations is not None:
         _read_validations(db, number, found, validations)
     return found
@@ -442,9 +378,9 @@ SORTS: Final = {
     "actor": "actor",
     "trials": "trials",
 }
-"""What a list of experiments can be sorted by, with the column."""
+"""Sort keys of a list of experiments → columns."""
 COLUMNS: Final = ("state", "name", "actor", "workspace", "project", "pool")
-"""What a list of experiments can be filtered by."""
+"""Columns by which a list of experiments can be filtered."""
 
 
 class Selection(Struct):

@@ -1,4 +1,4 @@
-"""The projection of resource pools: their agents, what waits, what runs where.
+"""The projection of resource pools: agents, the queue, running allocations.
 
 A fold over `pools` (facts) and `placements` (decisions). An allocation waits from its request
 until it is granted or dropped, and runs until its agents gave its slots back or were lost. What an
@@ -58,7 +58,7 @@ class Agent(Struct):
     """Why it is suspended or draining, or was before it went."""
     session: str = ""
     isolation: str = ""
-    """What keeps its trials apart, as the agent said it."""
+    """How its trials are isolated, as the agent reported it."""
     before: "Agent | None" = None
     """The agent of that id until this one joined, should its join be refused."""
 
@@ -89,7 +89,7 @@ class Running(Struct):
     shares: list[Share]
 
 
-class Pool(Struct):
+class Pool(Struct, omit_defaults=True):
     """One resource pool."""
 
     name: str
@@ -105,20 +105,10 @@ class Pool(Struct):
     waiting: dict[str, Waiting] = field(default_factory=dict[str, Waiting])
     running: dict[str, Running] = field(default_factory=dict[str, Running])
     requests: dict[str, str] = field(default_factory=dict[str, str])
-    """Those folded since the last flush: origin (`client/<key>`) → what was asked."""
+    """Those folded since the last flush: origin (`client/<key>`) → the request in words."""
 
 
-class _Body(Struct, array_like=True):
-    """What of a pool lies in one row: what changes with its agents and settings."""
-
-    policy: str = "priority"
-    options: dict[str, Any] = field(default_factory=dict[str, Any])
-    agents: dict[str, Agent] = field(default_factory=dict[str, Agent])
-    refused: dict[str, Refused] = field(default_factory=dict[str, Refused])
-    level: int = 1
-
-
-_body_decoder: Final = msgspec.msgpack.Decoder(_Body)
+_pool_decoder: Final = msgspec.msgpack.Decoder(Pool)
 _allocation_decoder: Final = msgspec.msgpack.Decoder(tuple[Waiting | None, Running | None])
 
 
@@ -153,7 +143,7 @@ class PoolProjection(Projection):
     facts = topic.POOLS
     decisions = (topic.PLACEMENTS,)
     handles = _OfAgent | MoveRequested | PoolConfigured | PoolUpgraded | _OfAllocation
-    version = 1
+    version = 2
     schema = _SCHEMA
 
     def __init__(self) -> None:
@@ -174,15 +164,15 @@ class PoolProjection(Projection):
             self._changed[key] = None
 
     def flush(self, db: sqlite3.Connection) -> None:
-        """Write what events changed."""
+        """Write the changes to the tables."""
         for name in self._changed:
             pool = self._pools[name]
             db.executemany(
                 "INSERT OR IGNORE INTO requests VALUES (?, ?, ?)",
-                [(name, origin, wish) for origin, wish in pool.requests.items()],
+                [(name, origin, asked) for origin, asked in pool.requests.items()],
             )
             pool.requests.clear()
-            body = _Body(pool.policy, pool.options, pool.agents, pool.refused, pool.level)
+            body = msgspec.structs.replace(pool, waiting={}, running={})
             row = name, msgspec.msgpack.encode(body)
             db.execute("INSERT OR REPLACE INTO pools VALUES (?, ?)", row)
         for name, allocation_id in self._allocations:
@@ -209,8 +199,7 @@ class PoolProjection(Projection):
 def read_pool(db: sqlite3.Connection, name: str) -> Pool:
     """Return a pool without the requests about it; an empty one where there is none."""
     row = db.execute("SELECT body FROM pools WHERE name = ?", (name,)).fetchone()
-    body = _body_decoder.decode(row[0]) if row else _Body()
-    pool = _pool(name, body)
+    pool = _pool_decoder.decode(row[0]) if row else Pool(name)
     rows = db.execute("SELECT id, body FROM allocations WHERE pool = ?", (name,))
     for allocation_id, each in rows:
         waiting, running = _allocation_decoder.decode(each)
@@ -228,25 +217,13 @@ def read_pools(db: sqlite3.Connection) -> list[Pool]:
 
 
 def read_agents(db: sqlite3.Connection) -> list[Pool]:
-    """Return every resource pool by name, without what waits and runs there."""
-    rows = db.execute("SELECT name, body FROM pools ORDER BY name")
-    found = [(name, _body_decoder.decode(body)) for name, body in rows]
-    return [_pool(name, body) for name, body in found]
+    """Return every resource pool by name, without its allocations."""
+    rows = db.execute("SELECT body FROM pools ORDER BY name")
+    return [_pool_decoder.decode(body) for (body,) in rows]
 
 
-def _pool(name: str, body: _Body) -> Pool:
-    return Pool(
-        name,
-        policy=body.policy,
-        options=body.options,
-        level=body.level,
-        agents=body.agents,
-        refused=body.refused,
-    )
-
-
-def request_of(db: sqlite3.Connection, pool: str, origin: str) -> str | None:
-    """Return what a client's request asked of a pool, by its origin; None: nothing so far."""
+def request_of(db: sqlite3.Connection, pool: str, origin: str | None) -> str | None:
+    """Return the client's request of an origin in words, None if there was none."""
     query = "SELECT wish FROM requests WHERE pool = ? AND origin = ?"
     row = db.execute(query, (pool, origin)).fetchone()
     return row[0] if row else None
@@ -261,15 +238,15 @@ def evolve(state: Pool, event: Event) -> None:
         if isinstance(data, PoolConfigured):
             state.policy, state.options = data.policy, data.options
         if event.origin is not None and event.origin.startswith("client/"):
-            state.requests.setdefault(event.origin, wish_of(data))
+            state.requests.setdefault(event.origin, request_text(data))
     elif isinstance(data, PoolUpgraded):
         state.level = max(state.level, data.level)
     elif isinstance(data, _OfAllocation):
         _evolve_allocation(state, event, data)
 
 
-def wish_of(data: MoveRequested | PoolConfigured) -> str:
-    """Return in words what a client asked for."""
+def request_text(data: MoveRequested | PoolConfigured) -> str:
+    """Return a request in words, by which a repetition of it is recognized."""
     if isinstance(data, PoolConfigured):
         options = msgspec.json.encode(data.options, order="sorted").decode()
         return f"configure pool {data.pool} with policy {data.policy} and options {options}"

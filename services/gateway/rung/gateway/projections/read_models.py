@@ -1,30 +1,28 @@
-"""What the gateway answers from: its projections, and the queries on them."""
+"""The gateway's projections, and lookups in them."""
 
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
-from rung.gateway.projections import deadletters, experiments, pools
-from rung.gateway.projections.deadletters import Letter, LetterProjection, LetterState
+from rung.gateway.projections import experiments, pools
+from rung.gateway.projections.deadletters import DeadLetterProjection
 from rung.gateway.projections.experiment import Checkpoint, Experiment
 from rung.gateway.projections.experiments import ALL, ExperimentProjection, Selection, Summary
 from rung.gateway.projections.pools import Pool, PoolProjection
 from rung.ledger import Ledger
 from rung.runtime.projection import Projection, Projections
-from rung.runtime.projection.merge import starts_of
-from rung.runtime.projection.runner import Behind, Place
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 READER: Final = "gateway"
-"""Who the dead letters of these projections are of."""
+"""Their name in dead letters."""
 _SHOWN: Final = 10
 PROJECTIONS: Final[list[Callable[[], Projection]]] = [
     ExperimentProjection,
     PoolProjection,
-    LetterProjection,
+    DeadLetterProjection,
 ]
 """The table of projections: a new one is one line."""
 
@@ -41,58 +39,17 @@ class Ambiguous(Exception):
         super().__init__(", ".join(ids))
 
 
-class ReadModels:
-    """What the gateway knows; everything in it comes from the ledger alone."""
+class ReadModels(Projections):
+    """The gateway's projections; everything in them comes from the ledger alone."""
 
     def __init__(self, ledger: Ledger, folder: Path | None = None) -> None:
-        """Take what is folded.
+        """Prepare the projections.
 
         Args:
             ledger: followed.
             folder: where the files of the projections lie; in a temporary one if not given.
         """
-        self._projections = Projections(
-            ledger, [make() for make in PROJECTIONS], reader=READER, folder=folder
-        )
-        self._experiments = self._projections.stores[ExperimentProjection.name]
-        self._pools = self._projections.stores[PoolProjection.name]
-        self._letters = self._projections.stores[LetterProjection.name]
-
-    async def start(self, *, wait_s: float) -> None:
-        """Follow the ledger in the background.
-
-        Args:
-            wait_s: how long to wait at most until what it holds now is folded.
-
-        Raises:
-            LedgerError: it cannot be followed.
-        """
-        await self._projections.start(wait_s=wait_s)
-
-    async def failed(self) -> None:
-        """Wait for ever, or for the error that ends a projection.
-
-        Raises:
-            LedgerError: one that does not pass by itself.
-        """
-        await self._projections.failed()
-
-    async def close(self) -> None:
-        """Stop following, and close the files."""
-        await self._projections.close()
-
-    def behind(self) -> Behind | None:
-        """Return how far the projections are, None once they have caught up with the start."""
-        return self._projections.behind()
-
-    async def reached(self, positions: Mapping[Place, int], *, wait_s: float) -> bool:
-        """Wait until records are folded; return whether they are.
-
-        Args:
-            positions: of the last record of each topic and partition.
-            wait_s: how long to wait at most.
-        """
-        return await self._projections.reached(positions, wait_s=wait_s)
+        super().__init__(ledger, [make() for make in PROJECTIONS], reader=READER, folder=folder)
 
     async def read(
         self,
@@ -102,7 +59,11 @@ class ReadModels:
         **kwargs: P.kwargs,
     ) -> T:
         """Return what a query on the tables of a projection returns."""
-        return await self._projections.stores[projection.name].read(query, *args, **kwargs)
+        return await self.stores[projection.name].read(query, *args, **kwargs)
+
+    def peek(self, projection: type[Projection], query: Callable[[sqlite3.Connection], T]) -> T:
+        """Return what a short query returns, on the event loop."""
+        return self.stores[projection.name].peek(query)
 
     async def experiment(
         self, experiment_id: str, *, validations: int | None = ALL
@@ -111,11 +72,14 @@ class ReadModels:
 
         Args:
             experiment_id: the whole id.
-            validations: of which trial all validations are there: of `ALL`, of one by its index,
-                or of none; of others the last one is.
+            validations: the trial whose validations are loaded: `ALL`, an index, or none; of
+                others the last one is.
         """
-        found = await self._experiments.read(
-            experiments.read_experiment, experiment_id, validations=validations
+        found = await self.read(
+            ExperimentProjection,
+            experiments.read_experiment,
+            experiment_id,
+            validations=validations,
         )
         return found if found is not None and found.submission is not None else None
 
@@ -127,17 +91,12 @@ class ReadModels:
         """
         if not prefix:
             return None
-        return _the_one(
-            prefix, await self._experiments.read(experiments.ids_from, prefix, _SHOWN + 1)
-        )
-
-    async def starts(self, experiment_id: str) -> dict[str, int]:
-        """Return, per topic, a position before which nothing of the experiment lies."""
-        return await self._experiments.read(starts_of, experiment_id)
+        found = await self.read(ExperimentProjection, experiments.ids_from, prefix, _SHOWN + 1)
+        return _the_one(prefix, found)
 
     async def checkpoint(self, checkpoint_id: str) -> tuple[Experiment, Checkpoint] | None:
         """Return a checkpoint by its whole id, and its experiment."""
-        owner = await self._experiments.read(experiments.owner_of, checkpoint_id)
+        owner = await self.read(ExperimentProjection, experiments.owner_of, checkpoint_id)
         if owner is None:
             return None
         experiment_id, index = owner
@@ -154,57 +113,22 @@ class ReadModels:
         """
         if not prefix:
             return None
-        found = await self._experiments.read(experiments.checkpoints_from, prefix, _SHOWN + 1)
+        query = experiments.checkpoints_from
+        found = await self.read(ExperimentProjection, query, prefix, _SHOWN + 1)
         name = _the_one(prefix, found)
         return None if name is None else await self.checkpoint(name)
 
     async def experiments(self, selection: Selection) -> list[Summary]:
         """Return experiments, without validations but the last of each trial."""
-        return await self._experiments.read(experiments.list_experiments, selection)
+        return await self.read(ExperimentProjection, experiments.list_experiments, selection)
 
     def count_experiments(self) -> dict[str, int]:
         """Return the number of experiments in each state."""
-        return self._experiments.peek(experiments.count_experiments)
-
-    def count_trials(self) -> dict[str, int]:
-        """Return the number of trials in each state."""
-        return self._experiments.peek(experiments.count_trials)
-
-    async def pools(self) -> list[Pool]:
-        """Return every resource pool, by name."""
-        return await self._pools.read(pools.read_pools)
+        return self.peek(ExperimentProjection, experiments.count_experiments)
 
     def agents(self) -> list[Pool]:
-        """Return every resource pool, without what waits and runs there."""
-        return self._pools.peek(pools.read_agents)
-
-    async def asked_of_pool(self, pool: str, origin: str) -> str | None:
-        """Return what a client's request asked of a pool, by its origin; None: nothing so far."""
-        return await self._pools.read(pools.request_of, pool, origin)
-
-    async def letters(
-        self,
-        state: LetterState | None = None,
-        *,
-        before: tuple[str, str, int] | None = None,
-        limit: int = -1,
-    ) -> list[Letter]:
-        """Return dead letters, the newest first; see `deadletters.read_letters`."""
-        return await self._letters.read(
-            deadletters.read_letters, state, before=before, limit=limit
-        )
-
-    async def letter(self, letter_id: str) -> Letter | None:
-        """Return a dead letter by its id."""
-        return await self._letters.read(deadletters.read_letter, letter_id)
-
-    async def asked_of_letters(self, origin: str) -> str | None:
-        """Return what a client's request asked for, by its origin; None: nothing so far."""
-        return await self._letters.read(deadletters.wish_by, origin)
-
-    async def open_letters(self) -> int:
-        """Return how many dead letters are open."""
-        return await self._letters.read(deadletters.count_open)
+        """Return every resource pool, without its allocations."""
+        return self.peek(PoolProjection, pools.read_agents)
 
 
 def _the_one(prefix: str, found: list[str]) -> str | None:

@@ -1,1 +1,1 @@
-"""Requests: parameters, bodies, repetition, and what they append."""
+"""Requests: parameters, bodies, and the facts that they append."""

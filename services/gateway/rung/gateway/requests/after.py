@@ -3,6 +3,7 @@
 Each answer to a write has a header with an opaque token: how far the ledger reached with what was
 written, and with what the client had written before. A request that carries it waits until this
 replica has folded that far; where that takes too long it is answered 503, to be sent again.
+A stream of events has such a token, too, with the places that its ids are about.
 """
 
 import base64
@@ -26,13 +27,13 @@ Positions = dict[Place, int]
 """Topic and partition → the position of the last record."""
 
 _written: ContextVar[Positions | None] = ContextVar("written", default=None)
-"""What this request wrote."""
+"""The positions of facts that this request wrote."""
 
 _decoder: Final = msgspec.json.Decoder(tuple[str, list[tuple[str, int, int]]])
 
 
 def note(positions: Positions) -> None:
-    """Note what the present request wrote."""
+    """Note the positions of facts that the present request wrote."""
     noted = _written.get()
     if noted is not None:
         noted.update(positions)
@@ -40,7 +41,7 @@ def note(positions: Positions) -> None:
 
 @web.middleware
 async def read_writes(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Wait for what the client wrote, and tell it what this request writes.
+    """Wait for the client's earlier writes; add the token of this request's to the answer.
 
     Raises:
         Problem: the header is no such token, or what it names is not folded yet.
@@ -80,7 +81,7 @@ def _read(request: web.Request, ledger_id: str) -> Positions:
 
 
 async def _existing(positions: Positions, ledger: Ledger) -> Positions:
-    """Return those that the ledger has: one that was restored from a backup lacks the others."""
+    """Return the positions that the ledger has: one restored from a backup may lack some."""
     return {
         (name, partition): position
         for (name, partition), position in positions.items()
@@ -92,5 +93,5 @@ async def _existing(positions: Positions, ledger: Ledger) -> Positions:
 
 def token_of(ledger_id: str, positions: Positions) -> str:
     """Return the token that stands for positions in a ledger."""
-    rows = [(*place, position) for place, position in sorted(positions.items())]
+    rows = [(*place, position) for place, position in positions.items()]
     return base64.urlsafe_b64encode(msgspec.json.encode((ledger_id, rows))).decode().rstrip("=")

@@ -1,4 +1,4 @@
-"""Reads what a client sends, within limits, large parts to disk."""
+"""Bodies of requests, read within limits, large parts to disk."""
 
 import asyncio
 import hashlib
@@ -22,8 +22,8 @@ _MALFORMED: Final = (
 )
 
 
-class Parts(NamedTuple):
-    """What a submission brought."""
+class Upload(NamedTuple):
+    """The parts of a submission."""
 
     config: bytes
     code: Path | None
@@ -40,7 +40,7 @@ async def read_body(request: web.Request, most: int) -> bytes:
     return await _bytes_of(request.content, "the body", most)
 
 
-async def read_parts(request: web.Request, folder: Path, *, config: int, code: int) -> Parts:
+async def read_parts(request: web.Request, folder: Path, *, config: int, code: int) -> Upload:
     """Return a submission's parts, the code in a file below `folder`.
 
     Raises:
@@ -61,7 +61,7 @@ async def read_parts(request: web.Request, folder: Path, *, config: int, code: i
         raise Problem(400, "malformed", f"the body is no multipart form: {error}") from error
 
 
-async def _read_parts(request: web.Request, folder: Path, config: int, code: int) -> Parts:
+async def _read_parts(request: web.Request, folder: Path, config: int, code: int) -> Upload:
     text: bytes | None = None
     path: Path | None = None
     digest: str | None = None
@@ -81,7 +81,7 @@ async def _read_parts(request: web.Request, folder: Path, config: int, code: int
             )
     if text is None:
         raise _bad_part("config", "is missing; send the experiment file as this part")
-    return Parts(text, path, digest)
+    return Upload(text, path, digest)
 
 
 async def _bytes_of(source: BodyPartReader | StreamReader, name: str, most: int) -> bytes:

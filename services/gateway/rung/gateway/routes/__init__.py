@@ -4,12 +4,10 @@ from typing import Final
 
 from rung.gateway.route import Route
 from rung.gateway.routes import (
-    audit,
     checkpoints,
     control,
     curves,
     deadletters,
-    documents,
     experiments,
     installation,
     logs,
@@ -17,7 +15,6 @@ from rung.gateway.routes import (
     pools,
     streams,
     submission,
-    trials,
 )
 
 API: Final = "/api/v1"
@@ -26,17 +23,14 @@ ROUTES: Final[tuple[Route, ...]] = (
     *submission.ROUTES,
     *experiments.ROUTES,
     *control.ROUTES,
-    *trials.ROUTES,
     *moves.ROUTES,
     *checkpoints.ROUTES,
     *curves.ROUTES,
     *logs.ROUTES,
     *streams.ROUTES,
-    *audit.ROUTES,
     *installation.ROUTES,
     *deadletters.ROUTES,
     *pools.ROUTES,
-    *documents.ROUTES,
 )
 """Every route below /api/v1."""
 

@@ -1,6 +1,8 @@
 """Checkpoints: listed, shown, and fetched as a tar."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from typing import Annotated, Final
 
 from aiohttp import web
@@ -95,37 +97,39 @@ async def fetch_checkpoint(request: web.Request) -> web.StreamResponse:
     """Send a checkpoint's files and its manifest as a tar."""
     read_query(request, NoQuery)
     context = context_of(request)
-    experiment, checkpoint = await checkpoint_of(request)
-    if serializers.checkpoint_phase(checkpoint) == "deleted":
-        raise _gone(checkpoint)
-    try:
-        stored = await _manifest(context, experiment, checkpoint)
+    async with _readable(request) as stored:
         archive = await asyncio.to_thread(open_archive, context.store, stored)
         return await send_archive(request, context.integrity, archive)
-    except ObjectMissing:
-        raise _gone(checkpoint) from None
-    except ObjectDamaged as error:
-        raise _damaged(checkpoint, error) from None
 
 
 async def fetch_checkpoint_file(request: web.Request) -> web.StreamResponse:
-    """Send one file of a checkpoint, or say where it is to be had."""
+    """Send one file of a checkpoint, or redirect to the object store."""
     query = read_query(request, FileQuery)
     context = context_of(request)
+    async with _readable(request) as stored:
+        manifest = stored.manifest
+        if query.name not in manifest.files:
+            what = f"file of checkpoint {manifest.checkpoint_id}"
+            raise not_found(what, query.name, "GET /checkpoints/ID lists its files")
+        places = await asyncio.to_thread(locate, context.store, stored)
+        found = found_file(manifest, query.name, places)
+        if query.redirect and (redirection := await redirect_to(context.store, found)):
+            return redirection
+        return await send(request, context.integrity, found)
+
+
+@contextlib.asynccontextmanager
+async def _readable(request: web.Request) -> AsyncIterator[StoredCheckpoint]:
+    """Give the checkpoint that the path names as it is stored.
+
+    Raises:
+        Problem: it is deleted, or found damaged, also within the context.
+    """
     experiment, checkpoint = await checkpoint_of(request)
     if serializers.checkpoint_phase(checkpoint) == "deleted":
         raise _gone(checkpoint)
     try:
-        stored = await _manifest(context, experiment, checkpoint)
-        entry = stored.manifest.files.get(query.name)
-        if entry is None:
-            what = f"file of checkpoint {checkpoint.id}"
-            raise not_found(what, query.name, "GET /checkpoints/ID lists its files")
-        places = await asyncio.to_thread(locate, context.store, stored)
-        found = found_file(stored.manifest, query.name, places)
-        if query.redirect and (redirection := await redirect_to(context.store, found)):
-            return redirection
-        return await send(request, context.integrity, found)
+        yield await _manifest(context_of(request), experiment, checkpoint)
     except ObjectMissing:
         raise _gone(checkpoint) from None
     except ObjectDamaged as error:

@@ -1,16 +1,14 @@
-"""What a person may ask of an experiment: pause, resume, cancel, kill.
+"""Requests to pause, resume, cancel or kill an experiment.
 
-The answer says that the wish is on record; the searcher decides what follows from it. Asking again
-for what is already so is no error; asking for what can no longer be is one.
+The answer means that the request is on record; the searcher decides what follows from it. A
+request for the present state is no error; one that is no longer possible is.
 """
 
-from collections.abc import Callable
 from typing import Final, Literal
 
 from aiohttp import web
 
 from rung import api
-from rung.events import Event, Payload
 from rung.events.experiment import (
     CancelRequested,
     KillRequested,
@@ -21,58 +19,46 @@ from rung.gateway.context import context_of, experiment_of, reply
 from rung.gateway.problem import Problem
 from rung.gateway.projections.experiment import Experiment, phase_of
 from rung.gateway.projections.experiments import ExperimentProjection
-from rung.gateway.requests.append import recognized, write
-from rung.gateway.requests.idempotency import REUSED, key_of, once
 from rung.gateway.requests.query import NoQuery, read_query
+from rung.gateway.requests.writes import is_repeated, key_of, once, stamp, write
 from rung.gateway.route import Handler, Route
 
-Wish = Literal["pause", "resume", "cancel", "kill"]
+Control = Literal["pause", "resume", "cancel", "kill"]
 
-_FACTS: Final[dict[Wish, Callable[[str], Payload]]] = {
-    "pause": lambda name: PauseRequested(experiment_id=name),
-    "resume": lambda name: ResumeRequested(experiment_id=name),
-    "cancel": lambda name: CancelRequested(experiment_id=name),
-    "kill": lambda name: KillRequested(experiment_id=name),
+_FACTS: Final[
+    dict[Control, type[PauseRequested | ResumeRequested | CancelRequested | KillRequested]]
+] = {
+    "pause": PauseRequested,
+    "resume": ResumeRequested,
+    "cancel": CancelRequested,
+    "kill": KillRequested,
 }
 
 
-def _asking(wish: Wish, name: str) -> Handler:
+def _handler(control: Control, name: str) -> Handler:
     async def handler(request: web.Request) -> web.StreamResponse:
         read_query(request, NoQuery)
         context, key = context_of(request), key_of(request)
         async with once(context, key):
             experiment = await experiment_of(request)
-            accepted = api.Requested(experiment_id=experiment.id, requested=wish)
-            if key is not None and key in experiment.requests:
-                if experiment.requests[key] != wish:
-                    raise Problem(422, REUSED, _reused(experiment, key))
-                await recognized(context, ExperimentProjection, experiment.id)
-                return reply(accepted, status=202)
-            _check(experiment, wish)
-            facts: list[Event] = [
-                context.writer.stamp(
-                    _FACTS[wish](experiment.id),
-                    origin=key,
-                    sequence=None if key is None else 1,
-                )
-            ]
-            await write(context, facts)
-        return reply(accepted, status=202)
+            about = f" experiment {experiment.id}"
+            action = experiment.requests.get(key or "")
+            before = None if action is None else action + about
+            subject = experiment.id
+            if not await is_repeated(
+                context, control + about, before, ExperimentProjection, subject
+            ):
+                _check(experiment, control)
+                fact = _FACTS[control](experiment_id=experiment.id)
+                await write(context, [stamp(context, key, fact)])
+        return reply(api.Requested(experiment_id=experiment.id, requested=control), status=202)
 
     handler.__name__ = name
     return handler
 
 
-def _reused(experiment: Experiment, key: str) -> str:
-    what = experiment.requests[key]
-    return (
-        f"this Idempotency-Key was used to {what} experiment {experiment.id}; "
-        "draw a new key for another request"
-    )
-
-
-def _check(experiment: Experiment, wish: Wish) -> None:
-    """Refuse what cannot be.
+def _check(experiment: Experiment, control: Control) -> None:
+    """Refuse a request that is no longer possible.
 
     Raises:
         Problem: the experiment's state does not allow it.
@@ -82,19 +68,19 @@ def _check(experiment: Experiment, wish: Wish) -> None:
         raise Problem(
             409,
             "ended",
-            f"experiment {experiment.id} has ended ({phase}); it cannot {wish} any more",
+            f"experiment {experiment.id} has ended ({phase}); it cannot {control} any more",
         )
-    if experiment.ending is not None and wish in {"pause", "resume"}:
+    if experiment.ending is not None and control in {"pause", "resume"}:
         raise Problem(
-            409, "ending", f"experiment {experiment.id} is being canceled; it cannot {wish}"
+            409, "ending", f"experiment {experiment.id} is being canceled; it cannot {control}"
         )
 
 
-def _route(wish: Wish, summary: str) -> Route:
+def _route(control: Control, summary: str) -> Route:
     return Route(
         "POST",
-        f"/experiments/{{experiment_id}}/{wish}",
-        _asking(wish, f"{wish}_experiment"),
+        f"/experiments/{{experiment_id}}/{control}",
+        _handler(control, f"{control}_experiment"),
         summary,
         api.Requested,
         status=202,

@@ -83,7 +83,7 @@ def _points(curve: Sequence[Point]) -> list[api.CurvePoint]:
 
 
 def _value(value: float) -> MetricValue:
-    """Return a value as the wire has it: JSON has no words for what is not finite."""
+    """Return a value as it is sent: JSON has no numbers that are not finite."""
     if math.isfinite(value):
         return value
     if math.isnan(value):

@@ -1,8 +1,7 @@
-"""Dead letters: messages that a reader could not take in, and what is to become of them.
+"""Dead letters: messages that a reader rejected, listed, retried and dropped.
 
-The answer to a request says that it is on record; the reader does it, and tells on the ledger what
-came of it. A request that its reader would not see is refused: this server's own projections and
-the metrics service pass over what they cannot read.
+The answer to a request means that it is on record; the reader carries it out and records the
+result. A request that its reader would not see is refused.
 """
 
 from typing import Annotated, Final, Literal
@@ -14,16 +13,24 @@ from rung import api
 from rung.events.deadletter import MessageDropped, MessageRetryRequested
 from rung.gateway.context import Context, Readers, context_of, missing, reply
 from rung.gateway.problem import Problem, unavailable
-from rung.gateway.projections.deadletters import Letter, LetterProjection, Request, wish_of
-from rung.gateway.requests.append import recognized, write
-from rung.gateway.requests.idempotency import REUSED, key_of, once
+from rung.gateway.projections.deadletters import (
+    DeadLetter,
+    DeadLetterProjection,
+    Request,
+    count_open,
+    read_dead_letter,
+    read_dead_letters,
+    request_of,
+    request_text,
+)
 from rung.gateway.requests.query import NoQuery, PageQuery, read_cursor, read_query, write_cursor
+from rung.gateway.requests.writes import is_repeated, key_of, once, stamp, write
 from rung.gateway.route import Route
 
 _PATH: Final = "/deadletters/{reader}/{topic}/{partition}/{position}"
 
 
-class LetterQuery(PageQuery, forbid_unknown_fields=True):
+class DeadLetterQuery(PageQuery, forbid_unknown_fields=True):
     """Which dead letters."""
 
     state: Annotated[api.DeadLetterState, Meta(description="only those in this state")] | None = (
@@ -33,37 +40,39 @@ class LetterQuery(PageQuery, forbid_unknown_fields=True):
 
 async def list_dead_letters(request: web.Request) -> web.Response:
     """List messages that a reader could not take in, the newest first."""
-    query = read_query(request, LetterQuery)
+    query = read_query(request, DeadLetterQuery)
     context = context_of(request)
     before = read_cursor(query.cursor, (str, str, int))
-    found = await context.models.letters(query.state, before=before, limit=query.limit + 1)
+    found = await context.models.read(
+        DeadLetterProjection, read_dead_letters, query.state, before=before, limit=query.limit + 1
+    )
     shown, more = found[: query.limit], len(found) > query.limit
     cursor = write_cursor((shown[-1].at, shown[-1].topic, shown[-1].number)) if more else None
     items = [_told(context, letter) for letter in shown]
-    count = await context.models.open_letters()
+    count = await context.models.read(DeadLetterProjection, count_open)
     return reply(api.DeadLetterList(items=items, next_cursor=cursor, count=count))
 
 
 async def show_dead_letter(request: web.Request) -> web.Response:
     """Show a message that a reader could not take in."""
     read_query(request, NoQuery)
-    return reply(_told(context_of(request), await _letter_of(request)))
+    return reply(_told(context_of(request), await _dead_letter_of(request)))
 
 
 async def retry_dead_letter(request: web.Request) -> web.Response:
-    """Ask a reader to take a message again."""
+    """Request that a reader takes a message again."""
     return await _ask(request, MessageRetryRequested)
 
 
 async def drop_dead_letter(request: web.Request) -> web.Response:
-    """Ask a reader to pass over a message for ever."""
+    """Request that a reader skips a message for ever."""
     return await _ask(request, MessageDropped)
 
 
 async def _ask(request: web.Request, kind: type[Request]) -> web.Response:
     read_query(request, NoQuery)
     context, key = context_of(request), key_of(request)
-    letter = await _letter_of(request)
+    letter = await _dead_letter_of(request)
     fact = kind(
         topic=letter.topic,
         partition=letter.partition,
@@ -72,21 +81,17 @@ async def _ask(request: web.Request, kind: type[Request]) -> web.Response:
         reader=letter.reader,
     )
     async with once(context, key):
-        before = None if key is None else await context.models.asked_of_letters(key)
-        if before is None:
-            _check(context.readers, letter)
-            sequence = None if key is None else 1
-            await write(context, [context.writer.stamp(fact, origin=key, sequence=sequence)])
-        elif before != wish_of(fact):
-            detail = f"this Idempotency-Key was used to {before}"
-            raise Problem(422, REUSED, f"{detail}; draw a new key for another request")
-        else:
-            await recognized(context, LetterProjection, fact.topic)
+        before = await context.models.read(DeadLetterProjection, request_of, key)
+        if not await is_repeated(
+            context, request_text(fact), before, DeadLetterProjection, fact.topic
+        ):
+            _check(context.parts.readers, letter)
+            await write(context, [stamp(context, key, fact)])
     asked: Literal["retry", "drop"] = "drop" if kind is MessageDropped else "retry"
     return reply(api.DeadLetterAsked(id=letter.id, requested=asked), status=202)
 
 
-async def _letter_of(request: web.Request) -> Letter:
+async def _dead_letter_of(request: web.Request) -> DeadLetter:
     """Return the dead letter that the path names.
 
     Raises:
@@ -94,14 +99,14 @@ async def _letter_of(request: web.Request) -> Letter:
     """
     place = request.match_info
     name = f"{place['reader']}/{place['topic']}/{place['partition']}/{place['position']}"
-    found = await context_of(request).models.letter(name)
+    found = await context_of(request).models.read(DeadLetterProjection, read_dead_letter, name)
     if found is None:
         hint = "`rung deadletter list --all` and GET /api/v1/deadletters list the newest"
         raise missing(request, "dead letter", name, hint)
     return found
 
 
-def _check(readers: Readers | None, letter: Letter) -> None:
+def _check(readers: Readers | None, letter: DeadLetter) -> None:
     """Refuse what would have no effect.
 
     Raises:
@@ -121,8 +126,8 @@ def _check(readers: Readers | None, letter: Letter) -> None:
         raise Problem(409, "settled", f"dead letter {letter.id} was {how} already")
 
 
-def _told(context: Context, letter: Letter) -> api.DeadLetter:
-    readers = context.readers or {}
+def _told(context: Context, letter: DeadLetter) -> api.DeadLetter:
+    readers = context.parts.readers or {}
     return api.DeadLetter(
         id=letter.id,
         at=letter.at,
@@ -145,7 +150,7 @@ ROUTES: Final = (
         list_dead_letters,
         "List rejected messages, the newest first",
         api.DeadLetterList,
-        query=LetterQuery,
+        query=DeadLetterQuery,
     ),
     Route(
         "GET",

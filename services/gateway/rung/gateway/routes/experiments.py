@@ -1,4 +1,4 @@
-"""Experiments: listed and shown."""
+"""Experiments and trials: listed, shown and audited."""
 
 from typing import Annotated, Final, Literal
 
@@ -6,10 +6,24 @@ from aiohttp import web
 from msgspec import Meta
 
 from rung import api
-from rung.gateway.context import context_of, experiment_of, reply, unix_now
-from rung.gateway.problem import Problem
+from rung.gateway.context import (
+    context_of,
+    experiment_id_of,
+    experiment_of,
+    reply,
+    trial_of,
+    unix_now,
+)
+from rung.gateway.problem import Problem, unavailable
 from rung.gateway.projections.experiments import ALL, COLUMNS, Selection
-from rung.gateway.requests.query import NoQuery, PageQuery, read_cursor, read_query, write_cursor
+from rung.gateway.requests.query import (
+    NoQuery,
+    PageQuery,
+    page,
+    read_cursor,
+    read_query,
+    write_cursor,
+)
 from rung.gateway.route import Route
 from rung.gateway.serializers import experiments as serializers
 
@@ -51,7 +65,7 @@ class ListQuery(PageQuery, forbid_unknown_fields=True):
 
 
 async def list_experiments(request: web.Request) -> web.Response:
-    """List experiments, the newest first unless another order is asked for."""
+    """List experiments, by default the newest first."""
     query = read_query(request, ListQuery)
     by = query.sort.removeprefix("-")
     selection = Selection(
@@ -94,6 +108,31 @@ async def show_best(request: web.Request) -> web.Response:
     return reply(found)
 
 
+async def list_trials(request: web.Request) -> web.Response:
+    """List an experiment's trials by index."""
+    query = read_query(request, PageQuery)
+    experiment = await experiment_of(request, validations=ALL)
+    shown, cursor = page(experiment.trials, query, lambda trial: trial.index)
+    items = [serializers.trial(experiment, trial) for trial in shown]
+    return reply(api.TrialList(items=items, next_cursor=cursor))
+
+
+async def show_trial(request: web.Request) -> web.Response:
+    """Show a trial with its checkpoints."""
+    read_query(request, NoQuery)
+    return reply(serializers.trial_detail(*await trial_of(request)))
+
+
+async def audit_experiment(request: web.Request) -> web.Response:
+    """Decide an experiment's decisions again and compare."""
+    read_query(request, NoQuery)
+    experiment_id = await experiment_id_of(request)
+    audit = context_of(request).parts.audit
+    if audit is None:
+        raise unavailable("this server has no deciders to audit with; run `rung audit`")
+    return reply(await audit(experiment_id))
+
+
 ROUTES: Final = (
     Route(
         "GET",
@@ -117,6 +156,31 @@ ROUTES: Final = (
         show_best,
         "Show the best trial and its checkpoint",
         api.BestAnswer,
+        problems=(404, 409),
+    ),
+    Route(
+        "GET",
+        "/experiments/{experiment_id}/trials",
+        list_trials,
+        "List an experiment's trials",
+        api.TrialList,
+        query=PageQuery,
+        problems=(404, 409),
+    ),
+    Route(
+        "GET",
+        "/trials/{trial_id}",
+        show_trial,
+        "Show a trial with its checkpoints",
+        api.TrialDetail,
+        problems=(404, 409),
+    ),
+    Route(
+        "GET",
+        "/experiments/{experiment_id}/audit",
+        audit_experiment,
+        "Decide every decision again and compare",
+        api.Audit,
         problems=(404, 409),
     ),
 )

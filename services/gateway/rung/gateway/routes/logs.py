@@ -1,4 +1,4 @@
-"""What trials printed."""
+"""Logs of trials: shown and deleted."""
 
 from typing import Annotated, Final, Literal
 
@@ -17,8 +17,8 @@ from rung.gateway.context import (
     unix_now,
 )
 from rung.gateway.problem import bad_parameter
-from rung.gateway.requests.idempotency import key_of, once
 from rung.gateway.requests.query import read_query, time_ms_of
+from rung.gateway.requests.writes import key_of, once
 from rung.gateway.route import Route
 from rung.ledger import Draft
 
@@ -28,7 +28,7 @@ Order = Literal["oldest", "newest"]
 
 LIMIT_MAX: Final = 20_000
 ACTOR: Final = "token"
-"""Who asks: whoever has the token."""
+"""The actor of deletions: the holder of the token."""
 
 _When = Annotated[str, Meta(max_length=60)]
 

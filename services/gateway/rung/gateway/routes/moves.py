@@ -1,7 +1,7 @@
-"""Moving a trial: it checkpoints, gives its slots back, and goes on on another agent.
+"""Requests to move a trial: it checkpoints, releases its slots and goes on on another agent.
 
-The answer says that the wish is on record; the scheduler decides what follows from it. A wish that
-cannot come true is refused: the trial does not train now, the agent is unknown, gone, of another
+The answer means that the request is on record; the scheduler decides what follows from it. An
+impossible one is refused: the trial does not train now, the agent is unknown, gone, of another
 pool, too small, or the one that the trial is on.
 """
 
@@ -16,10 +16,15 @@ from rung.events.trial import allocation_id_of
 from rung.gateway.context import Context, check_caught_up, context_of, reply, trial_of
 from rung.gateway.problem import Problem, not_found
 from rung.gateway.projections.experiment import Experiment, Trial, trial_phase
-from rung.gateway.projections.pools import Pool, PoolProjection, wish_of
-from rung.gateway.requests.append import recognized, write
-from rung.gateway.requests.idempotency import REUSED, key_of, once
+from rung.gateway.projections.pools import (
+    Pool,
+    PoolProjection,
+    read_pools,
+    request_of,
+    request_text,
+)
 from rung.gateway.requests.query import read_query
+from rung.gateway.requests.writes import is_repeated, key_of, once, stamp, write
 from rung.gateway.route import Route
 from rung.gateway.serializers import experiments as serializers
 
@@ -44,21 +49,16 @@ async def move_trial(request: web.Request) -> web.StreamResponse:
             pool=name, experiment_id=experiment.id, trial_id=trial_id, to=query.to
         )
         accepted = api.MoveAsked(trial_id=trial_id, to=query.to)
-        before = None if key is None else await context.models.asked_of_pool(name, key)
-        if before is not None:
-            if before != wish_of(fact):
-                detail = f"this Idempotency-Key was used to {before}"
-                raise Problem(422, REUSED, f"{detail}; draw a new key for another request")
-            await recognized(context, PoolProjection, name)
+        before = await context.models.read(PoolProjection, request_of, name, key)
+        if await is_repeated(context, request_text(fact), before, PoolProjection, name):
             return reply(accepted, status=202)
         check_caught_up(context.models)
-        pools = {pool.name: pool for pool in await context.models.pools()}
+        pools = {pool.name: pool for pool in await context.models.read(PoolProjection, read_pools)}
         pool = pools.get(name) or Pool(name)
         held = _slots_of(experiment, trial, trial_id, pool)
         if query.to is not None:
             _check_agent(query.to, pool, held, context)
-        sequence = None if key is None else 1
-        await write(context, [context.writer.stamp(fact, origin=key, sequence=sequence)])
+        await write(context, [stamp(context, key, fact)])
     return reply(accepted, status=202)
 
 
@@ -68,7 +68,7 @@ def _pool_of(experiment: Experiment) -> str:
 
 
 class _Held(Struct):
-    """What the trial has, or waits for."""
+    """The slots that a trial has, or waits for."""
 
     trial_id: str
     slots: int
@@ -76,7 +76,7 @@ class _Held(Struct):
 
 
 def _slots_of(experiment: Experiment, trial: Trial, trial_id: str, pool: Pool) -> _Held:
-    """Return what the trial's current run holds or wants.
+    """Return the slots that the trial's current run holds or waits for.
 
     Raises:
         Problem: it has none.

@@ -1,8 +1,8 @@
 """Configuring a resource pool: by which policy the scheduler gives its slots.
 
-The answer says that the choice is on record; the scheduler goes by it from the next fact of the
-pool on. A policy that this release does not have, or options that it does not take, are refused:
-on record they would stop the pool.
+The answer means that the policy is on record; it applies from the next fact of the pool on. A
+policy that this release does not have, or options that it does not take, are refused: on record
+they would stop the pool.
 """
 
 from typing import Final
@@ -16,11 +16,17 @@ from rung.events.allocation import PoolConfigured
 from rung.events.errors import InvalidConfig
 from rung.gateway.context import Context, context_of, reply
 from rung.gateway.problem import Problem, bad_parameter, unavailable
-from rung.gateway.projections.pools import PoolProjection, wish_of
-from rung.gateway.requests.append import pool_upgrade, recognized, write
-from rung.gateway.requests.idempotency import REUSED, key_of, once
+from rung.gateway.projections.pools import PoolProjection, request_of, request_text
 from rung.gateway.requests.query import NoQuery, read_query
 from rung.gateway.requests.upload import read_body
+from rung.gateway.requests.writes import (
+    is_repeated,
+    key_of,
+    once,
+    pool_upgrade,
+    stamp,
+    write,
+)
 from rung.gateway.route import Body, Route
 
 _BYTES_MAX: Final = 65_536
@@ -38,24 +44,19 @@ async def configure_pool(request: web.Request) -> web.StreamResponse:
     _check(context, wanted)
     fact = PoolConfigured(pool=name, policy=wanted.policy, options=wanted.options)
     async with once(context, key):
-        before = None if key is None else await context.models.asked_of_pool(name, key)
-        if before is None:
-            sequence = None if key is None else 1
+        before = await context.models.read(PoolProjection, request_of, name, key)
+        if not await is_repeated(context, request_text(fact), before, PoolProjection, name):
             upgrade = pool_upgrade(context, name, await context.level.read())
-            configured = context.writer.stamp(fact, origin=key, sequence=sequence)
-            await write(context, [*upgrade, configured])
-        elif before != wish_of(fact):
-            detail = f"this Idempotency-Key was used to {before}"
-            raise Problem(422, REUSED, f"{detail}; draw a new key for another request")
-        else:
-            await recognized(context, PoolProjection, name)
+            await write(context, [*upgrade, stamp(context, key, fact)])
     known = any(pool.name == name and pool.agents for pool in context.models.agents())
-    lack = None if known else f"pool {name} has no agent so far; `rung status` lists pools"
+    warnings: list[str] = []
+    if not known and context.models.behind() is None:
+        warnings.append(f"pool {name} has no agent so far; `rung status` lists pools")
     accepted = api.PoolConfigured(
         pool=name,
         policy=wanted.policy,
         options=wanted.options,
-        warnings=[] if lack is None else [lack],
+        warnings=warnings,
     )
     return reply(accepted, status=202)
 
@@ -72,15 +73,15 @@ def _wanted(body: bytes) -> api.PoolPolicy:
 
 
 def _check(context: Context, wanted: api.PoolPolicy) -> None:
-    """Refuse what the scheduler of this release could not go by.
+    """Refuse a policy that the scheduler of this release does not have.
 
     Raises:
         Problem: why it could not.
     """
-    if context.policy_of is None:
+    if context.parts.policy_of is None:
         raise unavailable("this server configures no pools; ask `rung service gateway`")
     try:
-        context.policy_of(wanted.policy, wanted.options)
+        context.parts.policy_of(wanted.policy, wanted.options)
     except InvalidConfig as error:
         items = [ProblemItem(path=path, message=text) for path, text in error.problems]
         raise _refused(items) from None

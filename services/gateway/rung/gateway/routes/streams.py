@@ -10,12 +10,15 @@ from rung.events import UndecodableEvent, decode, partition_of, topic
 from rung.events.codec import decode_head
 from rung.events.metric import LogsDropped, LogsPrinted, MetricsReported, missing_text
 from rung.gateway.context import context_of, experiment_id_of, trial_of
+from rung.gateway.projections.experiments import ExperimentProjection
+from rung.gateway.requests import after
 from rung.gateway.requests.query import read_query
 from rung.gateway.route import Route
 from rung.gateway.routes.logs import Level
 from rung.gateway.streams.feed import Frame, Interest, Source, end_of
 from rung.gateway.streams.sse import stream
 from rung.ledger import Record
+from rung.runtime.projection.merge import starts_of
 
 _TOPICS: Final = (topic.EXPERIMENTS, topic.SEARCHES, topic.RETIREMENTS)
 _LEVELS: Final[dict[Level, int]] = {
@@ -62,13 +65,14 @@ async def stream_events(request: web.Request) -> web.StreamResponse:
 
     Events of one topic come in order; a decision may come before the fact that it answers. What
     its writer repeated is on record twice, under one CloudEvents id. What is relayed from one of
-    the streamed topics to another comes once.
+    the streamed topics to another comes once. The header `Rung-After` names the places whose
+    positions an event's id holds: with these, less one, in it, a client reads what it has seen.
     """
     query = read_query(request, EventQuery)
     context, experiment_id = context_of(request), await experiment_id_of(request)
     partition = partition_of(experiment_id, context.ledger.partitions(topic.EXPERIMENTS))
     sources = [Source(name, partition) for name in _TOPICS]
-    known = await context.models.starts(experiment_id)
+    known = await context.models.read(ExperimentProjection, starts_of, experiment_id)
     starts = [known.get(name, 0) for name in _TOPICS]
     if query.begin == "now":
         starts = await end_of(context.ledger, sources)
@@ -83,7 +87,9 @@ async def stream_events(request: web.Request) -> web.StreamResponse:
         repeats = record.topic != event.data.TOPIC and event.data.TOPIC in _TOPICS
         return None if repeats else Frame(decode_head(record.value).type, record.value)
 
-    return await stream(request, sources, starts, Interest(experiment_id, "events", render))
+    interest = Interest(experiment_id, "events", render)
+    places = after.token_of(context.ledger.id, {(name, partition): -1 for name in _TOPICS})
+    return await stream(request, sources, starts, interest, {after.HEADER: places})
 
 
 async def stream_metrics(request: web.Request) -> web.StreamResponse:

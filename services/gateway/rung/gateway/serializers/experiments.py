@@ -1,6 +1,8 @@
-"""From what the gateway knows to what it answers."""
+"""Serializers of experiments, trials and checkpoints: records of the projection → of the API."""
 
 from collections.abc import Sequence
+
+from msgspec import structs
 
 from rung import api
 from rung.config.secret import hide, text_without
@@ -58,7 +60,7 @@ def detail(experiment: Experiment, now: float) -> api.Experiment:
             time_metric=submission.time_metric,
             brackets=experiment.plan,
         )
-    fields = {name: getattr(shown, name) for name in shown.__struct_fields__}
+    fields = structs.asdict(shown)
     config = hide(submission.config)
     plain = config is submission.config
     return api.Experiment(
@@ -73,7 +75,7 @@ def detail(experiment: Experiment, now: float) -> api.Experiment:
 
 
 def submission_of(experiment: Experiment) -> Submission:
-    """Return what an experiment was submitted as."""
+    """Return the submission of an experiment."""
     assert experiment.submission is not None, experiment.id
     return experiment.submission
 
@@ -89,6 +91,7 @@ def trial(experiment: Experiment, item: Trial) -> api.Trial:
         state=trial_phase(experiment, item),
         hparams=item.hparams,
         seed=item.seed,
+        parent=item.parent,
         run=item.run,
         restarts=item.restarts,
         length=item.length,
@@ -110,7 +113,7 @@ def _best_value(best: Best) -> api.BestValue:
 def trial_detail(experiment: Experiment, item: Trial) -> api.TrialDetail:
     """Return one of an experiment's trials with its checkpoints."""
     shown = trial(experiment, item)
-    fields = {name: getattr(shown, name) for name in shown.__struct_fields__}
+    fields = structs.asdict(shown)
     left = checkpoints(experiment, checkpoints_of(experiment, shown.id))
     return api.TrialDetail(**fields, checkpoints=left)
 
@@ -145,7 +148,7 @@ def best(experiment: Experiment) -> api.BestAnswer | None:
         return None
     item, value = found
     submission = submission_of(experiment)
-    left = _checkpoint_at(experiment, trial_id_of(experiment.id, item.index), value.steps)
+    left = checkpoint_at(experiment, trial_id_of(experiment.id, item.index), value.steps)
     return api.BestAnswer(
         trial=trial(experiment, item),
         metric=submission.metric,
@@ -157,8 +160,8 @@ def best(experiment: Experiment) -> api.BestAnswer | None:
     )
 
 
-def _checkpoint_at(experiment: Experiment, trial_id: str, steps: int) -> Checkpoint | None:
-    """Return a trial's checkpoint of a step, else the newest that is left; of equals the later."""
+def checkpoint_at(experiment: Experiment, trial_id: str, steps: int | None) -> Checkpoint | None:
+    """Return a trial's stored checkpoint of a step, else its newest one; of equals the later."""
     left = [
         item
         for item in experiment.checkpoints.values()
@@ -202,7 +205,7 @@ def _checkpoint(experiment: Experiment, item: Checkpoint, metrics: _Metrics) -> 
 
 
 def checkpoints(experiment: Experiment, items: Sequence[Checkpoint]) -> list[api.Checkpoint]:
-    """Return some of an experiment's checkpoints; the work grows with what is asked for."""
+    """Return some of an experiment's checkpoints."""
     trials = dict.fromkeys(item.trial_id for item in items)
     metrics = {trial_id: _metrics(experiment, trial_id) for trial_id in trials}
     return [_checkpoint(experiment, item, metrics[item.trial_id]) for item in items]

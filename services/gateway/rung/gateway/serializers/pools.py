@@ -1,12 +1,12 @@
-"""From what the gateway knows of resource pools to what it answers."""
+"""Serializers of resource pools: records of the projection → of the API."""
 
 from rung import api
+from rung.gateway.feasibility import shortage
 from rung.gateway.projections.pools import Agent, Pool
-from rung.gateway.submission.feasibility import shortage
 
 
 def agents(pool: Pool) -> list[api.Agent]:
-    """Return a pool's agents with what holds their slots, by id."""
+    """Return a pool's agents by id, with the allocations of their slots."""
     held: dict[tuple[str, int, int], str] = {
         (share.agent_id, share.incarnation, slot): name
         for name, running in pool.running.items()
@@ -38,10 +38,15 @@ def _agent(pool: Pool, agent: Agent, held: dict[tuple[str, int, int], str]) -> a
     )
 
 
-def waiting(pools: list[Pool]) -> list[api.QueueItem]:
-    """Return what waits for slots, by pool, priority and age."""
+def waiting(pools: list[Pool], *, behind: bool) -> list[api.QueueItem]:
+    """Return the queue, by pool, priority and age.
+
+    Args:
+        pools: all that there are.
+        behind: whether their agents may have changed: then no shortage is reported.
+    """
     wanted = dict.fromkeys((pool.name, it.slots) for pool in pools for it in pool.waiting.values())
-    lacks = {each: shortage(pools, *each) for each in wanted}
+    lacks = {each: None if behind else shortage(pools, *each) for each in wanted}
     found = [
         api.QueueItem(
             allocation_id=name,

@@ -1,4 +1,4 @@
-"""How far an experiment is, in training done against training expected.
+"""Progress of an experiment: training done against training expected.
 
 A bracket whose trials have lengths trains as many of them to each as its plan expects. Where the
 plan leaves that open, every trial is expected to train to its first rung and, of n trials,
@@ -13,7 +13,7 @@ from rung.events.experiment import BracketPlan
 from rung.gateway.projections.experiment import Experiment, Trial
 
 _NEARLY: float = 0.99
-"""What an experiment that has not ended is taken for at most."""
+"""The most that an experiment has before it has ended."""
 
 
 class Progress(NamedTuple):
@@ -23,9 +23,9 @@ class Progress(NamedTuple):
     """0 to 1; 1 only of an ended one."""
     units_trained: float
     units_full: float | None
-    """What training every trial to the full length would be, None where there is no length."""
+    """Those of every trial at full length, None where there is no length."""
     eta_seconds: float | None
-    """Until it ends, as far as anybody can tell."""
+    """Until it ends; None if unknown."""
 
 
 def progress_of(experiment: Experiment, now: float) -> Progress:
@@ -37,7 +37,7 @@ def progress_of(experiment: Experiment, now: float) -> Progress:
     eta = None
     if expected is not None and not experiment.paused:
         left = max(expected * (1.0 - fraction), _outstanding(experiment))
-        eta = experiment.pace.seconds_for(left, now)
+        eta = experiment.throughput.seconds_for(left, now)
     return Progress(min(fraction, _NEARLY), experiment.units, full, eta)
 
 

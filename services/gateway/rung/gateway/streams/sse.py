@@ -2,27 +2,27 @@
 
 A stream merges some partitions of some topics. The id of each event holds, for each of them, the
 position behind what was sent, so that `Last-Event-ID` resumes without a loss or a repetition.
-Where nothing concerns the client for a while, an id without data comes with the comment that says
-that the stream lives: what was passed over is not read again, and a client that left is noticed.
+After a while without an event a heartbeat is sent, a comment with an id but no data: what was
+passed over is not read again, and a client that left is noticed.
 
-What lies before the end is read for each client, batch by batch as it takes them; what comes then
-is read for all of them at once (`feed`). The ledger is the buffer: little is held for a client,
-and one that takes nothing for too long is cut off; it comes back with `Last-Event-ID` when it can.
-What retention took away is left out: a stream that is to begin before it begins behind it.
+Past records are read for each client, batch by batch as it takes them; new ones are read for all
+clients at once (`feed`). The ledger is the buffer: little is held for a client, and one that takes
+nothing for too long is cut off; it resumes with `Last-Event-ID`. Records that retention removed
+are skipped.
 """
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import structlog
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from rung.events import RungError
 from rung.gateway.context import Context, context_of
 from rung.gateway.problem import bad_parameter
-from rung.gateway.streams.feed import Feed, Interest, Mailbox, Source, bytes_of, id_of
+from rung.gateway.streams.feed import Feed, Interest, Piece, Source, Subscription, bytes_of, id_of
 from rung.ledger import Ledger, Record, read_of
 
 RETRY_MS: Final = 1_000
@@ -33,7 +33,11 @@ _log = structlog.get_logger()
 
 
 async def stream(
-    request: web.Request, sources: Sequence[Source], starts: Sequence[int], interest: Interest
+    request: web.Request,
+    sources: Sequence[Source],
+    starts: Sequence[int],
+    interest: Interest,
+    headers: Mapping[str, str] | None = None,
 ) -> web.StreamResponse:
     """Answer with a stream of events until the client leaves or the server goes down.
 
@@ -41,7 +45,8 @@ async def stream(
         request: to be answered; its Last-Event-ID goes before `starts`.
         sources: what to merge.
         starts: where to begin in each of them, at the earliest.
-        interest: what the client wants of them.
+        interest: which of their records.
+        headers: of the answer, beside those of every stream.
     """
     context = context_of(request)
     resumed = await _resume(request, context.ledger, sources)
@@ -51,8 +56,11 @@ async def stream(
             "Content-Type": "text/event-stream; charset=utf-8",
             "Cache-Control": "no-store",
             "X-Accel-Buffering": "no",
+            **(headers or {}),
         }
     )
+    if request.version >= HttpVersion11:
+        response.enable_chunked_encoding()
     await response.prepare(request)
     client = _Client(request, response, context.settings.write_timeout)
     try:
@@ -89,6 +97,15 @@ class _Client:
             await self._response.write(data)
         self._sent = time.monotonic()
 
+    def offer(self, piece: Piece) -> bool:
+        """Send a piece if nothing is unsent; return whether it was."""
+        transport = self._request.transport
+        if transport is None or transport.is_closing() or transport.get_write_buffer_size():
+            return False
+        transport.write(piece.chunk if self._response.chunked else piece.data)
+        self._sent = time.monotonic()
+        return True
+
     def cut(self, reason: str) -> None:
         """Cut the connection, unsent data included."""
         _log.warning("stream cut", path=self._request.rel_url.raw_path, reason=reason)
@@ -97,7 +114,7 @@ class _Client:
 
 
 class _Stream:
-    """What one client gets: what it missed, then what comes."""
+    """The stream of one client: first past records, then new ones."""
 
     def __init__(
         self,
@@ -111,17 +128,17 @@ class _Stream:
         self._client = client
         self._sources = sources
         self._positions = list(positions)
-        """Up to where the client has got what concerns it."""
+        """Up to where the client was sent what it selected."""
         self._interest = interest
 
     async def run(self, feed: Feed) -> None:
         """Send until the server goes down."""
         while not self._closing:
             await feed.reached(self._positions)
-            with feed.joined(self._interest) as mailbox:
-                for index, end in enumerate(mailbox.start):
+            with feed.subscribed(self._interest, self._client.offer) as subscription:
+                for index, end in enumerate(subscription.start):
                     await self._catch_up(index, end)
-                await self._live(mailbox)
+                await self._live(subscription)
 
     @property
     def _closing(self) -> bool:
@@ -137,7 +154,7 @@ class _Stream:
             for chunk in self._chunks(index, records):
                 await self._client.send(chunk)
             self._positions[index] = reached
-            await self._show_life()
+            await self._send_heartbeat()
 
     def _chunks(self, index: int, records: Sequence[Record]) -> Iterator[bytes]:
         """Yield the bytes of a batch, made as they are taken."""
@@ -154,21 +171,21 @@ class _Stream:
         if chunk:
             yield bytes(chunk)
 
-    async def _live(self, mailbox: Mailbox) -> None:
-        """Send what comes, until the server goes down or the client did not keep up."""
+    async def _live(self, subscription: Subscription) -> None:
+        """Send new records, until the server shuts down or the client does not keep up."""
         heartbeat = self._context.settings.heartbeat
-        while not self._closing and not mailbox.overflowed:
-            piece = mailbox.take()
+        while not self._closing and not subscription.overflowed:
+            piece = subscription.take()
             if piece is not None:
                 await self._client.send(piece.data)
-                self._positions = list(piece.positions)
                 continue
-            self._positions = list(mailbox.passed() or self._positions)
-            await self._show_life()
-            await mailbox.wait(max(0.0, heartbeat - self._client.quiet_s))
+            self._positions = list(subscription.passed() or subscription.positions)
+            await self._send_heartbeat()
+            await subscription.wait(max(0.0, heartbeat - self._client.quiet_s))
+        self._positions = list(subscription.positions)
 
-    async def _show_life(self) -> None:
-        """Say that the stream lives, and how far it is, if nothing was sent for a while."""
+    async def _send_heartbeat(self) -> None:
+        """Send the position, if nothing was sent for a while."""
         if self._client.quiet_s >= self._context.settings.heartbeat:
             await self._client.send(f"id: {id_of(self._positions)}\n: still here\n\n".encode())
 

@@ -1,16 +1,22 @@
-"""Whether a pool's agents of now could ever give a trial its slots, and why not.
+"""Whether a pool's present agents could ever give a trial its slots, and why not.
 
 The rule is the scheduler's: a gang goes to one agent that is large enough, or fills several of
-equal size. Agents that are being drained, have left or are lost give nothing;
-those that are suspended will again. Whatever is idle or
-not makes no difference here: a trial that only has to wait for its turn lacks nothing. Nor is it
-told of an installation without any agent: it has just been started, and `rung status` says so.
+equal size. Agents that are being drained, have left or are lost give nothing; those that are
+suspended will again. Whether slots are idle makes no difference: a trial that only waits for its
+turn lacks nothing. An installation without any agent has just been started: nothing is reported
+there. Nor is anything while the projections catch up: agents may have joined since.
 """
 
 from collections import Counter
 from collections.abc import Iterable
 
 from rung.gateway.projections.pools import Pool
+from rung.gateway.projections.read_models import ReadModels
+
+
+def known_shortage(models: ReadModels, name: str, slots: int) -> str | None:
+    """Return why a trial of so many slots cannot be placed, None also where it is not known."""
+    return None if models.behind() else shortage(models.agents(), name, slots)
 
 
 def shortage(pools: Iterable[Pool], name: str, slots: int) -> str | None:

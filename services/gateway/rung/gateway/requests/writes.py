@@ -1,0 +1,139 @@
+"""Writes: facts that clients ask for, appended to the ledger, once for each idempotency key.
+
+A key becomes the origin of the fact that its request writes (`client/<key>`, sequence 1), so the
+ledger holds that a key was used and for what; nothing else does. Two requests with one key are
+answered here one after the other; of two gateways at once the ledger takes one fact.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+import structlog
+from aiohttp import web
+
+from rung.events import Event, Payload, encode, partition_of
+from rung.events.installation import PoolUpgraded
+from rung.gateway.context import Context
+from rung.gateway.problem import Problem, bad_parameter
+from rung.gateway.requests import after
+from rung.gateway.requests.after import Positions
+from rung.ledger import Draft
+from rung.runtime.projection import Projection
+from rung.runtime.projection.merge import positions_of
+
+HEADER: Final = "Idempotency-Key"
+LENGTH_MAX: Final = 200
+
+_log = structlog.get_logger()
+
+
+def key_of(request: web.Request) -> str | None:
+    """Return the origin that the request's key stands for, None without a key.
+
+    Raises:
+        Problem: the header cannot be used.
+    """
+    values = request.headers.getall(HEADER, [])
+    if not values:
+        return None
+    key = values[0]
+    if len(values) > 1:
+        raise bad_parameter(HEADER, "is given twice; give it once")
+    if not 0 < len(key) <= LENGTH_MAX or not all("!" <= letter <= "~" for letter in key):
+        raise bad_parameter(
+            HEADER, f"must be 1 to {LENGTH_MAX} visible ASCII characters, such as a UUID"
+        )
+    return f"client/{key}"
+
+
+@contextlib.asynccontextmanager
+async def once(context: Context, key: str | None) -> AsyncIterator[None]:
+    """Let one request at a time go on with a key."""
+    if key is None:
+        yield
+        return
+    async with context.locks.setdefault(key, asyncio.Lock()):
+        yield
+
+
+async def is_repeated(
+    context: Context, asked: str, before: str | None, projection: type[Projection], subject: str
+) -> bool:
+    """Return whether a request was done before, and how far its client is to read.
+
+    Args:
+        context: of the request.
+        asked: what is asked for, in words.
+        before: what was asked for under the same key, None if nothing was.
+        projection: in which that was found.
+        subject: key of the fact that was written.
+
+    Raises:
+        Problem: the key was used for something else.
+    """
+    if before is None:
+        return False
+    if before != asked:
+        raise reused(f"was used to {before}; draw a new key for another request")
+    await read_from(context, projection, subject)
+    return True
+
+
+def reused(how: str) -> Problem:
+    """Return the problem of an idempotency key that stands for another request."""
+    return Problem(422, "idempotency-key-reused", f"this Idempotency-Key {how}")
+
+
+async def read_from(context: Context, projection: type[Projection], subject: str) -> None:
+    """Note for the client how far to read what its request wrote when it was sent before.
+
+    As far as the projection has folded is enough: it found the request there.
+    """
+    partition = partition_of(subject, context.ledger.partitions(projection.facts))
+    folded = await context.models.read(projection, positions_of, partition)
+    position, _ = folded[projection.facts]
+    after.note({(projection.facts, partition): position - 1})
+
+
+def stamp(context: Context, key: str | None, data: Payload) -> Event:
+    """Return a fact that a request with this key writes."""
+    return context.writer.stamp(data, origin=key, sequence=None if key is None else 1)
+
+
+def pool_upgrade(context: Context, name: str, level: int) -> list[Event]:
+    """Return the fact that raises a pool to a logic level, none if it is there already.
+
+    It may be on record although the read model does not show it yet; twice is no harm.
+    """
+    pool = next((pool for pool in context.models.agents() if pool.name == name), None)
+    if level <= (1 if pool is None else pool.level):
+        return []
+    return [context.writer.stamp(PoolUpgraded(pool=name, level=level))]
+
+
+async def write(context: Context, facts: Sequence[Event]) -> None:
+    """Append facts in their order, and wait until the projections show them.
+
+    One after another: they may lie in different partitions, and the last must not be on record
+    without those that it builds on. By the last one a repeated request is recognised, so one
+    that was cut short is written again as a whole; repeated facts are dropped by their readers.
+    A server that still catches up does not wait: the answer says how far to read.
+
+    Raises:
+        LedgerUnavailable: not all were written, or nobody knows.
+    """
+    reached: Positions = {}
+    for event in facts:
+        (position,) = await context.ledger.append([Draft(event.topic, event.key, encode(event))])
+        partition = partition_of(event.key, context.ledger.partitions(event.topic))
+        reached[event.topic, partition] = position
+    after.note(reached)
+    last = facts[-1]
+    _log.info("asked", id=last.id, type=last.type, subject=last.subject)
+    wait_s = context.settings.seen_timeout
+    if context.models.behind() is None and not await context.models.reached(
+        reached, wait_s=wait_s
+    ):
+        _log.warning("projections are behind", id=last.id, waited_s=wait_s)

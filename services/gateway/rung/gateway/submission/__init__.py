@@ -1,1 +1,0 @@
-"""Submission: what is checked and resolved before an experiment is on record."""
