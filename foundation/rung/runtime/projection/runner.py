@@ -121,16 +121,16 @@ class Projections:
 
     async def close(self) -> None:
         """Stop following, and close the files."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._failure is not None and not self._failure.done():
-            self._failure.cancel()
-        for store in self.stores.values():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_ENDS_WITHIN_S):
-                    await store.close()
-        self._checks.close()
+        with self._checks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            if self._failure is not None and not self._failure.done():
+                self._failure.cancel()
+            for store in self.stores.values():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_ENDS_WITHIN_S):
+                        await store.close()
 
     def behind(self) -> Behind | None:
         """Return how far the projections are, None once they have caught up with the start."""

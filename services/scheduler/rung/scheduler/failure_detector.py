@@ -8,7 +8,6 @@ before the detector did, so an agent that is gone when the scheduler starts has 
 """
 
 import asyncio
-import time
 from typing import Final, Protocol
 
 import msgspec
@@ -45,11 +44,11 @@ class Clock(Protocol):
 
 
 class Monotonic:
-    """The machine's own clock; a suspended machine's stands still."""
+    """The event loop's clock; a suspended machine's stands still."""
 
     def now(self) -> float:
         """Return the seconds since some moment."""
-        return time.monotonic()
+        return asyncio.get_running_loop().time()
 
     async def sleep(self, seconds: float) -> None:
         """Return after so many seconds."""
