@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rung.checkpoint_gc.processor import CheckpointGC
 from rung.checkpoint_gc.processor import State as CollectionState
@@ -29,6 +29,13 @@ from rung.searcher.state import State as SearchState
 from rung.sim.world import Effective, World
 from rung.storage import checkpoint_prefix
 
+_QUERIES: Final = {
+    # Their numbers depend on what was flushed together; their order in an experiment does not.
+    "checkpoints": "SELECT experiment, id, body FROM checkpoints ORDER BY experiment, number",
+    # A state that all trials left says no more than one that none ever was in.
+    "trial_counts": "SELECT * FROM trial_counts WHERE trials > 0 ORDER BY state",
+}
+"""How tables are read of which not all is fixed by the ledger."""
 _Tables = dict[str, list[tuple[Any, ...]]]
 
 
@@ -119,13 +126,12 @@ def _tables(db: sqlite3.Connection) -> _Tables:
             " AND name NOT LIKE 'texts!_%' ESCAPE '!'"
         )
     ]
-    rows = {
-        name: sorted(db.execute(f"SELECT * FROM {name}"), key=repr)  # noqa: S608 - from the schema
+    return {
+        name: list(db.execute(_QUERIES[name]))
+        if name in _QUERIES
+        else sorted(db.execute(f"SELECT * FROM {name}"), key=repr)  # noqa: S608 - from the schema
         for name in names
     }
-    if "trial_counts" in rows:  # where a state that was left says no more than one that never was
-        rows["trial_counts"] = [row for row in rows["trial_counts"] if row[1]]
-    return rows
 
 
 async def check_states(world: World) -> None:

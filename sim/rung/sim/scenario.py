@@ -47,7 +47,7 @@ _LOOKED_AT_S: Final = 3.0
 _LOOK_S: Final = 1.0
 _REST_S: Final = 70.0
 """Longer than any retry waits."""
-_MS_MAX: Final = 100 * 3_600_000
+_MS_MAX: Final = 3_600_000
 
 
 class Scenario(Struct, frozen=True, kw_only=True):
