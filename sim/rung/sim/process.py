@@ -23,12 +23,14 @@ from rung.runtime.relay import Relay
 from rung.runtime.service import Component, Decider, Singleton, serve
 from rung.sim.clock import BEFORE_JOB
 from rung.sim.objects import MemoryStore
-from rung.sim.world import Faults, World
+from rung.sim.world import LATENCY_MS_MAX, Faults, World
 from rung.storage import ObjectInfo, ObjectStore
 
 _SNAPSHOT_EVERY: Final = 50
 """Facts between two snapshots of a processor, so that some are read in a short search."""
 _LATE_MS_MAX: Final = 2_000
+_BATCH_MS_MAX: Final = 20 * LATENCY_MS_MAX
+"""How long after an append a gateway learns of it, so that there is much in a batch."""
 
 Start = Callable[[Ledger, ObjectStore], Awaitable[None]]
 """Runs a process until it is cancelled."""
@@ -43,8 +45,9 @@ class Killed(BaseException):
 class _Life:
     """One start of a process, until it is killed."""
 
-    def __init__(self, world: World, name: str, risk: Risk) -> None:
+    def __init__(self, world: World, name: str, risk: Risk, latency_ms_max: int) -> None:
         self.world: Final = world
+        self.latency_ms_max: Final = latency_ms_max
         self._name = name
         self.killed: Final = asyncio.get_running_loop().create_future()
         self._risk = risk
@@ -127,7 +130,8 @@ class _LinkToLedger:
         self, topic: str, partition: int, position: int
     ) -> AsyncIterator[Sequence[Record]]:
         assert partition == 0, partition
-        async for records in self._world.follow(topic, position):
+        ms_max = self._life.latency_ms_max
+        async for records in self._world.follow(topic, position, ms_max=ms_max):
             self._life.check()
             yield records
 
@@ -175,7 +179,15 @@ class _LinkToObjects(MemoryStore):
 class Process:
     """A process that runs for ever; where it is killed, it is started again."""
 
-    def __init__(self, world: World, name: str, start: Start, risk: Risk) -> None:
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        start: Start,
+        risk: Risk,
+        *,
+        latency_ms_max: int = LATENCY_MS_MAX,
+    ) -> None:
         """Take what it runs.
 
         Args:
@@ -183,16 +195,18 @@ class Process:
             name: for people.
             start: what it runs.
             risk: how probable it is, at each of its effects, that it is killed.
+            latency_ms_max: how long after an append it learns of it, at most.
         """
         self.name: Final = name
         self._world = world
         self._start = start
         self._risk = risk
+        self._latency_ms_max = latency_ms_max
 
     async def run(self) -> None:
         """Run it until cancelled."""
         while True:
-            life = _Life(self._world, self.name, self._risk)
+            life = _Life(self._world, self.name, self._risk, self._latency_ms_max)
             task = asyncio.create_task(self._live(life))
             try:
                 await asyncio.wait([task, life.killed], return_when=asyncio.FIRST_COMPLETED)
@@ -220,7 +234,13 @@ def processes(world: World, folder: Path) -> list[Process]:
         Process(world, _name_of(it), partial(_serve, number), _risk_of(it))
         for number, it in enumerate(_components())
     ]
-    gateway = Process(world, "gateway", partial(_project, folder), attrgetter("projection_crash"))
+    gateway = Process(
+        world,
+        "gateway",
+        partial(_project, folder),
+        attrgetter("projection_crash"),
+        latency_ms_max=_BATCH_MS_MAX,
+    )
     return [*found, gateway]
 
 

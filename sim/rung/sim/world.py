@@ -128,16 +128,24 @@ class World:
         """Let something happen later."""
         asyncio.get_running_loop().call_later(delay_ms / 1_000, action)
 
-    async def latency(self) -> None:
+    async def latency(self, ms_max: int = LATENCY_MS_MAX) -> None:
         """Return a little later."""
-        await asyncio.sleep(self.random.randint(1, LATENCY_MS_MAX) / 1_000)
+        await asyncio.sleep(self.random.randint(1, ms_max) / 1_000)
 
-    async def follow(self, topic: str, position: int) -> AsyncIterator[list[Record]]:
-        """Yield records of a topic for ever, some time after they were appended."""
+    async def follow(
+        self, topic: str, position: int, *, ms_max: int = LATENCY_MS_MAX
+    ) -> AsyncIterator[list[Record]]:
+        """Yield records of a topic for ever, some time after they were appended.
+
+        Args:
+            topic: which one.
+            position: of the first record.
+            ms_max: how much later at most.
+        """
         async for newest in self.ledger.follow(topic, 0, position):
             if newest[-1].position < position:
                 continue
-            await self.latency()
+            await self.latency(ms_max)
             records = await self.ledger.read(topic, 0, position, EVERYTHING)
             position = records[-1].position + 1
             yield records
