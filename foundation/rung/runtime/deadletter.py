@@ -6,7 +6,8 @@ tell it from the first, which is repeated however often the message is met. A re
 answer yet is found again at the next start.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, assert_never
 
 import structlog
@@ -25,6 +26,7 @@ from rung.runtime import tracing
 from rung.runtime.fact_writer import now
 from rung.runtime.metrics import catalog
 from rung.runtime.processor.fold import Rejected
+from rung.runtime.processor.processor import types_of
 
 _TOLD_BYTES: Final = 128 << 10
 """Of a record's value in its dead letter, which must not be too large for the ledger itself."""
@@ -32,9 +34,8 @@ _REASON_MAX: Final = 2_000
 _AGAIN: Final = "/again"
 """Ends the origin of a dead letter about a message that was tried again."""
 _READ_MAX: Final = 2_000
-_TYPES: Final = frozenset(
-    {MessageRejected.TYPE, MessageRetryRequested.TYPE, MessageDropped.TYPE, MessageTaken.TYPE}
-)
+Message = MessageRejected | MessageRetryRequested | MessageDropped | MessageTaken
+_TYPES: Final = types_of(Message)
 
 _log = structlog.get_logger()
 
@@ -87,7 +88,7 @@ class DeadLetters:
             LedgerError: the ledger does not answer.
         """
         if self._pending:
-            yield list(self._pending.values())
+            yield self.pending
         async for records in self._ledger.follow(DEADLETTER, self._partition, self._position):
             letters = self._take(records)
             if letters:
@@ -109,24 +110,21 @@ class DeadLetters:
         for position in settled:
             self._settle(position)
 
+    @property
+    def pending(self) -> list[Letter]:
+        """What is asked and has no answer yet."""
+        return list(self._pending.values())
+
     def _take(self, records: Sequence[Record]) -> list[Letter]:
         """Take note of what is on record; return the requests in it that have no answer."""
         start = self._position
-        for record in records:
-            self._position = record.position + 1
-            try:
-                event = decode_handled(record.value, _TYPES)
-            except UndecodableEvent:
-                continue  # written by a newer release, or damaged: nothing to this one
-            if event is not None:
-                self._note(record.position, event)
-        return [letter for letter in self._pending.values() if letter.asked >= start]
+        for asked, event, data in messages_in(records):
+            self.note(asked, event, data)
+        self._position = records[-1].position + 1
+        return [letter for letter in self.pending if letter.asked >= start]
 
-    def _note(self, asked: int, event: Event) -> None:
-        data = event.data
-        assert isinstance(
-            data, MessageRejected | MessageRetryRequested | MessageDropped | MessageTaken
-        )
+    def note(self, asked: int, event: Event, data: Message) -> None:
+        """Take note of what the record at a position of the topic of dead letters says."""
         position = data.position
         if (data.reader, data.topic, data.partition) != (self._reader, *self._place):
             return
@@ -162,6 +160,19 @@ class DeadLetters:
             time=now(),
         )
         return Draft(event.topic, event.key, encode(event))
+
+
+def messages_in(records: Sequence[Record]) -> Iterator[tuple[int, Event, Message]]:
+    """Yield position and event of records of the topic of dead letters.
+
+    What a newer release wrote, or is damaged, is nothing to this one.
+    """
+    for record in records:
+        with contextlib.suppress(UndecodableEvent):
+            event = decode_handled(record.value, _TYPES)
+            if event is not None:
+                assert isinstance(event.data, Message)
+                yield record.position, event, event.data
 
 
 def _answers(event: Event, letter: Letter) -> bool:

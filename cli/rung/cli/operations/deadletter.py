@@ -157,6 +157,8 @@ def _meanwhile(letter: "DeadLetter") -> str | None:
             return f"{letter.key} is quarantined: {letter.reader} decides nothing more about it"
         case "relay" | "sink":
             return f"{letter.reader} went on with the next message; nothing was made of this one"
+        case "projection":
+            return f"{letter.reader} shows everything but what the message says"
         case None:
             return "nothing waits: the message was passed over, and its reader takes no requests"
 
@@ -172,6 +174,11 @@ def _on_retry(letter: "DeadLetter") -> str | None:
             )
         case "relay" | "sink":
             return f"{letter.reader} takes the message now, behind those that came since"
+        case "projection":
+            return (
+                f"{letter.reader} folds all of {letter.topic} again beside what it shows, with the"
+                " code that it runs now, and shows that then"
+            )
         case None:
             return None
 
@@ -187,5 +194,7 @@ def _on_drop(letter: "DeadLetter") -> str | None:
             )
         case "relay" | "sink":
             return "nothing is ever made of the message"
+        case "projection":
+            return "what the message says is never shown"
         case None:
             return None
