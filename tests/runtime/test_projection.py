@@ -316,6 +316,21 @@ async def test_files_are_of_one_process(ledger: MemoryLedger, tmp_path: Path) ->
         pass
 
 
+async def test_a_close_that_is_cut_short_lets_go_of_the_files(
+    ledger: MemoryLedger, tmp_path: Path
+) -> None:
+    """Another replica in the same process may have them."""
+    running = Projections(ledger, [Pauses()], reader="test", folder=tmp_path)
+    await running.start(wait_s=20)
+    closing = asyncio.create_task(running.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+    async with _running(ledger, tmp_path):
+        pass
+    await running.close()
+
+
 async def test_a_full_disk_is_waited_for(
     ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
