@@ -43,7 +43,7 @@ def _asked(what: str) -> dict[str, str]:
 
 
 def test_readers_are_those_of_the_services(tmp_path: Path) -> None:
-    """Every decider, relay and sink that a service runs can be asked, and nothing else."""
+    """Every component of a service that can be asked; of the gateway, its projections."""
     found = {}
     for it in (*searcher(), *scheduler(), *checkpoint_gc(FolderStore(tmp_path))):
         match it:
@@ -56,6 +56,8 @@ def test_readers_are_those_of_the_services(tmp_path: Path) -> None:
             case _:
                 pass
     found |= {("metrics", name): "sink" for name in ("metrics", "logs")}
+    shown = ("experiments", "searches", "retirements", "pools", "placements")
+    found |= {("gateway", name): "projection" for name in shown}
 
     assert found == READERS
 
@@ -81,6 +83,7 @@ def test_open_ones_are_listed(rung: Rung, server: Scripted) -> None:
     [
         (_letter(), ["is quarantined", "folds k3v9x2ab again", "audits skip it, too"], []),
         (_letter(reader_kind="relay"), ["went on with the next", "processes the message now"], []),
+        (_letter(reader_kind="projection"), ["except the contents", "in a second file"], []),
         (_letter(reader_kind=None), ["takes no requests"], ["retry", "drop"]),
         (_letter(state="dropped"), ["dropped"], ["retry", "quarantined"]),
     ],

@@ -1,133 +1,108 @@
 """A ledger that was left at any moment goes on in its new home, and comes to the same end."""
 
+import asyncio
 import io
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Final
 
 import pytest
 
-from rung.checkpoint_gc.processor import CheckpointGC
-from rung.cli.operations.components import CONSUMERS, RELAYS, audit_all
+from rung.api import Audit
+from rung.cli.operations.components import CONSUMERS, audit_all
 from rung.cli.operations.ledger.handover import hand_over
 from rung.events import decode, topic
-from rung.events.allocation import AgentJoined, AgentLeft, AgentLost
-from rung.events.checkpoint import CheckpointDeleted
+from rung.events.checkpoint import CheckpointDeleted, CheckpointStored
 from rung.events.experiment import ExperimentSubmitted
 from rung.ledger import Draft, MemoryLedger, Record
 from rung.ledger.export.export import Undone, export, import_
-from rung.scheduler.processor import Scheduler
-from rung.searcher.processor import Searcher
 from rung.sim.agent import Agent
-from rung.sim.scenario import EXPERIMENT, Outcome, _deleter, _outcome, run
-from rung.sim.services import Carrier, Decider
+from rung.sim.clock import in_virtual_time
+from rung.sim.scenario import EXPERIMENT, Outcome, ended, memory_folder, outcome, run, running
 from rung.sim.workload import calm
-from rung.sim.world import Faults, World
+from rung.sim.world import LATENCY_MS_MAX, Faults, World
+from rung.storage import checkpoint_prefix
+from rung.storage.checkpoint.manifest import MANIFEST
 
 pytestmark = pytest.mark.sim
 
 SEARCHED: Final = (topic.EXPERIMENTS, topic.SEARCHES, topic.RETIREMENTS)
 PLACED: Final = (topic.POOLS, topic.PLACEMENTS)
+MOMENTS_MS: Final = (170, 190)
+"""Between two moments at which a search is left, in the two tests."""
+RELAYED_MS: Final = 4 * LATENCY_MS_MAX
+"""So much later at most a decision is relayed: it is read and written, behind another batch."""
 
 
 class Home:
-    """A simulated installation on the history that it begins with."""
+    """A simulated installation, on the history that it begins with."""
 
-    def __init__(self, name: str, checkpoints: dict[str, int]) -> None:
-        self.world = World(7, Faults())
-        self.checkpoints = checkpoints
+    def __init__(self, name: str, earlier: "Home | None" = None) -> None:
+        """Take what it is called, and the home whose checkpoints it knows.
+
+        Args:
+            name: of it.
+            earlier: from which its ledger was moved.
+        """
+        self.world = World(7, Faults(), ledger=MemoryLedger(partitions=1))
+        self.checkpoints: dict[str, int] = dict(earlier.checkpoints) if earlier else {}
         self._name = name
 
-    def start(self, positions: dict[tuple[str, str], int] | None = None) -> None:
-        """Start deciders, forwarders and agents, each where it was left."""
-        positions = positions or {}
-        deciders = [
-            Decider(self.world, process) for process in (Searcher(), Scheduler(), CheckpointGC())
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run its services and two agents while the context lasts."""
+        agents = [
+            Agent(self.world, f"{self._name}-{number}", 2, self.checkpoints) for number in range(2)
         ]
-        forwarders = [
-            Carrier(
-                self.world,
-                it,
-                ledger_id=self._name,
-                start=positions.get((it.name, it.topic), 0),
-            )
-            for it in (*RELAYS, _deleter(self.world))
-        ]
-        for number in range(2):
-            Agent(self.world, f"{self._name}-{number}", 2, self.checkpoints)
-        for decider in deciders:
-            decider._restart()
-        for forwarder in forwarders:
-            self.world.after(20, forwarder.wake)
+        with memory_folder() as folder:
+            async with running(self.world, agents, folder):
+                yield
 
-    def run(self, happenings: int) -> None:
-        """Let so many things happen, or all."""
-        with suppress(AssertionError):
-            self.world.run(happenings_max=happenings)
-
-    def counts(self, names: Sequence[str]) -> dict[str, int]:
-        """Return how many records topics hold now."""
-        return {name: len(self.world.topics[name]) for name in names}
+    async def records(self, names: Sequence[str]) -> dict[str, list[Record]]:
+        """Return what topics hold now."""
+        return {name: await self.world.records(name) for name in names}
 
 
-async def moved(home: Home, counts: dict[str, int]) -> tuple[MemoryLedger, Undone]:
-    """Return a new ledger, into which the beginnings of a home's topics were imported."""
-    old, new = MemoryLedger(partitions=1), MemoryLedger(partitions=1)
-    for name, count in counts.items():
-        records = home.world.topics[name][:count]
-        await old.append([Draft(name, record.key, record.value) for record in records])
-    out = io.BytesIO()
-    await export(old, out)
-    await import_(new, out.getvalue().splitlines(), consumers=CONSUMERS)
-    return new, await hand_over(new)
-
-
-async def settled(old: Home, ledger: MemoryLedger) -> Home:
-    """Return a new home on a moved ledger, in which everything came to its end."""
-    home = Home("new", dict(old.checkpoints))
-    for name in (*SEARCHED, *PLACED):
-        home.world.topics[name] = list(await ledger.read(name, 0, 0, 1_000_000))
-    home.world.deleted = set(deleted(home.world.topics[topic.EXPERIMENTS]))
-    positions = {item: await ledger.position(*item, 0) for item in CONSUMERS}
-    for lost in overdue(home.world.topics[topic.POOLS]):
-        home.world.write(lost, "scheduler/new")
-    home.start(positions)
-    home.world.run(happenings_max=1_000_000)
-    return home
-
-
-def deleted(facts: Sequence[Record]) -> list[str]:
-    """Return the checkpoints whose deletion is on record."""
-    found = (decode(record.value).data for record in facts)
-    return [data.checkpoint_id for data in found if isinstance(data, CheckpointDeleted)]
-
-
-def overdue(facts: Sequence[Record]) -> list[AgentLost]:
-    """Return what the watch finds out about agents that stay silent."""
-    there: dict[str, AgentJoined] = {}
-    for record in facts:
-        match decode(record.value).data:
-            case AgentJoined() as joined:
-                there[joined.agent_id] = joined
-            case AgentLeft() | AgentLost() as gone:
-                there.pop(gone.agent_id, None)
-            case _:
-                pass
-    return [
-        AgentLost(pool=it.pool, agent_id=it.agent_id, incarnation=it.incarnation, silent_ms=30_000)
-        for it in there.values()
-    ]
-
-
-def begun(method: str) -> Home:
-    """Return a home in which a search was submitted."""
-    home = Home("old", {})
-    home.start()
+async def left(method: str, *moments_ms: int) -> tuple[Home, list[dict[str, list[Record]]]]:
+    """Return a home in which a search was begun, and what its topics held at some moments."""
+    home, held = Home("old"), []
     submitted = ExperimentSubmitted(
         experiment_id=EXPERIMENT, config=calm(method).config, source="", code_digest=None
     )
-    home.world.write(submitted, "gateway/old")
-    return home
+    async with home.running():
+        home.world.write(submitted, "gateway/old")
+        for moment_ms in moments_ms:
+            await asyncio.sleep(moment_ms / 1_000)
+            held.append(await home.records((*SEARCHED, *PLACED)))
+    return home, held
+
+
+async def moved(old: Home, records: Mapping[str, Sequence[Record]]) -> tuple[Home, Undone]:
+    """Return a new home, into which the beginnings of a home's topics were imported.
+
+    Its object store has the checkpoints of which the deletion is not on record.
+    """
+    before, home = MemoryLedger(partitions=1), Home("new", old)
+    for data in (decode(record.value).data for record in records[topic.EXPERIMENTS]):
+        if isinstance(data, CheckpointStored | CheckpointDeleted):
+            prefix = checkpoint_prefix(data.experiment_id, data.checkpoint_id)
+            if isinstance(data, CheckpointStored):
+                home.world.objects.put_bytes(prefix + MANIFEST, b"")
+            else:
+                home.world.objects.delete(prefix)
+    for name, each in records.items():
+        await before.append([Draft(name, record.key, record.value) for record in each])
+    out = io.BytesIO()
+    await export(before, out)
+    await import_(home.world.ledger, out.getvalue().splitlines(), consumers=CONSUMERS)
+    return home, await hand_over(home.world.ledger)
+
+
+async def settled(home: Home) -> Outcome:
+    """Return what came of a search that goes on in a new home."""
+    async with home.running():
+        ended_ms = await ended(home.world, 1)
+    return await outcome(home.world, ended_ms)
 
 
 def found(outcome: Outcome) -> tuple[str, object]:
@@ -136,49 +111,52 @@ def found(outcome: Outcome) -> tuple[str, object]:
 
 
 @pytest.mark.parametrize("method", ["grid", "random", "hyperband"])
-async def test_a_search_left_at_any_moment_comes_to_the_same_end(method: str) -> None:
+def test_a_search_left_at_any_moment_comes_to_the_same_end(method: str) -> None:
     """Exported from one home at some moment and imported into another, it ends as if it stayed."""
-    expected = found(run(calm(method), 0))
-    for happenings in range(0, 1_500, 61):
-        old = begun(method)
-        old.run(happenings)
-        ledger, _ = await moved(old, old.counts((*SEARCHED, *PLACED)))
-        again = await hand_over(ledger)
-        home = await settled(old, ledger)
-        assert found(_outcome(home.world, home.checkpoints)) == expected, happenings
-        assert (again.forwarded, again.lost) == (0, 0)
+    undisturbed = run(calm(method), 0)
+
+    async def ends() -> None:
+        for moment_ms in range(0, 5 * undisturbed.milliseconds // 4, MOMENTS_MS[0]):
+            old, (records,) = await left(method, moment_ms)
+            home, _ = await moved(old, records)
+            again = await hand_over(home.world.ledger)
+            assert found(await settled(home)) == found(undisturbed), moment_ms
+            assert (again.forwarded, again.lost) == (0, 0)
+
+    in_virtual_time(ends())
 
 
 @pytest.mark.parametrize("first", [SEARCHED, PLACED])
-async def test_partitions_of_slightly_different_moments(first: tuple[str, ...]) -> None:
+def test_partitions_of_slightly_different_moments(first: tuple[str, ...]) -> None:
     """Of an archive's partitions some are older; what was restored ends all the same."""
     second = PLACED if first == SEARCHED else SEARCHED
-    handed: list[Undone] = []
-    for happenings in range(20, 1_200, 53):
-        for later in (1, 7, 40, 150):
-            old = begun("grid")
-            old.run(happenings)
-            counts = old.counts(first)
-            old.run(later)
-            ledger, left = await moved(old, counts | old.counts(second))
-            home = await settled(old, ledger)
-            state, _ = found(_outcome(home.world, home.checkpoints))
-            assert state == "completed", (happenings, later)
-            handed.append(left)
-    assert any(left.forwarded for left in handed) == (first == PLACED)
-    assert any(left.lost for left in handed) == (first == SEARCHED)
+    handed: dict[tuple[int, int], Undone] = {}
+
+    async def ends() -> None:
+        for moment_ms in range(60, 3_500, MOMENTS_MS[1]):
+            for later_ms in (5, 20, 110, 400):
+                old, (before, after) = await left("grid", moment_ms, later_ms)
+                records = {name: before[name] for name in first}
+                home, undone = await moved(old, {**records, **{n: after[n] for n in second}})
+                state, _ = found(await settled(home))
+                assert state == "completed", (moment_ms, later_ms)
+                handed[moment_ms, later_ms] = undone
+
+    in_virtual_time(ends())
+    relayed = [undone for (_, later_ms), undone in handed.items() if later_ms > RELAYED_MS]
+    assert any(undone.forwarded for undone in relayed) == (first == PLACED)
+    assert any(undone.lost for undone in handed.values()) == (first == SEARCHED)
 
 
-async def test_it_audits_afterwards() -> None:
+def test_it_audits_afterwards() -> None:
     """What was moved in the middle of a search is decided the same again, before and after it."""
-    old = begun("asha")
-    old.run(400)
-    ledger, _ = await moved(old, old.counts((*SEARCHED, *PLACED)))
-    home = await settled(old, ledger)
-    after = MemoryLedger(partitions=1)
-    for name in (*SEARCHED, *PLACED):
-        records = home.world.topics[name]
-        await after.append([Draft(name, record.key, record.value) for record in records])
-    verdict = await audit_all(after)
+
+    async def audited() -> Audit:
+        old, (records,) = await left("asha", 1_200)
+        home, _ = await moved(old, records)
+        await settled(home)
+        return await audit_all(home.world.ledger)
+
+    verdict = in_virtual_time(audited())
     assert verdict.same
     assert verdict.decisions > 50

@@ -2,6 +2,7 @@
 
 import contextlib
 import sqlite3
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from gateway.client import Client
 from gateway.conftest import World, until
 from gateway.scenario import EXPERIMENT
-from rung.events import Event
+from rung.events import Event, topic
 from rung.events.deadletter import (
     MessageDropped,
     MessageRejected,
@@ -22,6 +23,7 @@ from rung.gateway.projections.deadletters import (
     count_open,
     read_dead_letters,
 )
+from rung.ledger import Draft
 from rung.runtime.projection.store import prepare
 
 _ID = "searcher/experiments/3/7"
@@ -157,7 +159,7 @@ async def test_what_is_not_known_is_not_found(client: Client) -> None:
         assert {(it.status, it.kind) for it in answers} == {(404, "not-found")}
 
 
-@pytest.mark.parametrize("reader", ["gateway", "metrics", "checkpoint-gc-deleter"])
+@pytest.mark.parametrize("reader", ["scheduler", "metrics", "checkpoint-gc-deleter"])
 async def test_readers_that_take_no_requests_are_not_asked(
     world: World, client: Client, reader: str
 ) -> None:
@@ -171,6 +173,33 @@ async def test_readers_that_take_no_requests_are_not_asked(
         assert name in answers[0].json["detail"]
     assert (await client.get(path))["reader_kind"] is None
     assert await _asked(world) == []
+
+
+async def test_what_the_gateway_cannot_fold_is_tried_again_or_dropped(
+    world: World, client: Client
+) -> None:
+    """A retry in vain opens the letter again; one that is dropped stays so."""
+    await world.ledger.append([Draft(topic.EXPERIMENTS, EXPERIMENT, b"{")])
+    read = partial(client.get, "/deadletters")
+    (letter,) = (await until(read, lambda found: found["items"]))["items"]
+    path = f"/deadletters/{letter['id']}"
+    assert (letter["reader"], letter["reader_kind"]) == ("gateway", "projection")
+    asked = await client.call("POST", f"{path}/retry")
+    assert asked.status == 202
+    await until(partial(client.get, path), lambda found: found["state"] == "open")
+    assert [type(it) for it in await world.all(topic.DEADLETTER)] == [
+        MessageRejected,
+        MessageRetryRequested,
+        MessageRejected,
+    ]
+    asked = await client.call("POST", f"{path}/drop")
+    assert asked.status == 202
+
+    async def answered() -> bool:
+        return isinstance((await world.all(topic.DEADLETTER))[-1], MessageTaken)
+
+    await until(answered, bool)
+    assert (await client.get(path))["state"] == "dropped"
 
 
 async def test_a_gateway_alone_asks_nothing(world: World) -> None:

@@ -5,16 +5,30 @@ import contextlib
 import errno
 import sqlite3
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 from structlog.testing import capture_logs
 
-from rung.events import Event, LedgerError, LedgerUnavailable, encode, fact, partition_of, topic
+from rung.events import (
+    Event,
+    LedgerError,
+    LedgerUnavailable,
+    Payload,
+    encode,
+    fact,
+    partition_of,
+    topic,
+)
 from rung.events.codec import decode
-from rung.events.deadletter import MessageRejected
+from rung.events.deadletter import (
+    MessageDropped,
+    MessageRejected,
+    MessageRetryRequested,
+    MessageTaken,
+)
 from rung.events.experiment import PauseRequested, ResumeRequested
 from rung.ledger import Draft, MemoryLedger
 from rung.runtime.projection import Projection, Projections
@@ -302,6 +316,21 @@ async def test_files_are_of_one_process(ledger: MemoryLedger, tmp_path: Path) ->
         pass
 
 
+async def test_a_close_that_is_cut_short_lets_go_of_the_files(
+    ledger: MemoryLedger, tmp_path: Path
+) -> None:
+    """Another replica in the same process may have them."""
+    running = Projections(ledger, [Pauses()], reader="test", folder=tmp_path)
+    await running.start(wait_s=20)
+    closing = asyncio.create_task(running.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+    async with _running(ledger, tmp_path):
+        pass
+    await running.close()
+
+
 async def test_a_full_disk_is_waited_for(
     ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -365,3 +394,158 @@ async def test_dead_letters_are_written_once_the_ledger_answers(
                 assert len(letters) == 1
                 break
     assert failures == 2
+
+
+class _Mended(Pauses):
+    """A later release, which folds what the one before could not."""
+
+    schema = "CREATE TABLE pauses (number INTEGER PRIMARY KEY, id TEXT)"
+
+    def evolve(self, db: sqlite3.Connection, key: str, event: Event) -> None:
+        """Note a pause."""
+        db.execute("INSERT INTO pauses (id) VALUES (?)", (key,))
+
+
+@pytest.fixture
+def mend(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return what mends `Pauses`, whose schema and version stay."""
+    return lambda: monkeypatch.setattr(Pauses, "evolve", _Mended.evolve)
+
+
+async def _letters(ledger: MemoryLedger) -> list[Payload]:
+    return [decode(it.value).data for it in await ledger.read(topic.DEADLETTER, 0, 0, 100)]
+
+
+async def _ask(
+    ledger: MemoryLedger, kind: type[MessageRetryRequested | MessageDropped], key: str
+) -> None:
+    """Do as `rung deadletter retry` and `drop`."""
+    letters = await _letters(ledger)
+    (letter, *_) = (it for it in letters if isinstance(it, MessageRejected) and it.key == key)
+    data = kind(
+        topic=letter.topic,
+        partition=letter.partition,
+        position=letter.position,
+        key=letter.key,
+        reader=letter.reader,
+    )
+    event = fact(data, source="/rung/g", origin="g", sequence=len(letters), time="t")
+    await ledger.append([Draft(event.topic, event.key, encode(event))])
+
+
+async def _answered(ledger: MemoryLedger, count: int) -> list[Payload]:
+    """Return so many records of dead letters, as soon as they are there."""
+    async with asyncio.timeout(20):
+        async for records in ledger.follow(topic.DEADLETTER, 0, 0):
+            if records[-1].position >= count - 1:
+                break
+    return await _letters(ledger)
+
+
+async def _shows(running: Projections, names: list[str]) -> None:
+    """Wait until the tables hold these."""
+    async with asyncio.timeout(20):
+        while await running.stores["pauses"].read(_names) != names:  # noqa: ASYNC110 - they are read
+            await asyncio.sleep(0.01)
+
+
+async def test_a_dead_letter_that_is_tried_again_is_folded_in_its_place(
+    tmp_path: Path, mend: Callable[[], None]
+) -> None:
+    """All is folded anew beside the file that is asked, in the order of the ledger."""
+    ledger = MemoryLedger(partitions=4)
+    await _pause(ledger, *_SPREAD, "broken", *_SPREAD)
+    async with _running(ledger, tmp_path) as running:
+        await _found(running, ledger)
+        where = partition_of(topic.EXPERIMENTS, 4)
+        async for _ in ledger.follow(topic.DEADLETTER, where, 0):
+            break
+        mend()
+        letter = decode((await ledger.read(topic.DEADLETTER, where, 0, 1))[0].value).data
+        assert isinstance(letter, MessageRejected)
+        data = MessageRetryRequested(
+            topic=letter.topic,
+            partition=letter.partition,
+            position=letter.position,
+            key=letter.key,
+            reader=letter.reader,
+        )
+        event = fact(data, source="/rung/g", origin="g", sequence=1, time="t")
+        await ledger.append([Draft(event.topic, event.key, encode(event))])
+        async with asyncio.timeout(20):
+            async for _ in ledger.follow(topic.DEADLETTER, where, 2):
+                break
+        taken = decode((await ledger.read(topic.DEADLETTER, where, 2, 1))[0].value).data
+        found = await _found(running, ledger)
+
+        assert isinstance(taken, MessageTaken)
+        assert taken.position == letter.position
+        assert sorted(found) == sorted([*_SPREAD, "broken", *_SPREAD])
+        near = [name for name in found if partition_of(name, 4) == letter.partition]
+        assert near == [near[0], "broken", near[0]]
+    assert await asyncio.to_thread(_files, tmp_path) == ["pauses.db"]
+
+
+def _files(folder: Path) -> list[str]:
+    return [path.name for path in folder.glob("*.db")]
+
+
+async def test_a_retry_in_vain_is_answered(ledger: MemoryLedger, tmp_path: Path) -> None:
+    """By another rejection, and once; nothing else changes."""
+    await _pause(ledger, "a", "broken", "b")
+    async with _running(ledger, tmp_path) as running:
+        await _answered(ledger, 1)
+        await _ask(ledger, MessageRetryRequested, "broken")
+        letters = await _answered(ledger, 3)
+
+        assert [type(it) for it in letters] == [
+            MessageRejected,
+            MessageRetryRequested,
+            MessageRejected,
+        ]
+        assert await _found(running, ledger) == ["a", "b"]
+    async with _running(ledger, tmp_path) as running:
+        await _pause(ledger, "c", first=4)
+        assert await _found(running, ledger) == ["a", "b", "c"]
+    assert len(await _letters(ledger)) == 3
+
+
+async def test_what_is_dropped_is_never_folded(
+    ledger: MemoryLedger, tmp_path: Path, mend: Callable[[], None]
+) -> None:
+    """Also when a later release could, and folds everything again."""
+    await _pause(ledger, "a", "broken", "b")
+    async with _running(ledger, tmp_path):
+        await _answered(ledger, 1)
+        await _ask(ledger, MessageDropped, "broken")
+        assert isinstance((await _answered(ledger, 3))[-1], MessageTaken)
+    mend()
+    async with _running(ledger) as running:
+        await _shows(running, ["a", "b"])
+
+
+async def test_a_replica_that_was_away_does_what_was_asked(
+    ledger: MemoryLedger, tmp_path: Path, mend: Callable[[], None]
+) -> None:
+    """Its file lacks what the others have folded since, also where they have answered."""
+    await _pause(ledger, "a", "broken", "b")
+    async with _running(ledger, tmp_path / "away"):
+        await _answered(ledger, 1)
+    mend()
+    await _ask(ledger, MessageRetryRequested, "broken")
+    async with _running(ledger, tmp_path / "there"):
+        assert isinstance((await _answered(ledger, 3))[-1], MessageTaken)
+    async with _running(ledger, tmp_path / "away") as running:
+        await _shows(running, ["a", "broken", "b"])
+    assert len(await _letters(ledger)) == 3
+
+
+async def test_what_a_later_release_folds_is_settled(ledger: MemoryLedger, tmp_path: Path) -> None:
+    """A rebuilt file settles dead letters without a request."""
+    await _pause(ledger, "a", "broken", "poison", "b")
+    async with _running(ledger, tmp_path):
+        await _answered(ledger, 2)
+    async with _running(ledger, tmp_path, _Mended()) as running:
+        letters = await _answered(ledger, 4)
+        assert await _found(running, ledger) == ["a", "broken", "poison", "b"]
+    assert [it.key for it in letters if isinstance(it, MessageTaken)] == ["broken", "poison"]

@@ -21,4 +21,4 @@ TrialPhase = Literal[
 ]
 CheckpointPhase = Literal["stored", "retired", "deleted", "damaged"]
 DeadLetterState = Literal["open", "retrying", "dropped", "taken"]
-ReaderKind = Literal["processor", "relay", "sink"]
+ReaderKind = Literal["processor", "relay", "sink", "projection"]

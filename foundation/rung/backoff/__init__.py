@@ -11,6 +11,7 @@ import asyncio
 import math
 import random
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from typing import Final, NamedTuple, TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, Retrying, retry_if_exception
@@ -24,6 +25,9 @@ Patience = Callable[[BaseException], float]
 """For how many seconds since the first attempt an error is retried; 0: not at all."""
 Note = Callable[[BaseException, float], None]
 """Called before each retry with the error and the wait in seconds."""
+
+CHANCE: Final[ContextVar[random.Random]] = ContextVar("chance")
+"""Spreads retries over time, in a simulation; elsewhere `_chance` does."""
 
 _chance: Final = random.Random()  # noqa: S311 - spreads retries over time, guards nothing
 
@@ -109,7 +113,7 @@ class _Rules(wait_base):
         """Return how long to wait."""
         doubled = min(retry_state.attempt_number - 1, 60)
         bound = min(self._backoff.first_s * 2.0**doubled, self._backoff.most_s)
-        wait_s = bound * _chance.uniform(0.5, 1.0)
+        wait_s = bound * CHANCE.get(_chance).uniform(0.5, 1.0)
         least_s = self._least_s(_error_of(retry_state)) if self._least_s else 0.0
         return max(wait_s, least_s)
 

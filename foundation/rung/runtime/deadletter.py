@@ -6,7 +6,8 @@ first, which is written again whenever the message is read. A request without an
 again at the next start.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, assert_never
 
 import structlog
@@ -25,6 +26,7 @@ from rung.runtime import tracing
 from rung.runtime.fact_writer import now
 from rung.runtime.metrics import catalog
 from rung.runtime.processor.fold import Rejected
+from rung.runtime.processor.processor import types_of
 
 _VALUE_MAX: Final = 128 << 10
 """Bytes of a record's value in its dead letter, which must not be too large for the ledger."""
@@ -32,9 +34,8 @@ _REASON_MAX: Final = 2_000
 _AGAIN: Final = "/again"
 """Ends the origin of a dead letter about a message that was retried."""
 _READ_MAX: Final = 2_000
-_TYPES: Final = frozenset(
-    {MessageRejected.TYPE, MessageRetryRequested.TYPE, MessageDropped.TYPE, MessageTaken.TYPE}
-)
+Message = MessageRejected | MessageRetryRequested | MessageDropped | MessageTaken
+_TYPES: Final = types_of(Message)
 
 _log = structlog.get_logger()
 
@@ -86,7 +87,7 @@ class DeadLetters:
             LedgerError: the ledger does not answer.
         """
         if self._pending:
-            yield list(self._pending.values())
+            yield self.pending
         async for records in self._ledger.follow(DEADLETTER, self._partition, self._position):
             if requests := self._take(records):
                 yield requests
@@ -103,24 +104,21 @@ class DeadLetters:
         for position in settled:
             self._settle(position)
 
+    @property
+    def pending(self) -> list[Request]:
+        """Requests that have no answer."""
+        return list(self._pending.values())
+
     def _take(self, records: Sequence[Record]) -> list[Request]:
         """Note records; return the requests in them that have no answer."""
         start = self._position
-        for record in records:
-            self._position = record.position + 1
-            try:
-                event = decode_handled(record.value, _TYPES)
-            except UndecodableEvent:
-                continue  # written by a newer release, or damaged
-            if event is not None:
-                self._note(record.position, event)
-        return [request for request in self._pending.values() if request.asked >= start]
+        for asked, event, data in messages_in(records):
+            self.note(asked, event, data)
+        self._position = records[-1].position + 1
+        return [request for request in self.pending if request.asked >= start]
 
-    def _note(self, asked: int, event: Event) -> None:
-        data = event.data
-        assert isinstance(
-            data, MessageRejected | MessageRetryRequested | MessageDropped | MessageTaken
-        )
+    def note(self, asked: int, event: Event, data: Message) -> None:
+        """Take note of what the record at a position of the topic of dead letters says."""
         position = data.position
         if (data.reader, data.topic, data.partition) != (self._reader, *self._place):
             return
@@ -156,6 +154,19 @@ class DeadLetters:
             time=now(),
         )
         return Draft(event.topic, event.key, encode(event))
+
+
+def messages_in(records: Sequence[Record]) -> Iterator[tuple[int, Event, Message]]:
+    """Yield position and event of records of the topic of dead letters.
+
+    Records of a newer release, and damaged ones, are skipped.
+    """
+    for record in records:
+        with contextlib.suppress(UndecodableEvent):
+            event = decode_handled(record.value, _TYPES)
+            if event is not None:
+                assert isinstance(event.data, Message)
+                yield record.position, event, event.data
 
 
 def _answers(event: Event, request: Request) -> bool:

@@ -1,16 +1,22 @@
 """Appends facts with a time, an origin and its sequence."""
 
 import time
+from collections.abc import Callable
+from contextvars import ContextVar
 from datetime import UTC, datetime
+from typing import Final
 
 from rung.events import Event, Payload, encode, fact
 from rung.ledger import Draft, Ledger
 from rung.runtime import tracing
 
+CLOCK: Final[ContextVar[Callable[[], float]]] = ContextVar("clock", default=time.time)
+"""Returns the time in Unix seconds; a simulation's is its own."""
+
 
 def now() -> str:
     """Return the time for an envelope: RFC 3339, UTC, milliseconds."""
-    moment = datetime.fromtimestamp(time.time(), UTC)
+    moment = datetime.fromtimestamp(CLOCK.get()(), UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
 
 

@@ -1,4 +1,4 @@
-"""Simulation: the real deciders on a simulated ledger, with simulated agents and a virtual clock.
+"""Simulation: the services on a ledger in memory, with simulated agents and a virtual clock.
 
 Everything follows from one seed: arrival orders, latencies, faults. `python -m rung.sim --seed N`
 runs one seed again and prints what went wrong, if anything did.

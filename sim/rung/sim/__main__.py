@@ -1,8 +1,10 @@
 """Runs simulated searches: `python -m rung.sim --seed N --method hyperband`."""
 
+import logging
 import sys
 
 import click
+import structlog
 
 from rung.sim.scenario import run
 from rung.sim.workload import METHODS, stormy
@@ -16,6 +18,7 @@ from rung.sim.workload import METHODS, stormy
 )
 def main(seed: int, seeds: int, method: str) -> None:
     """Simulate a search under faults and check what must hold."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     failed = 0
     for number in range(seed, seed + seeds):
         try:

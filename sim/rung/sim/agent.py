@@ -3,16 +3,16 @@
 A run takes place on one agent here; gangs over several are for the scheduler's own tests.
 """
 
+import asyncio
 import hashlib
 import json
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
-from rung.events import decode
+from rung.events import Payload, topic
 from rung.events.allocation import (
     AgentJoined,
-    AgentLost,
     AllocationGranted,
     AllocationLost,
     AllocationReleased,
@@ -20,6 +20,7 @@ from rung.events.allocation import (
     Slot,
 )
 from rung.events.checkpoint import CheckpointDamaged, CheckpointStored
+from rung.events.metric import AgentBeat
 from rung.events.trial import (
     ExitOutcome,
     RunSpec,
@@ -28,9 +29,14 @@ from rung.events.trial import (
     TrialStarted,
     TrialValidated,
 )
-from rung.sim.world import World
+from rung.sim.world import Effective, World
+from rung.storage import checkpoint_prefix
+from rung.storage.checkpoint.manifest import MANIFEST
 
-_BACK_MS = 500
+_BACK_MS: Final = 500
+_LOST_MS: Final = 45_000
+"""Longer than the failure detector waits for a heartbeat."""
+_BEAT_S: Final = 5.0
 
 
 def curve(hparams: dict[str, Any], units: int) -> float:
@@ -53,20 +59,50 @@ class Agent:
     def __init__(
         self, world: World, agent_id: str, slots: int, checkpoints: dict[str, int]
     ) -> None:
+        """Take what it offers; it joins when it runs.
+
+        Args:
+            world: where it runs.
+            agent_id: its own.
+            slots: how many it has.
+            checkpoints: of all agents: id → after how many units it was stored.
+        """
         self.agent_id = agent_id
         self._world = world
         self._slots = slots
         self._checkpoints = checkpoints
         self._incarnation = 0
+        self._is_up = False
         self._runs: dict[str, _Run] = {}
-        self._position = 0
         self._origin = f"agent/{agent_id}/sim"
-        world.subscribe("placements", self.wake)
+
+    async def run(self) -> None:
+        """Carry out what the scheduler decides, until cancelled."""
+        position = await self._world.ledger.end(topic.PLACEMENTS, 0)
         self._join()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._beat())
+            effective = Effective()
+            async for records in self._world.follow(topic.PLACEMENTS, position):
+                for event in effective(records):
+                    if self._is_up:
+                        self._take(event.data)
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(_BEAT_S)
+            if self._is_up:
+                beat = AgentBeat(
+                    pool="default",
+                    agent_id=self.agent_id,
+                    incarnation=self._incarnation,
+                    allocations=list(self._runs),
+                )
+                self._world.write(beat, self._origin)
 
     def _join(self) -> None:
+        self._is_up = True
         self._incarnation += 1
-        self._position = len(self._world.topics["placements"])
         slots = [Slot(id=i, kind="cpu", name=f"CPU slot {i}") for i in range(self._slots)]
         self._world.write(
             AgentJoined(
@@ -79,26 +115,21 @@ class Agent:
             self._origin,
         )
 
-    def wake(self) -> None:
-        """Carry out what the scheduler decided."""
-        if self._incarnation == 0:
-            return
-        records = self._world.topics["placements"]
-        while self._position < len(records):
-            data = decode(records[self._position].value).data
-            self._position += 1
-            match data:
-                case AllocationGranted() if self._is_mine(data):
-                    self._start(data.spec, data.allocation_id)
-                case AllocationSignaled(allocation_id=allocation, how=how):
-                    run = self._runs.get(allocation)
-                    if run is not None and self.agent_id in data.agents:
-                        run.leaving = True
-                        if how == "kill":
-                            self._exit(allocation, run, "killed")
-                case AllocationLost(allocation_id=allocation) if allocation in self._runs:
-                    del self._runs[allocation]
-                    self._release(allocation)
+    def _take(self, data: Payload) -> None:
+        match data:
+            case AllocationGranted() if self._is_mine(data):
+                self._start(data.spec, data.allocation_id)
+            case AllocationSignaled(allocation_id=allocation, how=how):
+                run = self._runs.get(allocation)
+                if run is not None and self.agent_id in data.agents:
+                    run.leaving = True
+                    if how == "kill":
+                        self._exit(allocation, run, "killed")
+            case AllocationLost(allocation_id=allocation) if allocation in self._runs:
+                del self._runs[allocation]
+                self._release(allocation)
+            case _:
+                pass
 
     def _is_mine(self, grant: AllocationGranted) -> bool:
         return any(
@@ -117,7 +148,7 @@ class Agent:
         run = _Run(spec, 0)
         for checkpoint in spec.restore:
             # Two are kept to restore from, so one is gone only when both turned out damaged.
-            gone = checkpoint in self._world.deleted
+            gone = not self._world.objects.list(checkpoint_prefix(spec.experiment_id, checkpoint))
             assert not gone or self._world.faults.damage > 0, f"{checkpoint} is needed and gone"
             if gone or self._world.happens(self._world.faults.damage):
                 damaged = CheckpointDamaged(
@@ -184,6 +215,9 @@ class Agent:
             return
         name = f"c{len(self._checkpoints)}"
         self._checkpoints[name] = run.units
+        prefix = checkpoint_prefix(run.spec.experiment_id, name)
+        for file in ("weights", MANIFEST):
+            self._world.objects.put_bytes(prefix + file, b"")
         self._world.write(
             CheckpointStored(
                 experiment_id=run.spec.experiment_id,
@@ -229,13 +263,6 @@ class Agent:
 
     def _crash(self) -> None:
         """Lose everything that runs; come back, sometimes only after being declared lost."""
+        self._is_up = False
         self._runs.clear()
-        if self._world.happens(0.5):
-            lost = AgentLost(
-                pool="default",
-                agent_id=self.agent_id,
-                incarnation=self._incarnation,
-                silent_ms=_BACK_MS,
-            )
-            self._world.write(lost, "scheduler/sim")
-        self._world.after(_BACK_MS, self._join)
+        self._world.after(_LOST_MS if self._world.happens(0.5) else _BACK_MS, self._join)

@@ -1,18 +1,19 @@
 """Simulated searches from submission to their end, with what must hold checked on the way."""
 
+import asyncio
+import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from msgspec import Struct
 
-from rung.checkpoint_gc.processor import CheckpointGC
-from rung.checkpoint_gc.service import RELAY as CHECKPOINT_GC_RELAY
 from rung.config.run_config import run_config
-from rung.events import Payload, decode
+from rung.events import TOPICS, Payload, decode, topic
 from rung.events.allocation import AllocationSignaled, PoolConfigured
-from rung.events.checkpoint import CheckpointDeleted, CheckpointRetired
 from rung.events.experiment import (
     ExperimentEnded,
     ExperimentSubmitted,
@@ -29,17 +30,24 @@ from rung.events.trial import (
     TrialValidated,
 )
 from rung.ledger import Record
-from rung.runtime import PartitionFold
-from rung.runtime.relay import Relay
-from rung.scheduler.processor import Scheduler
-from rung.scheduler.service import RELAY as SCHEDULER_RELAY
-from rung.searcher.processor import Searcher
-from rung.searcher.service import RELAY as SEARCHER_RELAY
 from rung.sim.agent import Agent
-from rung.sim.services import Carrier, Decider
-from rung.sim.world import Faults, World
+from rung.sim.clock import in_virtual_time
+from rung.sim.invariants import check_at_rest, check_states
+from rung.sim.process import Killed, processes
+from rung.sim.world import EVERYTHING, Effective, Faults, World
+from rung.storage.checkpoint.manifest import MANIFEST
 
-EXPERIMENT = "simulate"
+EXPERIMENT: Final = "simulate"
+_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - in it a folder is made that nobody else has
+_COUNTED: Final = tuple(name for name in TOPICS if name != topic.HEARTBEATS)
+_LOOKED_AT: Final = 0.3
+"""In so many simulations read models are held against processors in the middle of a search."""
+_LOOKED_AT_S: Final = 3.0
+"""Within so much time after its submission."""
+_LOOK_S: Final = 1.0
+_REST_S: Final = 70.0
+"""Longer than any retry waits."""
+_MS_MAX: Final = 3_600_000
 
 
 class Scenario(Struct, frozen=True, kw_only=True):
@@ -81,17 +89,108 @@ def run(scenario: Scenario, seed: int) -> Outcome:
     Raises:
         AssertionError: an invariant does not hold; the message and the seed tell which.
     """
-    world = World(seed, scenario.faults)
+
+    async def simulated() -> Outcome:
+        return await simulate(World(seed, scenario.faults), scenario)
+
+    return in_virtual_time(simulated())
+
+
+async def simulate(world: World, scenario: Scenario) -> Outcome:
+    """Simulate a search in a world that was just made; return what came of it.
+
+    Raises:
+        AssertionError: an invariant does not hold.
+    """
     checkpoints: dict[str, int] = {}
-    deciders = [
-        Decider(world, Searcher()),
-        Decider(world, Scheduler()),
-        Decider(world, CheckpointGC()),
-    ]
-    for it in (SCHEDULER_RELAY, SEARCHER_RELAY, CHECKPOINT_GC_RELAY, _deleter(world)):
-        Carrier(world, it)
-    for number, slots in enumerate(scenario.agents):
+    agents = [
         Agent(world, f"agent-{number}", slots, checkpoints)
+        for number, slots in enumerate(scenario.agents)
+    ]
+    with memory_folder() as folder:
+        async with running(world, agents, folder):
+            _configure(world, scenario)
+            _submit(world, scenario)
+            _plan_pauses(world)
+            if world.happens(_LOOKED_AT):
+                await asyncio.sleep(world.random.random() * _LOOKED_AT_S)
+                await check_states(world)
+            ended_ms = await ended(world, len(scenario.owners))
+        await check_at_rest(world, folder)
+    return await outcome(world, ended_ms)
+
+
+@contextmanager
+def memory_folder() -> Iterator[Path]:
+    """Give a folder until the context ends: in memory, on machines that have such a place."""
+    place = _MEMORY if _MEMORY.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="rung-sim-", dir=place) as folder:
+        yield Path(folder)
+
+
+@asynccontextmanager
+async def running(world: World, agents: Sequence[Agent], folder: Path) -> AsyncIterator[None]:
+    """Run an installation and agents while the context lasts.
+
+    Args:
+        world: where they run.
+        agents: of the pool.
+        folder: where the files of the gateway's projections lie.
+    """
+    failures: list[dict[str, Any]] = []
+
+    def note(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if not isinstance(context.get("exception"), Killed):
+            failures.append(context)
+
+    asyncio.get_running_loop().set_exception_handler(note)
+    try:
+        async with asyncio.TaskGroup() as group:
+            runs = [it.run for it in processes(world, folder)] + [it.run for it in agents]
+            tasks = [group.create_task(each()) for each in runs]
+            try:
+                yield
+            finally:
+                world.faults = Faults()
+                for task in tasks:
+                    task.cancel()
+    except BaseExceptionGroup as errors:
+        raise _first(errors) from errors
+    assert not failures, failures
+
+
+async def ended(world: World, searches: int) -> int:
+    """Wait until so many searches have ended and all has come to rest; return when they had.
+
+    Nothing goes wrong any more from their end on.
+
+    Raises:
+        AssertionError: they do not end.
+    """
+    position = found = 0
+    effective = Effective()
+    while found < searches:
+        await asyncio.sleep(_LOOK_S)
+        assert world.now_ms < _MS_MAX, f"{found} of {searches} searches ended in time"
+        records = await world.ledger.read(topic.SEARCHES, 0, position, EVERYTHING)
+        position += len(records)
+        found += sum(isinstance(it.data, ExperimentEnded) for it in effective(records))
+    ended_ms = world.now_ms
+    world.faults = Faults()
+    before: list[int] | None = None
+    while before != (now := [await world.ledger.end(name, 0) for name in _COUNTED]):
+        before = now
+        await asyncio.sleep(_REST_S)
+    return ended_ms
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _configure(world: World, scenario: Scenario) -> None:
     if LEVEL > 1:
         world.write(PoolUpgraded(pool="default", level=LEVEL), "gateway/sim")
     if scenario.policy != "priority":
@@ -99,12 +198,6 @@ def run(scenario: Scenario, seed: int) -> Outcome:
             pool="default", policy=scenario.policy, options=scenario.options
         )
         world.write(configured, "gateway/sim")
-    _submit(world, scenario)
-    _plan_pauses(world)
-    world.run(happenings_max=2_000_000)
-    for decider in deciders:
-        _check_audit(world, decider)
-    return _outcome(world, checkpoints, len(scenario.owners))
 
 
 def _submit(world: World, scenario: Scenario) -> None:
@@ -126,29 +219,6 @@ def _submit(world: World, scenario: Scenario) -> None:
             world.write(submitted, "gateway/sim")
 
 
-def _deleter(world: World) -> Relay:
-    """Return what deletes retired checkpoints in this world."""
-
-    def delete(data: CheckpointRetired) -> list[Payload]:
-        world.deleted.add(data.checkpoint_id)
-        return [
-            CheckpointDeleted(
-                experiment_id=data.experiment_id,
-                trial_id=data.trial_id,
-                checkpoint_id=data.checkpoint_id,
-            )
-        ]
-
-    return Relay(
-        "checkpoint-gc-deleter",
-        "retirements",
-        "/rung/checkpoint-gc",
-        CheckpointRetired,
-        appends=("experiments",),
-        translate=delete,
-    )
-
-
 def _plan_pauses(world: World) -> None:
     """Pause and resume at moments drawn beforehand; every pause is followed by a resumption."""
 
@@ -162,27 +232,22 @@ def _plan_pauses(world: World) -> None:
             world.after(moment, partial(ask, kind))
 
 
-def _check_audit(world: World, decider: Decider) -> None:
-    """Decide everything again, crashes and all, and find it on record word for word."""
-    process = decider.process
-    fold: PartitionFold[Any] = PartitionFold(process)
-    assert not fold.record(world.topics[process.decisions])
-    for record in world.topics[process.facts]:
-        folded = fold.fold(record, compare=True)
-        assert folded.rejected is None, folded.rejected
-        assert folded.new == [], f"{process.name}: undecided: {folded.new}"
-        recorded = [event.data for event in folded.recorded]
-        if folded.decided is not None:
-            assert recorded == folded.decided, f"{process.name} decides {record.position} anew"
+async def outcome(world: World, ended_ms: int) -> Outcome:
+    """Return what came of the searches of a world.
 
+    Args:
+        world: in which they ended.
+        ended_ms: when they ended.
 
-def _outcome(world: World, checkpoints: dict[str, int], searches: int = 1) -> Outcome:
+    Raises:
+        AssertionError: something was decided twice, or not at all.
+    """
     trials: dict[str, dict[str, Any]] = {}
     ended: dict[str, str] = {}
     changes: dict[tuple[str, int], int] = {}
     changed: Counter[str] = Counter()
-    for record in world.topics["searches"]:
-        match decode(record.value).data:
+    for event in Effective()(await world.records(topic.SEARCHES)):
+        match event.data:
             case TrialRequested() as data:
                 assert data.trial_id not in trials, f"{data.trial_id} was requested twice"
                 trials[data.trial_id] = {"hparams": data.hparams, "validations": {}}
@@ -200,28 +265,33 @@ def _outcome(world: World, checkpoints: dict[str, int], searches: int = 1) -> Ou
             case ExperimentEnded() as data:
                 assert data.experiment_id not in ended, f"{data.experiment_id} ended twice"
                 ended[data.experiment_id] = data.state
-    assert len(ended) == searches, f"{len(ended)} of {searches} searches ended"
     assert all("state" in trial for trial in trials.values()), "a trial was left open"
-    _take_validations(world, trials, changes)
+    _take_validations(await world.records(topic.EXPERIMENTS), trials, changes)
+    placements = Effective()(await world.records(topic.PLACEMENTS))
     return Outcome(
         state=" ".join(dict.fromkeys(ended.values())),
         trials=trials,
-        retained=sorted(set(checkpoints) - world.deleted),
-        preempted=sum(map(_is_preemption, world.topics["placements"])),
-        milliseconds=world.now_ms,
+        retained=sorted(
+            info.name.split("/")[2]
+            for info in world.objects.list("checkpoints/")
+            if info.name.endswith(f"/{MANIFEST}")
+        ),
+        preempted=sum(_is_preemption(event.data) for event in placements),
+        milliseconds=ended_ms,
     )
 
 
-def _is_preemption(record: Record) -> bool:
-    data = decode(record.value).data
+def _is_preemption(data: Payload) -> bool:
     return isinstance(data, AllocationSignaled) and data.how == "preempt"
 
 
 def _take_validations(
-    world: World, trials: dict[str, dict[str, Any]], changes: dict[tuple[str, int], int]
+    facts: Sequence[Record],
+    trials: dict[str, dict[str, Any]],
+    changes: dict[tuple[str, int], int],
 ) -> None:
     """Note each trial's validations; `changes` counts, by run, how often the trial was changed."""
-    for record in world.topics["experiments"]:
+    for record in facts:
         data = decode(record.value).data
         if isinstance(data, TrialValidated):
             change = changes.get((data.trial_id, data.run))

@@ -22,8 +22,13 @@ ORDER_FREE: Final = tuple(
 """Those whose result does not depend on the order in which reports arrive."""
 
 STORM: Final = Faults(
-    decider_crash=0.01,
-    forwarder_crash=0.02,
+    processor_crash=0.01,
+    relay_crash=0.02,
+    sink_crash=0.02,
+    projection_crash=0.01,
+    singleton_crash=0.5,
+    late=0.3,
+    refusal=0.05,
     agent_crash=0.01,
     trial_crash=0.02,
     repeat=0.1,

@@ -1,29 +1,46 @@
-"""The simulated world: a clock, a ledger, and the readers that it wakes.
+"""The simulated world: a clock, a ledger, an object store, and chance.
 
-One thread, no sleeping: time jumps from one happening to the next. Latencies are drawn from the
-seed, so that each seed is another interleaving of the same parts.
+One thread, no sleeping: time jumps from one event to the next. Latencies and faults are drawn from
+the seed, so that each seed is another interleaving of the same parts.
 """
 
-import heapq
+import asyncio
 import random
-from collections import defaultdict
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Final
 
 from msgspec import Struct
 
-from rung.events import Event, Payload, encode, fact
-from rung.ledger import Record
+from rung.backoff import CHANCE
+from rung.events import Event, Payload, decode, encode, fact
+from rung.ledger import Draft, MemoryLedger, Record
+from rung.runtime.fact_writer import CLOCK, now
+from rung.runtime.processor.fold import is_new_fact
+from rung.sim.objects import MemoryStore
 
-LATENCY_MS_MAX = 20
+LATENCY_MS_MAX: Final = 20
+EVERYTHING: Final = 1 << 30
+"""More records than any topic has."""
 
 
 class Faults(Struct, frozen=True, kw_only=True):
     """How often things go wrong; probabilities per occasion."""
 
-    decider_crash: float = 0.0
-    """A decider dies after a fact, its decisions perhaps half appended."""
-    forwarder_crash: float = 0.0
-    """A forwarder dies before it remembered its position, and forwards again."""
+    processor_crash: float = 0.0
+    """A processor is killed while it appends, its decisions perhaps half appended."""
+    relay_crash: float = 0.0
+    """A relay is killed while it appends or commits, and relays again."""
+    sink_crash: float = 0.0
+    """A sink is killed while it acts, or before it has recorded what it did."""
+    projection_crash: float = 0.0
+    """A gateway is killed in the middle of a batch, or behind one."""
+    singleton_crash: float = 0.0
+    """What one replica does alone, such as detecting failures, is killed while it appends."""
+    late: float = 0.0
+    """What a killed process was appending arrives when its successor is at work."""
+    refusal: float = 0.0
+    """The object store is away."""
     agent_crash: float = 0.0
     """An agent dies during a unit of training, with all it runs, and comes back."""
     trial_crash: float = 0.0
@@ -36,47 +53,113 @@ class Faults(Struct, frozen=True, kw_only=True):
     """A checkpoint turns out damaged when it is restored."""
 
 
+class Effective:
+    """Tells records that count from repetitions and from decisions that were written late."""
+
+    def __init__(self) -> None:
+        self._causes: dict[tuple[str, str], tuple[int, int]] = {}
+        self._marks: dict[tuple[str, str], dict[str, int]] = defaultdict(dict)
+
+    def __call__(self, records: Iterable[Record]) -> list[Event]:
+        """Return the events of a stream's next records that are no repetitions."""
+        events = [(record, decode(record.value)) for record in records]
+        return [event for record, event in events if self._counts(record, event)]
+
+    def _counts(self, record: Record, event: Event) -> bool:
+        place = record.topic, record.key
+        if event.causeposition is None:
+            return is_new_fact(event, self._marks[place])
+        cause = event.causeposition, event.causeindex or 0
+        if cause <= self._causes.get(place, (-1, -1)):
+            return False
+        self._causes[place] = cause
+        return True
+
+
 class World:
-    """Clock, ledger and wake-ups of one simulation.
+    """Clock, ledger, objects and chance of one simulation, in a `VirtualLoop`.
+
+    From then on the runtime has its clock and its chance, in this task and those that it starts.
 
     Attributes:
-        now_ms: virtual time.
         random: the only source of chance.
-        topics: every record, by topic; each topic has one partition here.
-        deleted: checkpoints whose files are gone.
+        ledger: what happened; each topic has one partition here.
+        objects: where checkpoints lie.
+        kills: how often each process was killed.
     """
 
-    def __init__(self, seed: int, faults: Faults) -> None:
-        self.now_ms = 0
+    def __init__(
+        self,
+        seed: int,
+        faults: Faults,
+        *,
+        ledger: MemoryLedger | None = None,
+        objects: MemoryStore | None = None,
+    ) -> None:
+        """Begin with an empty world, or with what another one left.
+
+        Args:
+            seed: of all chance.
+            faults: how often things go wrong.
+            ledger: an empty one if not given.
+            objects: none if not given.
+        """
         self.random = random.Random(seed)  # noqa: S311 - a simulation must be repeatable
         self.faults = faults
-        self.topics: dict[str, list[Record]] = defaultdict(list)
-        self.deleted: set[str] = set()
-        self._agenda: list[tuple[int, int, Callable[[], None]]] = []
-        self._order = 0
-        self._readers: dict[str, list[Callable[[], None]]] = defaultdict(list)
+        self.ledger = ledger or MemoryLedger(partitions=1, ledger_id="sim")
+        self.objects = objects or MemoryStore()
+        self.kills: Counter[str] = Counter()
+        self._clock = asyncio.get_running_loop().time
+        CLOCK.set(self._clock)
+        CHANCE.set(random.Random(seed))  # noqa: S311 - as above
         self._numbers: dict[str, int] = defaultdict(int)
+        self._tasks: set[asyncio.Task[object]] = set()
+
+    @property
+    def now_ms(self) -> int:
+        """Virtual time."""
+        return round(self._clock() * 1_000)
 
     def happens(self, probability: float) -> bool:
         """Draw whether something of that probability happens."""
         return probability > 0 and self.random.random() < probability
 
     def after(self, delay_ms: int, action: Callable[[], None]) -> None:
-        """Let something happen later; what is due at one moment happens in the order asked."""
-        self._order += 1
-        heapq.heappush(self._agenda, (self.now_ms + delay_ms, self._order, action))
+        """Let something happen later."""
+        asyncio.get_running_loop().call_later(delay_ms / 1_000, action)
 
-    def subscribe(self, topic: str, wake: Callable[[], None]) -> None:
-        """Wake a reader some time after each append to a topic."""
-        self._readers[topic].append(wake)
+    async def latency(self, ms_max: int = LATENCY_MS_MAX) -> None:
+        """Return a little later."""
+        await asyncio.sleep(self.random.randint(1, ms_max) / 1_000)
 
-    def append(self, event: Event) -> int:
-        """Append an event, wake the readers of its topic, and return its position."""
-        records = self.topics[event.topic]
-        records.append(Record(event.topic, 0, len(records), event.key, encode(event)))
-        for wake in self._readers[event.topic]:
-            self.after(self.random.randint(1, LATENCY_MS_MAX), wake)
-        return len(records) - 1
+    async def follow(
+        self, topic: str, position: int, *, ms_max: int = LATENCY_MS_MAX
+    ) -> AsyncIterator[list[Record]]:
+        """Yield records of a topic for ever, some time after they were appended.
+
+        Args:
+            topic: which one.
+            position: of the first record.
+            ms_max: how much later at most.
+        """
+        async for newest in self.ledger.follow(topic, 0, position):
+            if newest[-1].position < position:
+                continue
+            await self.latency(ms_max)
+            records = await self.ledger.read(topic, 0, position, EVERYTHING)
+            position = records[-1].position + 1
+            yield records
+
+    async def records(self, topic: str) -> list[Record]:
+        """Return all records of a topic."""
+        start = await self.ledger.start(topic, 0)
+        return await self.ledger.read(topic, 0, start, EVERYTHING)
+
+    def append(self, drafts: Iterable[Draft]) -> None:
+        """Append at this moment, behind what was appended before."""
+        task: asyncio.Task[object] = asyncio.create_task(self.ledger.append(list(drafts)))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def write(self, data: Payload, origin: str) -> None:
         """Append a fact under its origin's next number, now and then twice."""
@@ -86,21 +169,7 @@ class World:
             source=f"/rung/{data.WRITER}",
             origin=origin,
             sequence=self._numbers[origin],
-            time=f"{self.now_ms}",
+            time=now(),
         )
-        self.append(event)
-        if self.happens(self.faults.repeat):
-            self.append(event)
-
-    def run(self, *, happenings_max: int) -> None:
-        """Let everything happen until nothing is left to happen.
-
-        Raises:
-            AssertionError: it does not come to rest.
-        """
-        for _ in range(happenings_max):
-            if not self._agenda:
-                return
-            self.now_ms, _, action = heapq.heappop(self._agenda)
-            action()
-        raise AssertionError(f"no rest after {happenings_max} happenings")
+        draft = Draft(event.topic, event.key, encode(event))
+        self.append([draft, draft] if self.happens(self.faults.repeat) else [draft])

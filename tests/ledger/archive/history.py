@@ -1,9 +1,8 @@
 """Ledgers to archive: a simulated search, and streams of any length."""
 
+import asyncio
 import io
 from collections.abc import Iterator
-from typing import Any
-from unittest.mock import patch
 
 from ledger.events import TIME
 from rung.events import encode, fact, topic
@@ -11,25 +10,24 @@ from rung.events.metric import MetricRow, MetricsReported
 from rung.ledger import Draft, Ledger, MemoryLedger, Record
 from rung.ledger.archive.index import TOPICS
 from rung.ledger.export.export import export
-from rung.sim import scenario
-from rung.sim.scenario import EXPERIMENT
+from rung.sim.clock import in_virtual_time
+from rung.sim.scenario import EXPERIMENT, simulate
 from rung.sim.workload import calm
-from rung.sim.world import World
+from rung.sim.world import Faults, World
 
 
 async def simulated() -> MemoryLedger:
-    """Return the ledger of a search that the real deciders made in a simulated world."""
-    worlds: list[World] = []
+    """Return the ledger of a search that the real services made in a simulated world."""
 
-    class Remembered(World):
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            worlds.append(self)
+    async def searched() -> World:
+        world = World(1, Faults())
+        await simulate(world, calm("asha"))
+        return world
 
-    with patch.object(scenario, "World", Remembered):
-        scenario.run(calm("asha"), 1)
+    world = await asyncio.to_thread(in_virtual_time, searched())
     ledger = MemoryLedger(partitions=1)
-    for name, records in worlds[0].topics.items():
+    for name in TOPICS:
+        records = await world.records(name)
         await ledger.append([Draft(name, record.key, record.value) for record in records])
     await ledger.append([Draft(topic.METRICS, f"{EXPERIMENT}.0", _report(at)) for at in range(99)])
     return ledger

@@ -3,9 +3,11 @@
 Run by `test_new_method.py`, in a process that has that method.
 """
 
+import logging
 from typing import Any
 
 import msgspec
+import structlog
 
 from rung.config import InvalidExperimentFile, json_schema, load
 from rung.events.checkpoint import CheckpointReleased
@@ -95,6 +97,7 @@ def simulated() -> dict[str, Any]:
 
 def main() -> None:
     """Print all of it as JSON."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     found = {"by_hand": by_hand(), "from_file": from_file(), "simulated": simulated()}
     print(msgspec.json.encode(found).decode())  # noqa: T201 - that is what it is for
 

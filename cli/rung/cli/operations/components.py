@@ -8,12 +8,16 @@ import msgspec
 
 from rung import api
 from rung.cli.operations.service import tables
+from rung.gateway.projections.read_models import PROJECTIONS
+from rung.gateway.projections.read_models import READER as GATEWAY
 from rung.ledger import Ledger
 from rung.ledger.seals.verify import Known, verify
 from rung.metrics.service import NAME as METRICS
 from rung.metrics.service import TOPICS as METRICS_TOPICS
 from rung.runtime import Difference, Processor, Verdict, audit
 from rung.runtime.audit.imports import audit_imports
+from rung.runtime.projection import Projection
+from rung.runtime.projection.requests import requested_topics
 from rung.runtime.relay import Relay
 from rung.runtime.service import Component, Decider
 from rung.runtime.sink.sink import Sink
@@ -33,6 +37,13 @@ READERS: Final[Mapping[tuple[str, str], api.ReaderKind]] = {
     **{(it.name, it.topic): "relay" for it in RELAYS},
     **{(it.name, it.topic): "sink" for it in SINKS},
     **{(METRICS, name): "sink" for name in METRICS_TOPICS},
+    **{(GATEWAY, name): "projection" for make in PROJECTIONS for name in requested_topics(make())},
+    **{
+        (it.name, name): "projection"
+        for it in _COMPONENTS
+        if isinstance(it, Projection)
+        for name in requested_topics(it)
+    },
 }
 """Readers that accept requests about dead letters: name and topic → kind."""
 

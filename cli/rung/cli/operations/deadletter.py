@@ -165,5 +165,12 @@ def _effects(letter: DeadLetter) -> _Effects:
                 f"{reader} processes the message now, behind those that came since",
                 "nothing is ever made of the message",
             )
+        case "projection":
+            return _Effects(
+                f"{reader} shows everything except the contents of this message",
+                f"{reader} folds all of {letter.topic} again, with its present code, in a second"
+                " file that then replaces the first",
+                "the contents of the message are never shown",
+            )
         case None:
             return _Effects("the message was skipped, and its reader takes no requests")

@@ -18,7 +18,7 @@ each record.
 import sqlite3
 import zlib
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -32,6 +32,8 @@ from rung.runtime.processor.processor import types_of
 from rung.runtime.projection.projection import Projection
 from rung.runtime.projection.store import is_of_the_world, transaction
 
+Place = tuple[str, int, int]
+"""Topic, partition and position of a record."""
 _INTEGER_MAX: Final = 2**63 - 1
 """In SQLite."""
 _KNOWN_MAX: Final = 5_000
@@ -69,8 +71,24 @@ _Step = tuple[Record, Event | None, str | None]
 class Merge:
     """The fold of one partition; the caller brings the records. Used by one thread at a time."""
 
-    def __init__(self, projection: Projection, db: sqlite3.Connection, partition: int) -> None:
+    def __init__(
+        self,
+        projection: Projection,
+        db: sqlite3.Connection,
+        partition: int,
+        *,
+        is_dropped: Callable[[Record], bool] = lambda _: False,
+    ) -> None:
+        """Go on from the tables.
+
+        Args:
+            projection: whose they are.
+            db: where they are.
+            partition: that is folded.
+            is_dropped: says which records an operator dropped: they are passed over.
+        """
         self._projection = projection
+        self._is_dropped = is_dropped
         self.db: Final = db
         """With the tables."""
         self._partition = partition
@@ -159,7 +177,7 @@ class Merge:
                     if (reason := self._take(*step, careful=careful)) is not None
                 ]
                 self._projection.flush(self.db)
-                self._save()
+                self._save(rejected)
         except BaseException:
             self._projection.forget()
             self._reload()
@@ -228,7 +246,11 @@ class Merge:
         self._keys[record.key] = known
         return known
 
-    def _save(self) -> None:
+    def _save(self, rejected: Sequence[Rejected]) -> None:
+        self.db.executemany(
+            "INSERT OR REPLACE INTO folded_rejected VALUES (?, ?, ?, ?)",
+            ((it.topic, it.partition, it.position, reason) for it, reason, _ in rejected),
+        )
         self.db.executemany(
             "INSERT OR REPLACE INTO folded_keys VALUES (?, ?)",
             ((key, msgspec.msgpack.encode(self._keys[key])) for key in self._changed_keys),
@@ -270,6 +292,8 @@ class Merge:
         self._marks_count = 0
 
     def _decode(self, record: Record) -> tuple[Event | None, str | None]:
+        if self._is_dropped(record):
+            return None, None
         try:
             return decode_handled(record.value, self._types), None
         except UndecodableEvent as error:
@@ -282,6 +306,35 @@ def positions_of(db: sqlite3.Connection, partition: int) -> dict[str, tuple[int,
         "SELECT topic, position, digest FROM folded_positions WHERE partition = ?", (partition,)
     )
     return {topic: (position, digest) for topic, position, digest in rows}
+
+
+def rejected_of(db: sqlite3.Connection) -> dict[Place, str]:
+    """Return where records lie that could not be folded, and why."""
+    rows = db.execute("SELECT topic, partition, position, reason FROM folded_rejected")
+    return {(topic, partition, position): reason for topic, partition, position, reason in rows}
+
+
+class Answered(NamedTuple):
+    """Positions of requests about a topic's dead letters, when folding into empty tables began."""
+
+    done: int
+    """Behind the newest: those before ask for nothing that folding does not do by itself."""
+    known: int
+    """Behind those that were known: what they drop is passed over."""
+
+
+def note_answered(db: sqlite3.Connection, answered: Mapping[str, Answered]) -> None:
+    """Note, by topic, which requests there were; in tables into which nothing was folded."""
+    if db.execute("SELECT 1 FROM folded_positions LIMIT 1").fetchone() is None:
+        rows = [(name, *each) for name, each in answered.items()]
+        db.executemany("INSERT OR IGNORE INTO folded_requests VALUES (?, ?, ?)", rows)
+
+
+def answered_by(db: sqlite3.Connection, name: str) -> Answered:
+    """Return which requests about a topic there were when folding began."""
+    query = "SELECT done, known FROM folded_requests WHERE topic = ?"
+    row = db.execute(query, (name,)).fetchone()
+    return Answered(*row) if row else Answered(0, 0)
 
 
 def starts_of(db: sqlite3.Connection, key: str) -> dict[str, int]:

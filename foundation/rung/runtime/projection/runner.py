@@ -6,11 +6,12 @@ the ledger held at the start, it answers from what is folded so far, and `behind
 
 import asyncio
 import contextlib
+import copy
 import fcntl
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Final, NamedTuple
+from typing import IO, Any, Final, NamedTuple
 
 import structlog
 
@@ -20,10 +21,18 @@ from rung.ledger.sqlite.errors import explain
 from rung.runtime.deadletter import dead_letter, log_rejected
 from rung.runtime.health.checks import HEALTH
 from rung.runtime.processor.fold import Rejected
-from rung.runtime.projection.merge import Merge, digest_of, positions_of
+from rung.runtime.projection.merge import (
+    Merge,
+    answered_by,
+    digest_of,
+    note_answered,
+    positions_of,
+    rejected_of,
+)
 from rung.runtime.projection.projection import Projection
+from rung.runtime.projection.requests import Requests, requested_topics
 from rung.runtime.projection.store import Store, StoreDamaged
-from rung.runtime.retry import supervise
+from rung.runtime.retry import Outage, keep_running, of_ledger, supervise
 
 _READ_MAX: Final = 2_000
 _ENDS_WITHIN_S: Final = 5.0
@@ -66,6 +75,7 @@ class Projections:
             folder: where the files lie; in a temporary folder if not given.
         """
         self._ledger = ledger
+        self._reader = reader
         self._folder = folder
         self._tick = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -74,14 +84,29 @@ class Projections:
         self.stores: Final[dict[str, Store]] = {}
         """By the name of the projection."""
         self._loops: list[_Loop] = []
+        self._fresh: dict[str, Projection] = {}
+        """Projections that have folded nothing."""
+        self._requests: dict[str, Requests] = {}
+        """By topic."""
+        self._refolding = asyncio.Lock()
         for it in projections:
+            for name in requested_topics(it):
+                if name not in self._requests:
+                    self._requests[name] = Requests(ledger, reader, name)
+            self._fresh[it.name] = copy.deepcopy(it)
             store = self.stores[it.name] = Store(it, ledger.id, folder)
-            loops = [
-                _Loop(ledger, it, store, number, reader, self._changed)
-                for number in range(ledger.partitions(it.facts))
-            ]
+            loops = self._loops_of(it, store, self._changed)
             store.rebuilt = functools.partial(_wake, loops)
             self._loops += loops
+
+    def _loops_of(
+        self, it: Projection, store: Store, changed: Callable[[], None] | None
+    ) -> "list[_Loop]":
+        partitions = range(self._ledger.partitions(it.facts))
+        return [
+            _Loop(self._ledger, it, store, number, self._reader, self._requests, changed)
+            for number in partitions
+        ]
 
     async def start(self, *, wait_s: float) -> None:
         """Open the files and fold the ledger in the background.
@@ -99,9 +124,9 @@ class Projections:
             await store.open()
         self._checks.enter_context(HEALTH.check("projections", self._look))
         for loop in self._loops:
-            task = asyncio.create_task(supervise(loop.run, name=loop.name))
-            task.add_done_callback(self._ended)
-            self._tasks.append(task)
+            self._begin(supervise(loop.run, name=loop.name))
+        for requests in self._requests.values():
+            self._begin(self._answer(requests))
         waiting = asyncio.create_task(self._caught_up())
         await asyncio.wait(
             [waiting, self._failure], timeout=wait_s, return_when=asyncio.FIRST_COMPLETED
@@ -109,6 +134,11 @@ class Projections:
         waiting.cancel()
         if self._failure.done():
             await self._failure
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
 
     async def failed(self) -> None:
         """Wait for ever, or for the error that ends a projection.
@@ -121,16 +151,16 @@ class Projections:
 
     async def close(self) -> None:
         """Stop following, and close the files."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._failure is not None and not self._failure.done():
-            self._failure.cancel()
-        for store in self.stores.values():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_ENDS_WITHIN_S):
-                    await store.close()
-        self._checks.close()
+        with self._checks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            if self._failure is not None and not self._failure.done():
+                self._failure.cancel()
+            for store in self.stores.values():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_ENDS_WITHIN_S):
+                        await store.close()
 
     def behind(self) -> Behind | None:
         """Return how far the projections are, None once they have caught up with the start."""
@@ -171,6 +201,44 @@ class Projections:
         behind = self.behind()
         return None if behind is None else str(behind)
 
+    async def _answer(self, requests: Requests) -> None:
+        """Do what operators ask of the dead letters about a topic."""
+
+        async def answer() -> None:
+            async for _ in requests.news():
+                await self._answer_all(requests)
+
+        outage = Outage("not tried again yet", name=f"{self._reader}-{requests.topic}")
+        await keep_running(answer, outage.note, patience_s=of_ledger)
+
+    async def _answer_all(self, requests: Requests) -> None:
+        loops = [loop for loop in self._loops if requests.topic in loop.topics]
+        while not all(loop.caught_up for loop in loops):
+            await self._tick.wait()
+        folded = {it.partition: it.positions.get(requests.topic, 0) for it in loops}
+        all_rejected: dict[tuple[str, int, int], str] = {}
+        for name in dict.fromkeys(loop.projection for loop in loops):
+            store = self.stores[name]
+            answered = await store.read(answered_by, requests.topic)
+            if requests.ask_for_more(answered, folded, await store.read(rejected_of)):
+                await self._refold(name)
+            all_rejected |= await store.read(rejected_of)
+        await requests.answer(folded, all_rejected)
+
+    async def _refold(self, name: str) -> None:
+        """Fold a projection anew beside the one that is asked, and have it take its place."""
+        async with self._refolding:
+            projection = copy.deepcopy(self._fresh[name])
+            beside = self.stores[name].beside(projection)
+            _log.info("projection folded again, as was asked", projection=name)
+            try:
+                await beside.empty()
+                for loop in self._loops_of(projection, beside, None):
+                    await loop.fold()
+                await self.stores[name].take_over(beside)
+            finally:
+                await beside.close()
+
     def _changed(self) -> None:
         tick, self._tick = self._tick, asyncio.Event()
         tick.set()
@@ -194,15 +262,19 @@ class _Loop:
         store: Store,
         partition: int,
         reader: str,
-        changed: Callable[[], None],
+        requests: Mapping[str, Requests],
+        changed: Callable[[], None] | None,
     ) -> None:
         self._ledger = ledger
         self._projection = projection
+        self._requests = [requests[name] for name in projection.topics if name in requests]
         self._store = store
         self._reader = reader
-        self._changed = changed
+        self._changed = changed or (lambda: None)
+        self._is_heard = changed is not None
         self._unsaid: list[Rejected] = []
         self.name: Final = f"{reader}-{projection.name}/{partition}"
+        self.projection: Final = projection.name
         self.partition: Final = partition
         self.topics: Final = projection.topics
         self.goals: dict[Place, int] = {}
@@ -245,15 +317,35 @@ class _Loop:
         generation = self._generation = self._store.generation
         try:
             await self._check()
-            merge = await self._store.write(self._begin)
+            merge = await self._begin()
             self._positions = dict(merge.positions)
             await self._follow(merge)
         except StoreDamaged as error:
             await self._store.rebuild(generation, str(error))
             raise
 
-    def _begin(self) -> Merge:
-        return Merge(self._projection, self._store.db, self.partition)
+    async def fold(self) -> None:
+        """Fold what is there, and report nothing of it."""
+        self._generation = self._store.generation
+        for requests in self._requests:
+            await requests.open()
+        merge = await self._begin()
+        while await self._advance(merge):
+            pass
+
+    async def _begin(self) -> Merge:
+        answered = {requests.topic: await requests.before() for requests in self._requests}
+
+        def begin() -> Merge:
+            note_answered(self._store.db, answered)
+            return Merge(
+                self._projection, self._store.db, self.partition, is_dropped=self._is_dropped
+            )
+
+        return await self._store.write(begin)
+
+    def _is_dropped(self, record: Record) -> bool:
+        return any(it.topic == record.topic and it.is_dropped(record) for it in self._requests)
 
     async def _check(self) -> None:
         """Find out whether what was folded is what the ledger holds; learn where it ends.
@@ -345,6 +437,9 @@ class _Loop:
     async def _say(self) -> None:
         """Write the dead letters of what could not be folded; of a dead letter there is none."""
         if not self._unsaid:
+            return
+        if not self._is_heard:
+            self._unsaid = []
             return
         drafts = [
             dead_letter(self._ledger.id, self._reader, item)

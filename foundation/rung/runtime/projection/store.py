@@ -36,7 +36,15 @@ CREATE TABLE folded_keys (key TEXT PRIMARY KEY, known BLOB NOT NULL) WITHOUT ROW
 CREATE TABLE folded_marks (
     key TEXT, origin TEXT, sequence INTEGER NOT NULL, PRIMARY KEY (key, origin)
 ) WITHOUT ROWID;
+CREATE TABLE folded_rejected (
+    topic TEXT, partition INTEGER, position INTEGER, reason TEXT NOT NULL,
+    PRIMARY KEY (topic, partition, position)
+) WITHOUT ROWID;
+CREATE TABLE folded_requests (
+    topic TEXT PRIMARY KEY, done INTEGER NOT NULL, known INTEGER NOT NULL
+) WITHOUT ROWID;
 """
+_BESIDE: Final = ".new.db"
 _BUSY_S: Final = 10.0
 _READERS: Final = 2
 _CACHE_KIB: Final = 16_384
@@ -81,14 +89,23 @@ def prepare(db: sqlite3.Connection, projection: Projection, ledger_id: str) -> N
 class Store:
     """The open file of one projection."""
 
-    def __init__(self, projection: Projection, ledger_id: str, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        projection: Projection,
+        ledger_id: str,
+        folder: Path | None = None,
+        *,
+        suffix: str = ".db",
+    ) -> None:
         """Take whose it is; nothing is opened yet.
 
         Args:
             projection: whose tables it has.
             ledger_id: of the ledger that is folded.
             folder: where the file lies; in a temporary folder if not given.
+            suffix: of the file's name, behind that of the projection.
         """
+        self._suffix = suffix
         self._projection = projection
         self._ledger_id = ledger_id
         self._folder = folder
@@ -142,6 +159,29 @@ class Store:
             LedgerError: the folder cannot be written.
         """
         await self._in(self._writer, self._rebuild, generation, reason)
+
+    def beside(self, projection: Projection) -> "Store":
+        """Return a store for a file that is to take the place of this one.
+
+        Args:
+            projection: another instance of the one whose tables it has.
+        """
+        return Store(projection, self._ledger_id, self._path.parent, suffix=_BESIDE)
+
+    async def empty(self) -> None:
+        """Open an empty file, whatever is there.
+
+        Raises:
+            LedgerError: the folder cannot be written.
+        """
+        self._events = asyncio.get_running_loop()
+        self._path = self._path_of(self._folder)
+        await self._in(self._writer, self._make)
+
+    async def take_over(self, other: "Store") -> None:
+        """Go on with the file of another store, which is closed."""
+        await other.close()
+        await self._in(self._writer, self._replace, lambda: other.path.replace(self._path))
 
     async def write(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return what `work` returns in the one thread that writes.
@@ -233,17 +273,18 @@ class Store:
             raise explain(error, self._path) from error
 
     def _open(self) -> None:
-        if self._folder is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="rung-projections-")
-            folder = Path(self._temporary.name)
-        else:
-            folder = self._folder
-        self._path = folder / f"{self._projection.name}.db"
+        self._path = self._path_of(self._folder)
         reason = self._unusable()
         if reason is not None:
             _log.warning("projection rebuilt", path=str(self._path), reason=reason)
         if reason is not None or not self._path.exists():
             self._make()
+
+    def _path_of(self, folder: Path | None) -> Path:
+        if folder is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="rung-projections-")
+            folder = Path(self._temporary.name)
+        return folder / f"{self._projection.name}{self._suffix}"
 
     def _unusable(self) -> str | None:
         """Open a file that is there; return why it cannot be gone on from, None if it can."""
@@ -273,6 +314,10 @@ class Store:
         self._make()
 
     def _make(self) -> None:
+        self._replace(lambda: self._path.touch(0o600))
+
+    def _replace(self, put: Callable[[], object]) -> None:
+        """Have another file in place of this one: the one that `put` puts there."""
         self._projection.forget()
         try:
             with self._swap:
@@ -282,9 +327,10 @@ class Store:
                     self._db = None
                 for suffix in ("", "-wal", "-shm"):
                     self._path.with_name(f"{self._path.name}{suffix}").unlink(missing_ok=True)
-                self._path.touch(0o600)
+                put()
                 db = _connect(self._path)
-                prepare(db, self._projection, self._ledger_id)
+                if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                    prepare(db, self._projection, self._ledger_id)
                 self._db = db
         finally:  # where it fails, who is woken tries again
             assert self._events is not None, "not open"

@@ -43,11 +43,11 @@ class Clock(Protocol):
 
 
 class Monotonic:
-    """The machine's own clock; a suspended machine's stands still."""
+    """The event loop's clock; a suspended machine's stands still."""
 
     def now(self) -> float:
         """Return the seconds since some moment."""
-        return time.monotonic()
+        return asyncio.get_running_loop().time()
 
     async def sleep(self, seconds: float) -> None:
         """Return after so many seconds."""
