@@ -10,6 +10,7 @@ import pytest
 
 from agent.process import eventually
 from agent.rig import Ended, Rig
+from rung.agent.removal import remove_tree
 from rung.agent.suspension import Suspension
 from rung.config.run_config import run_config
 from rung.events.allocation import AgentJoined, AgentResumed, AgentSuspended
@@ -215,7 +216,10 @@ async def test_folders_that_are_nested_deeper_than_python_recurses(running: Rig)
         "    os.chdir('d')\n"
         "raise ObjectError(\"cannot write 'checkpoints/x': the disk is full\")\n"
     )
-    ended = await running.run_script(script)
+    try:
+        ended = await running.run_script(script)
+    finally:
+        remove_tree(running.folder / "agent" / "work")  # what pytest could not
 
     assert (ended.exit.outcome, ended.exit.machine) == ("failed", True)
     assert "the disk is full" in ended.exit.message

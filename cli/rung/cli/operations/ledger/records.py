@@ -109,7 +109,7 @@ async def records_of(ledger: "Ledger", name: str) -> AsyncIterator["Record"]:
 async def history_of(
     ledger: "Ledger", experiment_id: str | None, names: Collection[str]
 ) -> AsyncIterator["Record"]:
-    """Yield what some topics hold (all that an export has, if none is named), in order.
+    """Yield what some topics hold (all that belong to histories, if none is named), in order.
 
     Args:
         ledger: what to read.
@@ -121,7 +121,7 @@ async def history_of(
     beside = [name for name in names if name in _BESIDE]
     if not names or len(beside) < len(names):
         async for record in history(ledger, experiment_id=experiment_id):
-            if not names or record.topic in names:
+            if record.topic not in _BESIDE and (not names or record.topic in names):
                 yield record
     for name in beside:
         async for record in records_of(ledger, name):
