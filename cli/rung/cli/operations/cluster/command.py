@@ -248,22 +248,33 @@ async def status(*, url: str, objects: str | None, as_json: bool) -> int:
 @click.option(
     "--dry-run", is_flag=True, help="Change nothing; exit code 1 if it cannot be raised."
 )
+@click.option(
+    "--replicas-upgraded",
+    is_flag=True,
+    help="You made sure that all replicas run this release: for brokers that do not tell it.",
+)
 @_json
 @asynchronous
-async def upgrade(*, url: str, dry_run: bool, as_json: bool) -> int:
+async def upgrade(*, url: str, dry_run: bool, replicas_upgraded: bool, as_json: bool) -> int:
     """Let new experiments and pools be decided as this release decides.
 
     An upgraded decider goes on to decide as the release before, so that both may run side by side.
     Once all replicas of searcher, scheduler and checkpoint-gc run this release, this command puts
     its logic level on record: new experiments have it, and each pool from its next submission on.
     What was decided before stays as it is. It is refused, and names them, while replicas run that
-    do not know the level. It cannot be undone, and done twice it does nothing. Exit code 1:
-    refused.
+    do not know the level. Apache Kafka tells which do; of another broker that does not, such as
+    Tansu, --replicas-upgraded confirms it. It cannot be undone, and done twice it does nothing.
+    Exit code 1: refused.
     """
     kafka = _kafka()
     from rung.cli.operations.cluster.upgrade import upgrade as raised  # noqa: PLC0415 - an extra, see `_kafka`
 
-    done = await raised(url, kafka.KafkaSettings.from_environment(), dry_run=dry_run)
+    done = await raised(
+        url,
+        kafka.KafkaSettings.from_environment(),
+        dry_run=dry_run,
+        replicas_upgraded=replicas_upgraded,
+    )
     if as_json:
         print_json(done)
     elif done.obstacles:

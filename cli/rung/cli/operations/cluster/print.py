@@ -42,7 +42,7 @@ def print_status(status: ClusterStatus) -> None:
     print_table(
         ["service", "replica", "partitions", "level"],
         [
-            (service, replica.host, _held(replica), replica.level)
+            (service, replica.host, _held(replica), replica.level or "not told")
             for service, held in status.replicas.items()
             for replica in held or [_NONE]
         ],
