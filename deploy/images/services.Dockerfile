@@ -42,7 +42,8 @@ FROM ${PYTHON_BASE} AS service
 LABEL org.opencontainers.image.title="Rung" \
       org.opencontainers.image.licenses="Apache-2.0"
 RUN groupadd --system --gid 10001 rung \
- && useradd --system --uid 10001 --gid rung --no-create-home --home-dir /nonexistent rung
+ && useradd --system --uid 10001 --gid rung --no-create-home --home-dir /nonexistent rung \
+ && install --directory --owner=rung --group=rung --mode=0700 /var/lib/rung
 COPY --from=installed /opt/rung /opt/rung
 ENV PATH=/opt/rung/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \

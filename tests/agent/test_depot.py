@@ -1,11 +1,14 @@
 """Runs whose objects lie in S3: they hold no keys, and lose nothing when the store is away."""
 
+import asyncio
 import contextlib
 import json
 import os
 import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -13,12 +16,15 @@ from agent.metadata import metadata_service
 from agent.process import eventually
 from agent.rig import SPEAK, Rig
 from rung.agent import agent
+from rung.agent.delivery import Delivery
 from rung.agent.depot import Depot, Owner
+from rung.agent.endpoint import Connection
 from rung.agent.spool import Spool
+from rung.core.protocol import Stored
 from rung.core.staging import ANNOUNCED
 from rung.events.allocation import AgentJoined, AgentLeft
 from rung.events.checkpoint import CheckpointDamaged, CheckpointStored
-from rung.events.trial import TrialExited, TrialRestored
+from rung.events.trial import RunSpec, TrialExited, TrialRestored
 from rung.storage import FolderStore, ObjectMissing, ObjectStore, open_store, read_manifest
 from servers.seaweed import Seaweed
 
@@ -235,6 +241,52 @@ async def test_checkpoints_do_not_pile_up_while_the_store_is_away(
     ended = await rig.end_of(allocation_id)
     assert [told.steps_completed for told in ended.of(CheckpointStored)] == [6, 7, 8]
     assert ended.exit.outcome == "finished"
+
+
+async def test_checkpoints_arrive_in_order_however_long_an_announcement_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second is announced while the first still is, and carried on behind it."""
+    spool = Spool(tmp_path / "spool.db")
+    spool.open("a1", "host")
+    depot = Depot(tmp_path, FolderStore(tmp_path / "objects"), spool)
+    spec = RunSpec(
+        experiment_id="exp00001",
+        trial_id="exp00001.0",
+        trial_index=0,
+        run=1,
+        hparams={},
+        seed=1,
+        length=1,
+        time_metric="batches",
+        restore=[],
+        code_digest=None,
+        config={},
+    )
+    delivery = Delivery(depot, spec, lambda _: None)
+    first, second = "exp00001.0.1.6", "exp00001.0.1.7"
+    announced, shipped = asyncio.Event(), list[str]()
+
+    async def announce(_owner: Owner, checkpoint_id: str, _after: int) -> None:
+        if checkpoint_id == first:
+            await announced.wait()
+        else:
+            announced.set()
+
+    async def ship(_owner: Owner, checkpoint_id: str, _note: object) -> str:
+        shipped.append(checkpoint_id)
+        return ""
+
+    monkeypatch.setattr(depot, "announce", announce)
+    monkeypatch.setattr(depot, "ship", ship)
+    connection = cast(Connection, SimpleNamespace(say=lambda _: None))
+    for name in (first, second):
+        message = Stored(checkpoint_id=name, steps_completed=1, size_bytes=1, files=1, digest="x")
+        delivery.stored(connection, message)
+    await delivery.finish(None, broken=False)
+    assert shipped == [first, second]
+    await depot.close()
+    await spool.close()
 
 
 async def test_a_run_that_is_killed_does_not_wait(away: tuple[Rig, Seaweed]) -> None:

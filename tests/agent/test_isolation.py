@@ -205,6 +205,45 @@ async def test_a_link_in_the_place_of_a_checkpoint_shows_nothing(rig: Rig, tmp_p
     assert ended.printed() == ["['model']", "nothing", "nothing"]
 
 
+async def test_a_link_in_the_place_of_data_shows_nothing_that_is_hidden(rig: Rig) -> None:
+    """One run replaces a folder with data by a link; the next one sees nothing behind it."""
+    rig.start(isolation="auto")
+    if refused_here():
+        return
+    await _joined(rig)
+    secret = rig.folder / "agent" / "secret"
+    secret.mkdir()
+    data = rig.folder / "shared"
+    data.mkdir()
+    attack = f"import os\nos.rmdir({str(data)!r})\nos.symlink({str(secret)!r}, {str(data)!r})\n"
+    assert (await rig.run_script(attack)).exit.outcome == "finished"
+    ended = await rig.run_script(
+        f"import os\nprint(os.path.isdir({str(data)!r}))\n",
+        data={"sources": {"train": str(data)}},
+    )
+    assert ended.printed() == ["False"]
+    own = rig.folder / "agent" / "own"  # named as it is, it is shown
+    own.mkdir()
+    ended = await rig.run_script(
+        f"import os\nprint(os.listdir({str(own)!r}))\n", data={"sources": {"train": str(own)}}
+    )
+    assert ended.printed() == ["[]"]
+
+
+def test_a_run_is_shown_nothing_through_a_link(tmp_path: Path) -> None:
+    """What takes the place of a folder of its own after that was looked at is refused."""
+    hidden = tmp_path / "hidden"
+    (hidden / "own" / "inner").mkdir(parents=True)
+    (hidden / "secret").mkdir()
+    (hidden / "own" / "link").symlink_to(hidden / "secret")
+    (hidden / "way").symlink_to(hidden / "own")
+    os.close(namespaces._open_below(str(hidden / "own" / "inner"), ["/other", str(hidden)]))
+    os.close(namespaces._open_below(str(hidden), [str(hidden)]))
+    for name in ("own/link", "way/inner", "own/missing"):
+        with pytest.raises(OSError, match=r"symbolic links|Not a directory|No such file"):
+            namespaces._open_below(str(hidden / name), [str(hidden)])
+
+
 async def test_a_run_lives_and_dies_in_its_namespaces_as_outside(rig: Rig) -> None:
     """It is no first process; its daemons end with it; its ranks share memory and processes."""
     rig.start(isolation="auto")

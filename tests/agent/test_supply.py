@@ -230,6 +230,33 @@ async def test_the_platforms_own_objects_are_no_data(
         await rig.close()
 
 
+async def test_links_of_a_run_bring_nothing_of_the_platforms_into_the_cache(running: Rig) -> None:
+    """Be they among data that it can write, or in its working folder, named as data."""
+    await running.until(AgentJoined)
+    secret = running.folder / "agent" / "secret"
+    secret.mkdir()
+    (secret / "token").write_text("the agent's")
+    shared = Path(folder(running.folder / "shared", a="1"))
+    attack = (
+        "import os, time\n"
+        f"os.symlink({str(secret)!r}, {str(shared / 'b')!r})\n"
+        f"os.symlink({str(secret / 'token')!r}, {str(shared / 'c')!r})\n"
+        f"os.symlink({str(secret)!r}, 'loot')\n"
+        "print('planted', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    attacker = await running.grant(code=running.code(train=attack))
+    await running.until_printed("planted")
+    named = sources(train={"location": str(shared), "cache": True})
+    assert (await running.run_script(SHOW, **named)).printed() == ["train ['1']"]
+    work = running.folder / "agent" / "work" / attacker
+    for place in (work, work / "loot", shared / "b", shared / "c"):
+        named = sources(train={"location": str(place), "cache": True})
+        ended = await running.run_script(SHOW, **named)
+        assert "lies in a folder of Rung's own" in ended.exit.message
+    await running.signal(attacker, "kill")
+
+
 async def test_a_full_cache_waits_for_a_live_trial(rig: Rig) -> None:
     """Its data stay until it ends; the run that needs the room says so, waits, and goes on."""
     holding, go, wanted = await held_room(rig)

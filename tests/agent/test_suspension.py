@@ -10,9 +10,10 @@ import pytest
 
 from agent.process import eventually
 from agent.rig import Ended, Rig
+from rung.agent.removal import remove_tree
 from rung.agent.suspension import Suspension
 from rung.config.run_config import run_config
-from rung.events.allocation import AgentResumed, AgentSuspended
+from rung.events.allocation import AgentJoined, AgentResumed, AgentSuspended
 from rung.events.trial import TrialStarted
 from small_disk import fill, small_disk
 
@@ -181,3 +182,44 @@ async def test_a_read_only_disk_and_a_vanished_mount_suspend(tmp_path: Path) -> 
         outbox.unwritable = None
         assert await suspension.blame("ValueError", tmp_path) is None
     assert [bool(each) for each in said] == [True, False] * 2
+
+
+async def test_a_path_that_a_script_names_is_not_probed_through_its_links(running: Rig) -> None:
+    """Nor where the platform's own folders are: what a failure names is the script's choice."""
+    await running.until(AgentJoined)
+    foreign = running.folder / "foreign"
+    foreign.mkdir()
+    outside = running.folder / "link"
+    private = running.folder / "agent" / "private"
+    private.mkdir()
+    outside.symlink_to(private)
+    before = foreign.stat().st_mtime_ns, private.stat().st_mtime_ns
+    script = (
+        "import os\n"
+        f"os.symlink({str(foreign)!r}, 'link')\n"
+        f"names = [os.path.abspath('link/x'), {str(private / 'x')!r}, {str(outside / 'x')!r}]\n"
+        "raise OSError(f'No space left on device: {names}')\n"
+    )
+    ended = await running.run_script(script)
+
+    assert (ended.exit.outcome, ended.exit.machine) == ("failed", False)
+    assert (foreign.stat().st_mtime_ns, private.stat().st_mtime_ns) == before
+
+
+async def test_folders_that_are_nested_deeper_than_python_recurses(running: Rig) -> None:
+    """A script that made them, and failed for the platform, is judged as any other."""
+    script = (
+        "import os\n"
+        "from rung.storage import ObjectError\n"
+        "for _ in range(1_500):\n"
+        "    os.mkdir('d')\n"
+        "    os.chdir('d')\n"
+        "raise ObjectError(\"cannot write 'checkpoints/x': the disk is full\")\n"
+    )
+    try:
+        ended = await running.run_script(script)
+    finally:
+        remove_tree(running.folder / "agent" / "work")  # what pytest could not
+
+    assert (ended.exit.outcome, ended.exit.machine) == ("failed", True)
+    assert "the disk is full" in ended.exit.message

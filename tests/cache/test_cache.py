@@ -15,7 +15,16 @@ from typing import Any
 import pytest
 
 from cache.origins import CountingOrigin, GatedOrigin, written
-from rung.cache import Cache, DataChanged, DataError, Held, NoRoom, Origin
+from rung.cache import (
+    Cache,
+    DataChanged,
+    DataError,
+    FolderOrigin,
+    Held,
+    NoRoom,
+    Origin,
+    Source,
+)
 from rung.cache.origin import digests_of
 from rung.cache.shelf import Shelf
 from rung.cache.tree import STAMP_S, Tree
@@ -353,6 +362,22 @@ def test_links_in_a_circle_end(cache: Cache, tmp_path: Path) -> None:
     held, brought = filled(cache, origin)
     assert brought == 1
     assert [path.name for path in held.roots[0].iterdir()] == ["a"]
+
+
+def test_a_file_that_becomes_a_link_into_a_hidden_folder(cache: Cache, tmp_path: Path) -> None:
+    """It is not brought, also where it was a file when the folder was listed."""
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "token").write_text("one")
+    written(tmp_path / "data", a="one")
+    origin = FolderOrigin(Source("train", str(tmp_path / "data")), [hidden])
+    listing = origin.list()
+    held = cache.reserve([listing])
+    (tmp_path / "data" / "a").unlink()
+    (tmp_path / "data" / "a").symlink_to(hidden / "token")
+    with pytest.raises(DataError, match="leads into a folder of Rung's own"):
+        cache.fill(held, 0, origin).run()
+    held.close()
 
 
 def test_users_and_evictors_at_once(tmp_path: Path) -> None:

@@ -86,7 +86,11 @@ class Groups:
     async def _settled(cluster: Cluster, name: str, levels: tuple[int, ...]) -> bool:
         found = await replicas_of(cluster, name)
         held = [len(replica.partitions.get(_SHARED[name], [])) for replica in found]
-        return sorted(it.level for it in found) == sorted(levels) and sum(held) == 4 and all(held)
+        return (
+            sorted(it.level or 0 for it in found) == sorted(levels)
+            and sum(held) == 4
+            and all(held)
+        )
 
 
 @pytest.fixture

@@ -115,6 +115,23 @@ def test_a_service_keeps_its_data(name: str) -> None:
             assert source in _COMPOSE["volumes"]
 
 
+def test_projections_are_on_a_disk() -> None:
+    """They grow with the history, and a tmpfs is memory; the gateway's user may write there."""
+    gateway = _SERVICES["gateway"]
+    [folder] = [
+        word.removeprefix("--projections=")
+        for word in gateway["command"]
+        if word.startswith("--projections=")
+    ]
+    [target] = [mount.partition(":")[2] for mount in gateway["volumes"]]
+    image = stages(DEPLOY / "images/services.Dockerfile")["gateway"]
+    made = [words for words in image.of("RUN") if f" {target}" in words]
+
+    assert Path(folder).is_relative_to(target)
+    assert not any(Path(folder).is_relative_to(path) for path in gateway["tmpfs"])
+    assert "--owner=rung --group=rung" in made[0]
+
+
 @_each_service
 def test_a_service_is_on_the_networks_it_needs(name: str) -> None:
     """Whoever publishes a port or trains reaches out; nobody else does."""

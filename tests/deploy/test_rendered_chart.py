@@ -415,6 +415,22 @@ def test_an_agent_has_the_gpus_it_is_given() -> None:
     assert "emptyDir" in agents["cpu"]["volumes"][0]
 
 
+def test_projections_are_on_a_disk() -> None:
+    """They grow with the history: the folder is the node's disk, and not memory."""
+    objects: Objects = list(yaml.safe_load_all(render("full").stdout))
+    [gateway] = [pod["spec"] for name, pod in pods(objects).items() if name.endswith("gateway")]
+    [folder] = [
+        word.removeprefix("--projections=")
+        for word in gateway["containers"][0]["args"]
+        if word.startswith("--projections=")
+    ]
+    mounts = {it["mountPath"]: it["name"] for it in gateway["containers"][0]["volumeMounts"]}
+    [mounted] = [name for path, name in mounts.items() if Path(folder).is_relative_to(path)]
+    [volume] = [it for it in gateway["volumes"] if it["name"] == mounted]
+
+    assert "medium" not in volume["emptyDir"]
+
+
 @pytest.mark.parametrize(
     ("option", "message"),
     [

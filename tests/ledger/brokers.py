@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 KAFKA = "Apache Kafka"
 TANSU = "Tansu"
-_PATIENCE_S: Final = 60.0
+_PATIENCE_S: Final = 180.0
 
 _prefixes = itertools.count(1)
 

@@ -50,10 +50,10 @@ async def read_all(ledger: Ledger, name: str, partition: int, limit: int = 1000)
 
 
 async def take(following: AsyncIterator[Sequence[Record]], count: int) -> list[Record]:
-    """Take records off a follower until there are as many."""
+    """Take records off a follower until there are as many, however long that takes."""
     records: list[Record] = []
     while len(records) < count:
-        records += await asyncio.wait_for(anext(following), 30)
+        records += await anext(following)
     return records
 
 

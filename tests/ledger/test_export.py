@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from ledger.conformance import draft, read_all
-from ledger.events import populate
-from rung.events import TOPICS, LedgerError, decode, partition_of, topic
+from ledger.events import populate, state_fact
+from rung.events import TOPICS, LedgerError, Payload, decode, partition_of, topic
+from rung.events.deadletter import MessageDropped, MessageTaken
 from rung.ledger import Draft, Ledger, MemoryLedger, SqliteLedger
 from rung.ledger.export.export import export, history, import_
 
@@ -70,7 +72,7 @@ async def test_format() -> None:
     ledger = await original()
     header, *lines, end = [json.loads(line) for line in await exported(ledger)]
     assert header["format"] == "rung-ledger"
-    assert (header["version"], header["ledger"], header["rung"]) == (2, ledger.id, "0.1.0")
+    assert (header["version"], header["ledger"], header["rung"]) == (3, ledger.id, "0.1.0")
     assert (end["format"], end["lines"]) == ("rung-ledger-end", 1 + len(lines))
     assert header["experiment"] is None
     assert header["records"] == len(lines) == 5 * (5 * 5 + 2)
@@ -134,6 +136,58 @@ async def test_whole_round_trip(partitions: int) -> None:
     assert await causes_hold(again) == await causes_hold(ledger) == 55
     if partitions == 4:
         assert await contents(again) == await contents(ledger)
+
+
+async def dropped(ledger: Ledger) -> list[str]:
+    """Return the ids of the facts that dead letters drop."""
+    found = []
+    for partition in range(ledger.partitions(topic.DEADLETTER)):
+        for record in await read_all(ledger, topic.DEADLETTER, partition):
+            data = decode(record.value).data
+            assert isinstance(data, MessageDropped)
+            (at,) = await ledger.read(data.topic, data.partition, data.position, 1)
+            found.append(decode(at.value).id)
+    return found
+
+
+@pytest.mark.parametrize("experiment_id", [None, "bbbbbbbb"])
+async def test_dropped_facts_are_dropped_elsewhere(experiment_id: str | None) -> None:
+    """Where they lie there; other dead letters are about the former home, and stay there."""
+    ledger = await original()
+    partition = partition_of("bbbbbbbb", 4)
+    facts = await read_all(ledger, topic.EXPERIMENTS, partition)
+    fact_id = next(decode(it.value).id for it in facts if it.key == "bbbbbbbb")
+    position = next(it.position for it in facts if it.key == "bbbbbbbb")
+    drop = MessageDropped(
+        topic=topic.EXPERIMENTS,
+        partition=partition,
+        position=position,
+        key="bbbbbbbb",
+        reader="searcher",
+    )
+    taken = MessageTaken(**structs.asdict(drop))
+    retired = structs.replace(drop, topic=topic.RETIREMENTS)
+    told: list[Payload] = [drop, taken, retired]
+    for number, data in enumerate(told):
+        await state_fact(ledger, data, 10_000 + number)
+    lines = await exported(ledger, experiment_id)
+    letters = [line for line in lines if b'"topic":"deadletter"' in line]
+    assert len(letters) == (3 if experiment_id is None else 1)
+    again = MemoryLedger(partitions=7)
+    imported = await import_(again, lines)
+    assert imported.records == json.loads(lines[0])["records"]
+    assert await dropped(again) == [fact_id]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_exports_of_former_formats(version: int) -> None:
+    """They have no dead letters, and come in as ever."""
+    ledger = await original()
+    header, *lines, end = await exported(ledger)
+    former = json.dumps(json.loads(header) | {"version": version}).encode()
+    again = MemoryLedger()
+    await import_(again, [former, *lines, *([end] if version == 2 else [])])
+    assert await contents(again) == await contents(ledger)
 
 
 async def test_what_is_no_decision_comes_back_as_it_was() -> None:
@@ -221,7 +275,7 @@ def edit(number: int, change: Callable[[Json], object]) -> Callable[[list[bytes]
             edit(1, lambda line: line.update(format="tar")),
             "line 1: this is not an export .* 'tar'",
         ),
-        (edit(1, lambda line: line.update(version=3)), "line 1: .* format version 3.*Upgrade"),
+        (edit(1, lambda line: line.update(version=4)), "line 1: .* format version 4.*Upgrade"),
         (edit(1, lambda line: line.pop("records")), "line 1: .*records"),
         (lambda lines: lines.__setitem__(4, lines[4][:50]), "line 5 is damaged"),
         (lambda lines: lines.__setitem__(4, b"\n"), "line 5 is damaged"),

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledger.conformance import draft, read_all
-from ledger.events import populate
-from ledger.test_export import EXPERIMENTS, causes_hold, exported, original
+from ledger.events import populate, state_fact
+from ledger.test_export import EXPERIMENTS, causes_hold, dropped, exported, original
 from rung.events import LedgerError, LedgerUnavailable, decode, encode, fact, partition_of, topic
+from rung.events.deadletter import MessageDropped
 from rung.events.experiment import PauseRequested
 from rung.events.ledger_import import ImportCompleted, ImportKeysListed, ImportStarted
 from rung.ledger import Draft, Ledger, MemoryLedger, Record, SqliteLedger, Transactional
@@ -146,9 +147,24 @@ async def check_complete(ledger: Ledger, expected: Ledger) -> None:
             for record in await read_all(ledger, name, partition):
                 digests.add(name, record.key, record.value)
     assert list(item.keys) == digests.keys()
+    assert list(dict.fromkeys(await dropped(ledger))) == await dropped(expected)
     for partition in range(ledger.partitions(topic.SEARCHES)):
         end = await ledger.end(topic.SEARCHES, partition)
         assert await ledger.position(*CONSUMERS[0], partition) == end
+
+
+async def drop_a_fact(ledger: Ledger) -> None:
+    """Have the second fact of a partition dropped."""
+    partition = partition_of(EXPERIMENTS[0], ledger.partitions(topic.EXPERIMENTS))
+    (record,) = await ledger.read(topic.EXPERIMENTS, partition, 1, 1)
+    data = MessageDropped(
+        topic=topic.EXPERIMENTS,
+        partition=partition,
+        position=1,
+        key=record.key,
+        reader="searcher",
+    )
+    await state_fact(ledger, data, 10_000)
 
 
 async def causes_hold_first(ledger: Ledger) -> int:
@@ -171,6 +187,7 @@ async def causes_hold_first(ledger: Ledger) -> int:
 async def test_an_import_that_fails_at_any_append_is_resumed(fault: Fault) -> None:
     """Failed at each of its appends in turn, and run again, it ends complete; not before."""
     source = await original()
+    await drop_a_fact(source)
     lines = await exported(source)
     whole = FailingLedger()
     assert not await into(whole, lines)

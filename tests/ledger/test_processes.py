@@ -127,21 +127,21 @@ async def test_doorbells_of_the_dead_are_removed(tmp_path: Path) -> None:
         "from rung.ledger import SqliteLedger\n"
         "async def main():\n"
         "    ledger = await SqliteLedger.open(Path(sys.argv[1]))\n"
-        "    await ledger.append([])\n"
-        "    following = asyncio.create_task(anext(ledger.follow('experiments', 0, 0)))\n"
-        "    print('ready', flush=True)\n"
-        "    await following\n"
+        "    async for _ in ledger.follow('experiments', int(sys.argv[2]), 0):\n"
+        "        print('follows', flush=True)\n"
         "asyncio.run(main())\n"
     )
+    ledger = await SqliteLedger.open(tmp_path)
+    await ledger.append([draft("k")])
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", code, str(tmp_path), stdout=PIPE
+        sys.executable, "-c", code, str(tmp_path), str(partition_of("k", 4)), stdout=PIPE
     )
     assert process.stdout is not None
-    await process.stdout.readline()
-    ledger = await SqliteLedger.open(tmp_path)
+    for _ in range(2):  # it was told of the second: others ring its doorbell
+        assert await process.stdout.readline() == b"follows\n"
+        await ledger.append([draft("k")])
     doorbells = tmp_path / "doorbells"
-    while not hanging(doorbells):
-        await ledger.append([draft("k", name=topic.METRICS)])
+    assert hanging(doorbells)
     process.kill()
     await process.communicate()
     while hanging(doorbells):

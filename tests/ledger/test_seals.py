@@ -12,10 +12,11 @@ import msgspec
 import pytest
 from blake3 import blake3
 
-from ledger.events import populate
+from ledger.events import populate, state_fact
 from ledger.sealed import KINDS, altered, example, seal
 from rung.api import SealReport
 from rung.events import LedgerError, topic
+from rung.events.deadletter import MessageDropped
 from rung.ledger import Draft, MemoryLedger, SqliteLedger
 from rung.ledger.export.export import export
 from rung.ledger.export.format import TOPICS
@@ -460,6 +461,65 @@ async def test_exports_of_the_former_format_carry_no_seals(lines: list[bytes]) -
     assert (report.whole, report.sealed) == (True, False)
     assert "carries no seals" in report.notes[0]
     assert not (await verify_export(former, KEY.trusted)).whole
+
+
+async def test_dead_letters_are_held_against_their_seals() -> None:
+    """In whole exports, but for the former format without them; in others the signature counts."""
+    ledger = MemoryLedger(partitions=1)
+    await populate(ledger, ["aaaaaaaa"], rounds=2)
+    drop = MessageDropped(
+        topic=topic.EXPERIMENTS, partition=0, position=0, key="aaaaaaaa", reader="searcher"
+    )
+    await state_fact(ledger, drop, 100)
+    await seal(ledger, KEY, records=4)
+
+    async def lines(experiment_id: str | None = None) -> list[bytes]:
+        out = BytesIO()
+        await export(ledger, out, experiment_id=experiment_id, key=KEY)
+        return out.getvalue().splitlines(keepends=True)
+
+    alone = await verify_export(await lines("aaaaaaaa"), KEY.trusted)
+    assert (alone.problems, alone.unsealed) == ([], [])
+    assert "signature of the export alone" in alone.notes[0]
+    found = await lines()
+    assert (await verify_export(found, KEY.trusted)).problems == []
+    without = [line for line in found[:-1] if not line.startswith(b'{"topic":"deadletter"')]
+    assert len(without) == len(found) - 2
+    report = await verify_export(rewritten(without, found[-1]), KEY.trusted)
+    assert (topic.DEADLETTER, 0, 0) in named(report)
+    header = json.loads(without[0])
+    header |= {"version": 2, "records": header["records"] - 1}
+    former = [json.dumps(header).encode() + b"\n", *without[1:]]
+    assert (await verify_export(rewritten(former, found[-1]), KEY.trusted)).problems == []
+
+
+async def test_retention_removes_no_dead_letters() -> None:
+    """Audits need what was dropped: where some of it is gone, that shows."""
+    ledger = MemoryLedger(partitions=1)
+    for _ in range(3):
+        await ledger.append([example("rung.message.dropped.v1")])
+    await seal(ledger, KEY, records=1)
+    with pytest.raises(AssertionError, match=topic.DEADLETTER):
+        await record_trim(ledger, KEY, topic.DEADLETTER, 0, 2, time=TIME)
+    cut(ledger, topic.DEADLETTER, 2)
+    report = await verify(ledger, Known(keys=KEY.trusted))
+    assert named(report) == {(topic.DEADLETTER, 0, 0), (topic.DEADLETTER, 0, 1)}
+
+
+async def test_dead_letters_that_were_gone_before_they_were_sealed() -> None:
+    """They are missing, and not merely removed by retention, as metrics may be."""
+    for name, kind in (
+        (topic.DEADLETTER, "rung.message.dropped.v1"),
+        (topic.METRICS, "rung.metrics.reported.v1"),
+    ):
+        ledger = MemoryLedger(partitions=1)
+        await ledger.append([example(kind)])
+        await seal(ledger, KEY, records=1)
+        await ledger.append([example(kind)] * 2)
+        cut(ledger, name, 2)
+        await seal(ledger, KEY, records=1)
+        report = await verify(ledger, Known(keys=KEY.trusted))
+        assert ((name, 0, 1) in named(report)) == (name == topic.DEADLETTER)
 
 
 def test_seals_name_no_experiment() -> None:

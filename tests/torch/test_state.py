@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import structlog
 import torch
 
 from rung import torch as rt
 from rung.core.protocol import Stored
-from rung.torch import rng
+from rung.torch import exactness, rng
 from training.plain import PlainTrial
 from training.story import CONFIG, finish
 
@@ -62,6 +63,68 @@ def test_a_trial_goes_on_where_the_donor_of_its_weights_was(start: Start, tmp_pa
     )
     rt.Trainer(PlainTrial(context), context).fit()
     assert finish(second, context) == ["r6", "t8", "v8", "s8"]
+
+
+class Faster(PlainTrial):
+    """A trial of another learning rate, which it may set again after the restore."""
+
+    def __init__(self, context: rt.TrialContext, *, again: bool) -> None:
+        super().__init__(context)
+        self.again = again
+        self.rates: set[float] = set()
+        self.optimizer.param_groups[0]["lr"] = 0.2
+
+    def build_callbacks(self) -> dict[str, rt.Callback]:
+        """Return what sets it."""
+        optimizer = self.optimizer
+
+        class OwnRate(rt.Callback):
+            def on_training_start(self) -> None:
+                optimizer.param_groups[0]["lr"] = 0.2
+
+        return {"rate": OwnRate()} if self.again else {}
+
+    def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+        """Note the rate."""
+        self.rates.add(self.optimizer.param_groups[0]["lr"])
+        return super().train_batch(batch, epoch_idx, batch_idx)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_the_donors_learning_rate_is_told(start: Start, tmp_path: Path, *, again: bool) -> None:
+    """It is in the optimizer's state, and overrides a hyperparameter that is not set again."""
+    _, checkpoint_id = _donated(start, tmp_path / "first")
+    _, context = start(
+        tmp_path / "first",
+        config=CONFIG,
+        length=8,
+        trial_id="exp00000.4",
+        restore=[checkpoint_id],
+    )
+    trial = Faster(context, again=again)
+    with structlog.testing.capture_logs() as logs:
+        rt.Trainer(trial, context).fit()
+    [told] = [log["event"] for log in logs if "learning rate" in log["event"]]
+    assert told.startswith(
+        "optimizer 0 goes on at the checkpoint's learning rate, 0.1, and not at 0.2"
+    )
+    assert trial.rates == ({0.2} if again else {0.1})
+
+
+def test_a_rate_that_a_scheduler_changed_is_not_told() -> None:
+    """What a schedule begins with is compared; only optimizers that differ are named."""
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    one = torch.optim.SGD([parameter], 0.1)
+    torch.optim.lr_scheduler.ConstantLR(one, factor=0.5)
+    other = torch.optim.SGD([{"params": [parameter], "lr": 0.1}])
+    built = exactness.learning_rates([one, other])
+    assert one.param_groups[0]["lr"] == 0.05
+    with structlog.testing.capture_logs() as logs:
+        exactness.tell_rates(built, [[0.1], [0.1]])
+    assert logs == []
+    with structlog.testing.capture_logs() as logs:
+        exactness.tell_rates(built, [[0.1], [0.3]])
+    assert logs[0]["event"].startswith("optimizer 1 goes on")
 
 
 def test_a_state_that_cannot_be_kept_is_named(start: Start) -> None:

@@ -22,7 +22,8 @@ from servers.process import Server, ServerFailed, ServerProcess, free_port
 
 JARS: Final = Path(sys.prefix) / "kafka"
 """Where `make` puts them, beside the virtual environment's own folders."""
-_READY_S: Final = 60.0
+_READY_S: Final = 180.0
+"""On a busy machine a Java process takes a minute to begin."""
 _JAVA: Final = (
     "java",
     "-Xmx256m",

@@ -92,11 +92,17 @@ class Agent:
         self._membership = Membership(self._spool, str(folder))
         store = open_store(settings.objects_url)
         self._depot = Depot(folder, store, self._spool)
+        self._hidden: Final = [folder, *self._depot.folders(), *settings.hide]
         self._supply = Supply(
-            settings.cache or folder / "data", settings.cache_bytes, settings.objects_url
+            settings.cache or folder / "data",
+            settings.cache_bytes,
+            settings.objects_url,
+            hidden=self._hidden,
         )
         written = _written_to(folder, store, self._supply.folder)
-        self._suspension = Suspension(written, self._spool, self._on_suspension)
+        self._suspension = Suspension(
+            written, self._spool, self._on_suspension, hidden=self._hidden
+        )
         self._sources = SourceFolder(folder, self._depot.store)
         self._socket = SocketFolder(folder)
         self._presence = Presence(settings, ledger, self._spool, self._slots)
@@ -219,7 +225,7 @@ class Agent:
             folder=self._folder,
             users=settings.trial_uids,
             groups=settings.trial_groups,
-            hidden=[self._folder, *self._depot.folders(), *settings.hide],
+            hidden=self._hidden,
             cluster=self._depot.staged,
         )
         (_log.warning if found.mode == "none" else _log.info)("isolation", trials=str(found))

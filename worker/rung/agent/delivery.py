@@ -37,7 +37,9 @@ class Delivery:
         self._folder = depot.folder_of(self._allocation_id)
         self._note = note
         self._clock = clock
-        self._order = asyncio.Lock()
+        self._newest = asyncio.Event()
+        """Set once the checkpoint that was staged last has arrived, or will not."""
+        self._newest.set()
         self._numbers = itertools.count(1)
         self._shipments: set[asyncio.Task[None]] = set()
         self._under_way: dict[str, None] = {}
@@ -93,8 +95,9 @@ class Delivery:
         """Carry on what was staged, a checkpoint of the run's own."""
         after = self._depot.said
         self._under_way[message.checkpoint_id] = None
-        task = self._depot.background(self._ship(connection, message.checkpoint_id, after))
-        self._follow(task, self._shipments)
+        before, self._newest = self._newest, asyncio.Event()
+        work = self._ship(connection, message.checkpoint_id, after, before, self._newest)
+        self._follow(self._depot.background(work), self._shipments)
 
     def staged_part(self, connection: Connection, message: StagedPart) -> str | None:
         """Carry on a part of a checkpoint; return what is wrong with the message, if something is.
@@ -162,13 +165,23 @@ class Delivery:
         others.add(task)
         task.add_done_callback(done)
 
-    async def _ship(self, connection: Connection, checkpoint_id: str, after: int) -> None:
+    async def _ship(
+        self,
+        connection: Connection,
+        checkpoint_id: str,
+        after: int,
+        before: asyncio.Event,
+        done: asyncio.Event,
+    ) -> None:
+        """Announce a checkpoint at once, and carry it on when the one before it is settled."""
         try:
             await self._depot.announce(self._owner, checkpoint_id, after)
-            async with self._order:
-                problem = await self._depot.ship(self._owner, checkpoint_id, self._note)
+            await before.wait()
+            problem = await self._depot.ship(self._owner, checkpoint_id, self._note)
         except (OSError, ObjectError) as error:  # of this machine's disk
             problem = f"checkpoint {checkpoint_id} could not be stored: {error}"
+        finally:
+            done.set()
         self._under_way.pop(checkpoint_id, None)
         if problem:
             self._note(problem)

@@ -149,16 +149,20 @@ class Isolation:
 
         Args:
             own: the run's folders.
-            readable: files and folders that it may read; those that do not exist are left out.
-            needed: what else it must see; as outside where it is not hidden, else to be read.
+            readable: files and folders that it may read, without links; those that do not exist
+                are left out.
+            needed: what else it must see; as outside where it is not hidden, else to be read. A
+                link into a hidden folder, which a run may have made, shows nothing of that.
         """
         if self.mode != "namespaces":
             return None
-        seen = [path.resolve() for path in (*own, *(it for it in readable if it.exists()))]
+        seen = [path.resolve() for path in own]
+        seen += [path for path in readable if path.exists()]
         python = map(Path, sorted({*sys.path, sys.prefix, sys.base_prefix}))
+        named = [path for path in needed if path.resolve() == path.absolute()]
         shown = [
             path
-            for path in (it.resolve() for it in (*needed, *python))
+            for path in (*named, *(it.resolve() for it in python))
             if self._hides(path)
             and path.exists()
             and not any(path.is_relative_to(folder) for folder in seen)
@@ -298,7 +302,7 @@ def checkpoints_of(root: Path, spec: RunSpec) -> tuple[Path, list[Path]]:
     """
     experiments = {name: name.partition(".")[0] for name in spec.restore if "." in name}
     foreign = [
-        root / checkpoint_prefix(experiment_id, name)
+        (root / checkpoint_prefix(experiment_id, name)).parent.resolve() / name
         for name, experiment_id in experiments.items()
         if experiment_id != spec.experiment_id
     ]

@@ -10,9 +10,11 @@ the kernel allows that (`user.max_user_namespaces`, AppArmor, the seccomp profil
 
 import contextlib
 import ctypes
+import errno
 import os
 import platform
 import signal
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -38,6 +40,8 @@ _MS_RELATIME: Final = 1 << 21
 _ST_RELATIME: Final = 4096
 _KEPT_FLAGS: Final = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC | os.ST_NOATIME | os.ST_NODIRATIME
 """Of a mount, as `statvfs` gives them: in a user namespace a remount must not drop them."""
+
+_NO_LINK: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _PR_CAPBSET_DROP: Final = 24
 _CAPABILITY_VERSION: Final = 0x20080522
@@ -103,7 +107,7 @@ def enter(view: View) -> None:
     _mount(None, "/", None, _MS_SLAVE | _MS_REC)
     hidden = [os.path.realpath(path) for path in view.hidden]
     inside = [path for path in (*view.writable, *view.readable) if _below(path, hidden)]
-    sources = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in inside}
+    sources = {path: _open_below(path, hidden) for path in inside}
     for path in hidden:
         _mount("tmpfs", path, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=0755,size=4m")
     for path, source in sources.items():
@@ -148,6 +152,22 @@ def _write(path: str, text: str) -> None:
 
 def _below(path: str, folders: Iterable[str]) -> bool:
     return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
+
+
+def _open_below(path: str, folders: Iterable[str]) -> int:
+    """Open a path in one of some folders, through no link: another run may have put one there.
+
+    Raises:
+        OSError: there is a link on the way, or nothing.
+    """
+    folder = next(each for each in folders if _below(path, [each]))
+    opened = os.open(folder, os.O_PATH | os.O_CLOEXEC)
+    for part in filter(None, path[len(folder) :].split("/")):
+        above, opened = opened, os.open(part, _NO_LINK, dir_fd=opened)
+        os.close(above)
+    if stat.S_ISLNK(os.fstat(opened).st_mode):
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+    return opened
 
 
 def _make_mount_point(path: str, *, folder: bool) -> None:

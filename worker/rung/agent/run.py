@@ -285,7 +285,7 @@ class Run:
         node.isolation.own(folder, self.allocation_id)
         data = [Path(path) for path in self._data.variables.values()]
         return node.isolation.view(
-            [folder, node.socket.parent, *own], [*readable, node.supply.folder], data
+            [folder, node.socket.parent, *own], [*readable, node.supply.folder.resolve()], data
         )
 
     def _welcome(self, rank: int) -> Welcome:

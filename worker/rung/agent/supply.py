@@ -11,7 +11,7 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -72,11 +72,26 @@ class Provision:
 class Supply:
     """Provides the runs of an agent with their data."""
 
-    def __init__(self, folder: Path, limit_bytes: int | None, objects_url: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        limit_bytes: int | None,
+        objects_url: str,
+        hidden: Sequence[Path] = (),
+    ) -> None:
+        """Begin without data.
+
+        Args:
+            folder: the data cache.
+            limit_bytes: of what it holds at most.
+            objects_url: the platform's object store.
+            hidden: the platform's folders, of which no file comes into the cache.
+        """
         self.folder = folder
         """The data cache."""
         self._cache = Cache(folder, limit_bytes)
         self._objects_url = objects_url
+        self._hidden = hidden
         self._threads = ThreadPoolExecutor(_AT_ONCE, "data")
         self._fillings: dict[str, Filling] = {}
 
@@ -173,7 +188,7 @@ class Supply:
     async def _listed(self, source: Source, note: Note) -> Listing:
         wait_s = AGAIN_S
         while True:
-            origin = origin_of(source)
+            origin = origin_of(source, hidden=self._hidden)
             try:
                 return await _thread(origin.list)
             except DataUnavailable as error:
@@ -220,7 +235,7 @@ class Supply:
         key = held.listings[number].key
         filling = self._fillings.get(key)
         if filling is None or filling.task.done() or filling.stopped:
-            origin = origin_of(source)
+            origin = origin_of(source, hidden=self._hidden)
             fill = self._cache.fill(held, number, origin)
             filling = self._fillings[key] = Filling(fill, origin, self._threads)
             filling.task.add_done_callback(lambda _: self._forget(key, filling))

@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import os
 import re
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
+from rung.agent.isolation import as_owner_of
 from rung.runtime.health.disk import Disk, tells_of_fault
 
 _EVERY_S: Final = 5.0
@@ -69,6 +71,7 @@ class Suspension:
         outbox: Waiting,
         changed: Callable[[str | None], None],
         *,
+        hidden: Sequence[Path] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Begin without trouble.
@@ -77,9 +80,11 @@ class Suspension:
             folders: that runs and the agent write to.
             outbox: of the agent.
             changed: is called with the reason of a suspension, with None at its end.
+            hidden: further folders of the platform's own.
             clock: in seconds, from any beginning.
         """
         self._disk = Disk(folders)
+        self._own = [*folders, *hidden]
         self._outbox = outbox
         self._changed = changed
         self._clock = clock
@@ -124,7 +129,7 @@ class Suspension:
                 trouble, wait_s = words, self._back_off_s
                 self._back_off_s = min(2 * self._back_off_s, _BACK_OFF_S_MAX)
             else:
-                trouble = await asyncio.to_thread(_trouble_of_named, words)
+                trouble = await asyncio.to_thread(self._trouble_of_named, words, folder)
         if trouble is None or await asyncio.to_thread(_fills_its_disk, folder):
             return None
         return Blame(trouble, wait_s)
@@ -147,6 +152,31 @@ class Suspension:
             self._changed(None)
         return trouble
 
+    def _trouble_of_named(self, words: str, folder: Path) -> str | None:
+        """Return what is wrong with the disk of a path that a failure names.
+
+        What it names is the script's choice, and links may lie on the way: so nothing is written
+        in the platform's own folders, at which `_look` looks, and elsewhere as the run's user.
+        """
+        own = [each.absolute() for each in self._own]
+        own += [each.resolve() for each in own]
+        with as_owner_of(folder):
+            for path in map(Path, _PATH.findall(words)):
+                found = _nearest_folder(path)
+                if found is None or any(
+                    each.is_relative_to(mine) for each in (path, found) for mine in own
+                ):
+                    continue
+                try:
+                    trouble = Disk([found]).trouble_of(found)
+                except PermissionError:  # the run cannot have written there
+                    continue
+                except OSError as error:
+                    trouble = f"{found} cannot be used: {error.strerror or error}"
+                if trouble:
+                    return trouble
+        return None
+
     def _begin(self, trouble: str) -> None:
         if self._clock() - self._logged_at >= _LOG_EVERY_S:
             self._logged_at = self._clock()
@@ -158,26 +188,29 @@ class Suspension:
             self._changed(trouble)
 
 
-def _trouble_of_named(words: str) -> str | None:
-    """Return what is wrong with the disk of a path that a failure names."""
-    for path in map(Path, _PATH.findall(words)):
-        folder = next((each for each in path.parents if each.is_dir()), None)
-        if folder is not None and (trouble := Disk([folder]).look_now()):
-            return trouble
+def _nearest_folder(path: Path) -> Path | None:
+    """Return the folder that a path lies in, or lay in, without links; None if there is none."""
+    for each in path.parents:
+        with contextlib.suppress(OSError):  # closed to the run
+            if each.is_dir():
+                return each.resolve()
     return None
 
 
 def _fills_its_disk(folder: Path) -> bool:
-    """Return whether the files of a folder are most of what its file system holds."""
-    own = 0
-    for parent, _, files in os.walk(folder):
-        for name in files:
-            try:
-                own += Path(parent, name).lstat().st_blocks * 512
-            except OSError:
-                continue
+    """Return whether the files of a folder are most of what its file system holds.
+
+    `du` follows no links, and counts folders that are nested deeper than Python recurses.
+    """
+    counted = subprocess.run(  # noqa: S603 - of coreutils
+        ["du", "-skx", "--", str(folder)],  # noqa: S607 - as above
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    ).stdout.split()
     try:
         usage = os.statvfs(folder)
     except OSError:
         return False
+    own = 1024 * int(counted[0]) if counted else 0
     return 2 * own > (usage.f_blocks - usage.f_bfree) * usage.f_frsize

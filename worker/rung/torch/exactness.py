@@ -8,7 +8,7 @@ is told in the trial's log, with what would make it exact.
 import inspect
 import os
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Final, NamedTuple, Protocol
@@ -231,6 +231,34 @@ def tell_differences(
             "this run goes on where others than it is were at work, so its results may differ in"
             f" the last bits: {'; '.join(changed)}"
         )
+
+
+def learning_rates(optimizers: Iterable[torch.optim.Optimizer]) -> list[list[float]]:
+    """Return the learning rate of each group of each optimizer, before any schedule."""
+    return [
+        [float(group.get("initial_lr", group.get("lr", 0.0))) for group in optimizer.param_groups]
+        for optimizer in optimizers
+    ]
+
+
+def tell_rates(built: Sequence[list[float]], restored: Sequence[list[float]]) -> None:
+    """Say in the log which optimizers go on at another learning rate than they were built with.
+
+    Args:
+        built: what `learning_rates` was before a checkpoint was taken in.
+        restored: what it is then.
+    """
+    for number, (before, after) in enumerate(zip(built, restored, strict=True)):
+        if before != after:
+            _log.warning(
+                f"optimizer {number} goes on at the checkpoint's learning rate, {_rates(after)},"
+                f" and not at {_rates(before)}, with which the script built it; where a"
+                " hyperparameter gives the rate, set it in the callback on_training_start"
+            )
+
+
+def _rates(rates: Sequence[float]) -> str:
+    return ", ".join(f"{rate:g}" for rate in dict.fromkeys(rates))
 
 
 def note_scaler(kept: Any, used: Any) -> None:

@@ -223,7 +223,10 @@ class Loop:
             captured = read(files, len(self._context.models))
             for hook in self._hooks:
                 hook.on_checkpoint_load_start(captured.training)
+            built = exactness.learning_rates(self._context.optimizers)
             state.apply(self._parts, captured)
+            if self._context.distributed.is_chief:
+                exactness.tell_rates(built, exactness.learning_rates(self._context.optimizers))
             info = self._core.info
             trained_by: str = captured.trainer["trial_id"]
             if info.managed and trained_by.rpartition(".")[0] != info.trial.experiment_id:

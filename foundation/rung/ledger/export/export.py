@@ -1,8 +1,9 @@
 """Export of a ledger, or of one experiment, as JSON lines in the format of `format`.
 
-Heartbeats and dead letters are left out; so are pools and placements in the export of one
-experiment, as they are shared. Each partition's records keep their order, and a fact comes before
-the decisions it caused.
+Heartbeats are left out; so are pools and placements in the export of one experiment, as they are
+shared. Of dead letters such an export has those that drop a fact of the experiment: without them
+its decisions cannot be decided again. Each partition's records keep their order, and a fact comes
+before what names it by its position.
 
 The seals come last: all of them, or those of the ranges in which the experiment has records. A
 seal lists a digest for each experiment in its range, so it proves these records without others.
@@ -24,6 +25,7 @@ from rung.ledger.export.format import (
     End,
     Header,
     cause_of,
+    drop_in,
     end_message,
     line_of,
 )
@@ -37,7 +39,6 @@ __all__ = ["Imported", "Sink", "Undone", "export", "history", "import_"]
 Ends = dict[tuple[str, int], int]
 """The end of each partition of each topic."""
 _SHARED: Final = (topic.POOLS, topic.PLACEMENTS)
-_NOT_EXPORTED: Final = (*_SHARED, topic.DEADLETTER)
 
 
 class Sink(Protocol):
@@ -143,7 +144,7 @@ async def _seals(
     for partition, end in enumerate(ends):
         async for record in _records(ledger, topic.SEALS, partition, end):
             if name is None or (
-                name in record.value and record.key.partition("/")[0] not in _NOT_EXPORTED
+                name in record.value and record.key.partition("/")[0] not in _SHARED
             ):
                 yield record
 
@@ -153,7 +154,7 @@ async def history(
     ends: Ends | None = None,
     experiment_id: str | None = None,
 ) -> AsyncIterator[Record]:
-    """Yield the records of all topics but heartbeats and dead letters, in an export's order.
+    """Yield the records of all topics but heartbeats and seals, in an export's order.
 
     Args:
         ledger: read from.
@@ -168,8 +169,16 @@ async def history(
     for name in STREAMS:
         for partition in range(ledger.partitions(name)):
             async for record in _records(ledger, name, partition, ends[name, partition]):
-                if experiment_id is None or record.key.startswith(f"{experiment_id}."):
+                if experiment_id is None or _is_of(record, experiment_id):
                     yield record
+
+
+def _is_of(record: Record, experiment_id: str) -> bool:
+    """Return whether a record of a stream belongs to the export of an experiment."""
+    if record.topic == topic.DEADLETTER:
+        drop = drop_in(record.value)
+        return drop is not None and (drop.topic, drop.key) == (topic.EXPERIMENTS, experiment_id)
+    return record.key.startswith(f"{experiment_id}.")
 
 
 async def _decided(ledger: Ledger, ends: Ends) -> AsyncIterator[Record]:

@@ -1,6 +1,6 @@
 """Format of exports: a header line, one line per record, those of the seals, and the end line.
 
-    {"format": "rung-ledger", "version": 2, "ledger": …, "experiment": …, "records": n, …}
+    {"format": "rung-ledger", "version": 3, "ledger": …, "experiment": …, "records": n, …}
     {"topic": …, "partition": …, "position": …, "key": …, "event": {a CloudEvent}}
     {"topic": "seals", …}
     {"format": "rung-ledger-end", "lines": n, "digest": …, "heads": […], "key": …, "signature": …}
@@ -9,7 +9,8 @@ A value that is not an event of this version (a dead letter) is kept as it is, i
 `raw` instead of `event`.
 
 The last line holds the digest of all lines before it, the signed heads of the seals, and, where
-the installation's key was at hand, a signature. Version 1 has neither it nor seals.
+the installation's key was at hand, a signature. Version 1 has neither it nor seals; before version
+3 there are no dead letters.
 """
 
 import base64
@@ -19,22 +20,28 @@ from typing import Final
 import msgspec
 
 from rung.events import Event, decode, decode_from, topic
+from rung.events.codec import decode_handled
+from rung.events.deadletter import MessageDropped
 from rung.events.errors import LedgerError, UndecodableEvent
 from rung.ledger.port import Record
 from rung.ledger.seals import Heads, signed_by
 
 FORMAT: Final = "rung-ledger"
-VERSION: Final = 2
+VERSION: Final = 3
 VERSION_UNSEALED: Final = 1
 """Of exports without seals and without an end line."""
+VERSION_WITHOUT_LETTERS: Final = 2
+"""Of exports without dead letters."""
 END: Final = "rung-ledger-end"
 DECISIONS: Final = {
     topic.EXPERIMENTS: (topic.SEARCHES, topic.RETIREMENTS),
     topic.POOLS: (topic.PLACEMENTS,),
 }
 """Each topic of facts with the topics of decisions on them."""
-STREAMS: Final = (topic.METRICS, topic.LOGS, topic.IMPORTS)
+STREAMS: Final = (topic.METRICS, topic.LOGS, topic.DEADLETTER, topic.IMPORTS)
 FACTS_OF: Final = {name: facts for facts, names in DECISIONS.items() for name in names}
+POINTING: Final = (*FACTS_OF, topic.DEADLETTER)
+"""Topics whose events name a fact by its position."""
 TOPICS: Final = (*DECISIONS, *FACTS_OF, *STREAMS)
 """The topics of an export, beside the seals."""
 
@@ -102,6 +109,7 @@ class _Cause(msgspec.Struct):
     causeposition: int = -1
 
 
+_DROPS: Final = frozenset({MessageDropped.TYPE})
 _header_decoder: Final = msgspec.json.Decoder(Header)
 _end_decoder: Final = msgspec.json.Decoder(End)
 _line_decoder: Final = msgspec.json.Decoder(Line)
@@ -124,6 +132,18 @@ def line_of(record: Record) -> Line:
         event=msgspec.Raw(value) if readable else msgspec.UNSET,
         raw=msgspec.UNSET if readable else base64.b64encode(value).decode(),
     )
+
+
+def drop_in(value: bytes) -> MessageDropped | None:
+    """Return which fact an event on the topic of dead letters drops; None if it drops none."""
+    try:
+        event = decode_handled(value, _DROPS)
+    except UndecodableEvent:
+        return None
+    if event is None:
+        return None
+    assert isinstance(event.data, MessageDropped)
+    return event.data if event.data.topic in DECISIONS else None
 
 
 def parse_header(line: bytes | str) -> Header:

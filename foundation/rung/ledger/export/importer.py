@@ -7,8 +7,9 @@ what the caller appends, and the record of the import on the topic `imports`.
 Kafka has no such transactions, so there an import can be resumed. `ImportStarted` is appended
 first, with the positions from which the import's records follow; `ImportCompleted` is appended
 last. The same import, run again, reads back what was appended: in each partition the first of its
-records, some perhaps twice. It continues behind them. Facts come before decisions, which refer to
-the positions of their facts. Services refuse a ledger with a start and no end.
+records, some perhaps twice. It continues behind them. Facts come before what refers to their
+positions: decisions, and dead letters that drop a fact. Services refuse a ledger with a start and
+no end.
 
 Records of other keys may lie between those of the import. A record that is not of the import but
 has one of its keys is refused, as it would change decisions.
@@ -22,7 +23,7 @@ from typing import Final, NamedTuple
 from rung.events import partition_of, topic
 from rung.events.errors import LedgerError, LedgerUnavailable
 from rung.events.ledger_import import ImportStarted
-from rung.ledger.export.format import DECISIONS, FACTS_OF, STREAMS
+from rung.ledger.export.format import DECISIONS, FACTS_OF, POINTING, STREAMS
 from rung.ledger.export.import_record import Import, ImportRecord, imports_of, unfinished
 from rung.ledger.export.staging import Place, Row, Staging
 from rung.ledger.port import Draft, Ledger, Record, Transactional
@@ -178,14 +179,14 @@ async def _append(
     *,
     resumes: bool,
 ) -> None:
-    """Append what is missing: facts and streams, then decisions, which refer to facts."""
+    """Append what is missing: facts and streams, then what refers to positions of facts."""
     into = _Destination(ledger, staging, about.starts)
-    for decisions in (False, True):
+    for pointing in (False, True):
         skip: dict[Place, int] = {}
         if resumes:
-            for place in into.places(decisions=decisions):
+            for place in into.places(pointing=pointing):
                 skip[place] = await into.find_all(place)
-        for batch in staging.batches(decisions=decisions, skip=skip):
+        for batch in staging.batches(pointing=pointing, skip=skip):
             if record is not None:
                 await record.check_owner()
             positions = await into.append(batch)
@@ -210,9 +211,9 @@ class _Destination:
         }
         self._recent: dict[int, None] = {}
 
-    def places(self, *, decisions: bool) -> list[Place]:
-        """Return the partitions of facts and streams, or those of decisions."""
-        return [place for place in self._ends if (place[0] in FACTS_OF) == decisions]
+    def places(self, *, pointing: bool) -> list[Place]:
+        """Return the partitions of facts and streams, or those of what points at facts."""
+        return [place for place in self._ends if (place[0] in POINTING) == pointing]
 
     async def find_all(self, place: Place) -> int:
         """Find the records that an earlier run appended to a partition; return their number."""

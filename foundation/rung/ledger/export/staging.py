@@ -1,4 +1,8 @@
-"""Staging of an import: the lines of an export in a temporary database, checked there."""
+"""Staging of an import: the lines of an export in a temporary database, checked there.
+
+Of its dead letters those alone are appended that drop a fact of the export. The others are about
+its former home: what cannot be read in its new one becomes a dead letter there.
+"""
 
 import hashlib
 import sqlite3
@@ -12,9 +16,11 @@ from rung.events.errors import LedgerError
 from rung.events.ledger_import import ImportCompleted, ImportedKey, ImportStarted
 from rung.ledger.export.format import (
     FACTS_OF,
+    POINTING,
     VERSION_UNSEALED,
     Header,
     Parsed,
+    drop_in,
     is_end,
     parse_header,
     parse_line,
@@ -27,7 +33,7 @@ _BATCH_BYTES: Final = 16 << 20
 _TABLES: Final = """
 CREATE TABLE lines (
     number INTEGER PRIMARY KEY, topic TEXT, partition INTEGER, position INTEGER, key TEXT,
-    id TEXT, value BLOB, decision INTEGER, fact INTEGER, target INTEGER
+    id TEXT, value BLOB, pointing INTEGER, fact INTEGER, target INTEGER
 );
 CREATE UNIQUE INDEX places ON lines (topic, partition, position);
 CREATE TABLE placed (number INTEGER PRIMARY KEY, position INTEGER);
@@ -43,7 +49,7 @@ Place = tuple[str, int]
 
 
 class Row(NamedTuple):
-    """A line to append; a decision refers to the new position of its fact."""
+    """A line to append; what refers to a fact does so by the fact's new position."""
 
     number: int
     topic: str
@@ -113,14 +119,14 @@ class Staging:
         """Return the keys with decisions."""
         return self._digests.keys()
 
-    def batches(self, *, decisions: bool, skip: dict[Place, int]) -> Iterator[list[Row]]:
-        """Yield facts and streams, or the decisions on them, in order.
+    def batches(self, *, pointing: bool, skip: dict[Place, int]) -> Iterator[list[Row]]:
+        """Yield facts and streams, or what refers to positions of facts, in order.
 
         The first `skip` rows of each place are left out; it is counted down.
         """
         batch: list[Row] = []
         size = 0
-        for row in self._rows(f"{_ROWS} WHERE decision = ? ORDER BY number", (decisions,)):
+        for row in self._rows(f"{_ROWS} WHERE pointing = ? ORDER BY number", (pointing,)):
             if left := skip.get((row.topic, row.target), 0):
                 skip[row.topic, row.target] = left - 1
                 continue
@@ -145,9 +151,15 @@ class Staging:
 
     def _rows(self, query: str, parameters: tuple[object, ...]) -> Iterator[Row]:
         for number, name, key, value, target, fact in self._database.execute(query, parameters):
-            yield Row(
-                number, name, key, value if fact is None else _with_cause(value, fact), target
-            )
+            pointed = value
+            if fact is not None:
+                drop = drop_in(value) if name == topic.DEADLETTER else None
+                pointed = (
+                    _with_cause(value, fact)
+                    if drop is None
+                    else _with_place(value, fact, partition_of(drop.key, self._partitions))
+                )
+            yield Row(number, name, key, pointed, target)
 
     def _take(self, number: int, line: Parsed) -> None:
         place = (line.topic, line.partition)
@@ -158,9 +170,13 @@ class Staging:
                 f"{line.topic}/{line.partition} comes after {last}"
             )
         self._last[place] = line.position
-        fact = self._fact(number, line)
+        self.records += 1
+        about = (line.topic, line.partition, line.position, line.key, len(line.value))
+        self._digest.update(msgspec.json.encode(about) + line.value)
+        fact = self._dropped(line) if line.topic == topic.DEADLETTER else self._fact(number, line)
+        if fact is None and line.topic == topic.DEADLETTER:
+            return
         event_id = line.event.id if line.event else None
-        decision = line.topic in FACTS_OF
         target = partition_of(line.key, self._partitions)
         self._database.execute(
             "INSERT INTO lines VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -171,15 +187,12 @@ class Staging:
                 line.key,
                 event_id,
                 line.value,
-                decision,
+                line.topic in POINTING,
                 fact,
                 target,
             ),
         )
-        self.records += 1
-        about = (line.topic, line.partition, line.position, line.key, len(line.value))
-        self._digest.update(msgspec.json.encode(about) + line.value)
-        if decision:
+        if line.topic in FACTS_OF:
             self._digests.add(line.topic, line.key, line.value)
         elif line.topic in self._keys:
             self._keys[line.topic][line.key] = None
@@ -201,16 +214,29 @@ class Staging:
         if line.topic not in FACTS_OF or line.event is None:
             return None
         cause, position = line.event.cause, line.event.causeposition
-        query = "SELECT number, id FROM lines WHERE topic = ? AND partition = ? AND position = ?"
-        found: tuple[int, str | None] | None = self._database.execute(
-            query, (FACTS_OF[line.topic], line.partition, position)
-        ).fetchone()
+        found = self._line_at(FACTS_OF[line.topic], line.partition, position)
         if found is None or found[1] not in {None, cause}:
             raise LedgerError(
                 f"line {number}: the fact of this decision is missing; {cause} should be at "
                 f"position {position} of {FACTS_OF[line.topic]}/{line.partition}, further up"
             )
         return found[0]
+
+    def _dropped(self, line: Parsed) -> int | None:
+        """Return the line of the fact that a dead letter drops, None if it drops none of these."""
+        drop = drop_in(line.value)
+        found = None if drop is None else self._line_at(drop.topic, drop.partition, drop.position)
+        return None if found is None else found[0]
+
+    def _line_at(
+        self, name: str, partition: int, position: int | None
+    ) -> tuple[int, str | None] | None:
+        """Return the number and the event's id of the line of a record."""
+        query = "SELECT number, id FROM lines WHERE topic = ? AND partition = ? AND position = ?"
+        found: tuple[int, str | None] | None = self._database.execute(
+            query, (name, partition, position)
+        ).fetchone()
+        return found
 
     def _check(self, *, ended: bool) -> None:
         if self.records != self.header.records:
@@ -231,4 +257,14 @@ def _with_cause(value: bytes, position: int) -> bytes:
     """Return a decision with the new position of its fact."""
     event = msgspec.json.decode(value, type=dict[str, msgspec.Raw])
     event["causeposition"] = msgspec.Raw(str(position).encode())
+    return msgspec.json.encode(event)
+
+
+def _with_place(value: bytes, position: int, partition: int) -> bytes:
+    """Return a drop of the fact at a new position, otherwise unchanged."""
+    event = msgspec.json.decode(value, type=dict[str, msgspec.Raw])
+    data = msgspec.json.decode(event["data"], type=dict[str, msgspec.Raw])
+    data["partition"] = msgspec.Raw(str(partition).encode())
+    data["position"] = msgspec.Raw(str(position).encode())
+    event["data"] = msgspec.Raw(msgspec.json.encode(data))
     return msgspec.json.encode(event)

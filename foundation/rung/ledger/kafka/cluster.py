@@ -61,7 +61,7 @@ class Cluster:
         self._starting = asyncio.Lock()
         self._refreshing: asyncio.Task[None] | None = None
         self._missing: dict[str, tuple[float, int]] = {}
-        self._emptied: dict[str, float] = {}
+        self._emptied: dict[tuple[str, int], float] = {}
         self._lost: set[str] = set()
 
     def options(self) -> dict[str, Any]:
@@ -144,15 +144,23 @@ class Cluster:
         """
         self._lost.add(name)
 
-    def emptied(self, name: str) -> None:
-        """Note that a topic which had records is empty.
+    def emptied(self, name: str, partition: int) -> None:
+        """Note that a partition which had records is empty.
 
         Raises:
             LedgerDamaged: it has been empty for some seconds.
         """
         now = asyncio.get_running_loop().time()
-        if now - self._emptied.setdefault(name, now) > _GONE_S:
+        if now - self._emptied.setdefault((name, partition), now) > _GONE_S:
             raise self.gone(name)
+
+    def seen(self, name: str, partition: int) -> None:
+        """Note that a partition has records, whatever a broker reported while it was starting.
+
+        Without this, short moments of several starts would add up.
+        """
+        self._missing.pop(name, None)
+        self._emptied.pop((name, partition), None)
 
     def gone(self, name: str) -> LedgerDamaged:
         """Return the error of a topic that no longer exists."""

@@ -233,6 +233,7 @@ class Follower:
                     stream = self._streams.get(place)
                     if stream is not None and items and items[0].offset >= stream.position:
                         stream.grow(records_of(items, stream.topic))
+                        self._cluster.seen(*place)
                         stream.live = stream.wanted
             self._steer()
             if time.monotonic() - looked_s > _TICK_S:

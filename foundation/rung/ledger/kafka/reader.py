@@ -186,7 +186,7 @@ class Reader:
             if name not in self._cluster.topics:  # brokers may not raise that here
                 raise errors.UnknownTopicOrPartitionError(name)
             if end == 0:  # deleted, and created again for a client that asked
-                self._cluster.emptied(name)
+                self._cluster.emptied(name, partition)
                 raise errors.UnknownTopicOrPartitionError(name)
             raise LedgerDamaged(
                 f"{name}/{partition} ends at {end}, before position {position}: the cluster lost "
@@ -208,6 +208,7 @@ class Reader:
             except errors.OffsetOutOfRangeError as error:  # trimmed meanwhile
                 raise errors.StaleMetadata(str(error)) from error
             end = max([end, *(item.offset + 1 for item in last[-1:])])
+            self._cluster.seen(*place)
         self._ends[place] = end
         return start, end
 

@@ -182,6 +182,7 @@ class Writer:
                 self._cluster.lose(name)
                 raise self._cluster.gone(name)
             queue.end = queue.batch.acknowledge(found.offset)
+            self._cluster.seen(name, partition)
         except FAILURES as error:
             self._last_error = error
             self._replace(producer)

@@ -35,8 +35,8 @@ from rung.ledger.seals.key import SealKey, signed_by
 
 SEALED: Final = tuple(name for name in TOPICS if name not in {topic.HEARTBEATS, topic.SEALS})
 """The sealed topics: all but heartbeats, of which only the newest are kept."""
-TRIMMED: Final = frozenset({topic.METRICS, topic.LOGS, topic.DEADLETTER})
-"""Topics whose oldest records retention may remove: those without decisions."""
+TRIMMED: Final = frozenset({topic.METRICS, topic.LOGS})
+"""Topics whose oldest records retention may remove: those on which no decisions rest."""
 SOURCE: Final = "/rung/sealer"
 HEADS: Final = "seals"
 """Name of the snapshots of the signed heads."""

@@ -99,7 +99,7 @@ class Disk:
         """Do as `look`, but blocking."""
         for folder in self._folders:
             try:
-                if trouble := self._trouble_of(folder):
+                if trouble := self.trouble_of(folder):
                     return trouble
             except OSError as error:
                 return f"{folder} cannot be used: {error.strerror or error}"
@@ -109,7 +109,12 @@ class Disk:
         """End the thread, without waiting for one that hangs in the kernel."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _trouble_of(self, folder: Path) -> str | None:
+    def trouble_of(self, folder: Path) -> str | None:
+        """Return what is wrong with one folder; blocks.
+
+        Raises:
+            OSError: it cannot be used.
+        """
         known = self._devices.get(folder)
         if known is None and not folder.is_dir():
             return None  # not made yet

@@ -237,7 +237,7 @@ async def resolve(ledger: Ledger, name: str) -> str:
 async def history_of(
     ledger: Ledger, experiment_id: str | None, names: Collection[str]
 ) -> AsyncIterator[Record]:
-    """Yield the records of some topics, or of all that an export has, in order.
+    """Yield the records of some topics, or of all that have a history, in order.
 
     Args:
         ledger: what to read.
@@ -247,7 +247,7 @@ async def history_of(
     others = [name for name in names if name in _WITHOUT_HISTORY]
     if not names or len(others) < len(names):
         async for record in history(ledger, experiment_id=experiment_id):
-            if not names or record.topic in names:
+            if record.topic not in _WITHOUT_HISTORY and (not names or record.topic in names):
                 yield record
     for name in others:
         async for record in records_of(ledger, name):
