@@ -10,6 +10,8 @@ order in which it saw the world is itself on record. Relaying something twice ch
   by key only: a key that was quarantined for a while follows later than its neighbours.
 
 An event that cannot be read, or makes the relay raise, becomes a dead letter; the relay goes on.
+
+It relays what is `staged`: what it appends, and its position, become durable with that or behind.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +19,7 @@ from types import UnionType
 from typing import Any, Final, NamedTuple, Protocol
 
 from rung.events import Event, Payload, fact
-from rung.ledger import Ledger, Record
+from rung.ledger import Ledger, Record, staged
 from rung.runtime.assignment.assignment import Share, Whole
 from rung.runtime.consumer import Consumer
 from rung.runtime.fact_writer import now
@@ -66,7 +68,10 @@ async def relay(ledger: Ledger, it: Relay, share: Share | None = None) -> None:
     """
 
     async def work(partition: int) -> None:
-        await supervise(_Relaying(ledger, it, partition).run, name=f"{it.name}/{partition}")
+        async def run() -> None:
+            await _Relaying(staged(ledger), it, partition).run()
+
+        await supervise(run, name=f"{it.name}/{partition}")
 
     await (share or Whole(ledger)).hold(it.topic, work)
 

@@ -12,7 +12,7 @@ from typing import Self
 from prometheus_client import Histogram
 
 from rung.events import LedgerError
-from rung.ledger import Draft, Ledger, Record, append_and_commit, read_of
+from rung.ledger import Draft, Ledger, Record, append_and_commit, read_of, staged
 from rung.runtime.health.checks import VITALS, Vitals
 from rung.runtime.metrics import catalog
 
@@ -20,17 +20,23 @@ from rung.runtime.metrics import catalog
 class ObservedLedger:
     """Implements `rung.ledger.port.Ledger` by another ledger."""
 
-    def __init__(self, ledger: Ledger, vitals: Vitals = VITALS) -> None:
+    def __init__(self, ledger: Ledger, vitals: Vitals = VITALS, *, relied_on: bool = True) -> None:
         """Take note of what passes through a ledger.
 
         Args:
             ledger: the real one.
             vitals: whose signs of life those are.
+            relied_on: whether the process is ready only while it answers.
         """
         self._ledger = ledger
         self._vitals = vitals
         self._appends: dict[str, Histogram] = {}
-        vitals.rely_on(ledger)
+        if relied_on:
+            vitals.rely_on(ledger)
+
+    def staged(self) -> Ledger:
+        """Return the ledger with what is not durable yet, whose use is noted as well."""
+        return ObservedLedger(staged(self._ledger), self._vitals, relied_on=False)
 
     @property
     def id(self) -> str:
