@@ -13,7 +13,7 @@ import contextlib
 import functools
 import math
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import click
@@ -246,13 +246,16 @@ async def open_patiently(url: str, snapshots: ObjectStore | None = None) -> Ledg
     )
 
 
-async def observed(url: str, snapshots: ObjectStore | None = None) -> Ledger:
-    """Open a ledger as `open_patiently` does, whose use can be watched; log lines say its id.
+async def observed(opening: Awaitable[Ledger]) -> Ledger:
+    """Open a ledger whose use can be watched; log lines say its id.
+
+    Args:
+        opening: opens it, such as `open_patiently`.
 
     Raises:
         LedgerError: it cannot be used, or an import into it is not complete.
     """
-    ledger = ObservedLedger(await open_patiently(url, snapshots))
+    ledger = ObservedLedger(await opening)
     logs.bind(ledger=ledger.id)
     try:
         await check_imported(ledger)
@@ -286,7 +289,7 @@ async def _opened(
             "--objects: the snapshots of a ledger on Kafka lie in an object store; give its URL, "
             "such as s3://bucket/prefix"
         )
-    ledger = await observed(place.ledger, store)
+    ledger = await observed(open_patiently(place.ledger, store))
     try:
         if not shared:
             yield Opened(ledger, Whole(ledger), store)

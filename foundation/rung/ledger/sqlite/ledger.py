@@ -119,11 +119,10 @@ class SqliteLedger(SqliteTables):
 
     async def close(self) -> None:
         """Finish pending appends and let go of the ledger; followers get LedgerUnavailable."""
-        if not self._closed:
-            self._closed = True
-            await self._commits.drain()
-            await self._watcher.close(self._commits.refusal)
-            await self._reader.close()
+        self._closed = True
+        await self._commits.drain()
+        await self._watcher.close(self._commits.refusal)
+        await self._reader.close()
         await self._commits.close()  # last, so that its connection folds the write-ahead log in
 
     async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
