@@ -39,7 +39,7 @@ from rung.ledger.sqlite.writer import (
 _RECORDS: Final = 10_000
 _BYTES: Final = 32 << 20
 """A transaction takes no further write once it holds as much as this."""
-OPEN_S: Final = 0.01
+OPEN_S: Final = 0.05
 """How long a transaction waits for early followers; others cannot write meanwhile."""
 
 
