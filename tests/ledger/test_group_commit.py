@@ -199,7 +199,6 @@ async def test_after_a_failure_nothing_is_shown_before_it_is_durable(
 
 async def test_a_busy_follower_holds_nobody_up_for_long(ledger: SqliteLedger) -> None:
     """What one is slow with is durable without it."""
-
     first = asyncio.Event()
 
     async def never_done() -> None:
