@@ -4,17 +4,20 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 from agent.process import alive, eventually, exists, parent_of
 from agent.rig import POOL, SPEAK, FickleLedger, Rig
 from rung.agent.folder_lock import AgentRefused
+from rung.events import decode
 from rung.events.allocation import (
     AgentJoined,
     AgentLeft,
@@ -24,7 +27,8 @@ from rung.events.allocation import (
 )
 from rung.events.metric import AgentBeat, LogsDropped, LogsPrinted
 from rung.events.trial import TrialExited, TrialStarted
-from rung.ledger import SqliteLedger
+from rung.ledger import Draft, MemoryLedger, SqliteLedger
+from rung.ledger.sqlite.through import append_for
 from servers.process import wait_until_stopped
 
 pytestmark = pytest.mark.processes
@@ -304,18 +308,43 @@ async def test_leftovers_of_a_killed_tree(node: Rig) -> None:
         assert not alive(daemon)
 
 
-async def test_parent_pipe(node: Rig) -> None:
-    """The agent stops when the pipe that its parent holds closes."""
-    read, write = os.pipe()
-    with _process(node, "--parent-pipe", str(read), pass_fds=[read]) as process:
-        os.close(read)
+async def test_parent(node: Rig) -> None:
+    """The agent appends through its parent, alone, and stops when that is gone."""
+    ours, theirs = socket.socketpair()
+    handed: list[Draft] = []
+
+    class Noting(MemoryLedger):
+        """Takes note of what is appended, and appends it to the ledger of the node."""
+
+        async def append(self, drafts: Sequence[Draft]) -> list[int]:
+            handed.extend(drafts)
+            return await node.ledger.append(drafts)
+
+    appending = asyncio.create_task(append_for(Noting(), ours))
+    end = os.fstat(theirs.fileno()).st_ino
+    with _process(node, "--parent", str(theirs.fileno()), pass_fds=[theirs.fileno()]) as process:
+        theirs.close()
         allocation = await node.grant(code=node.code(train=FOREVER))
         pid = await _pid_of(node, allocation)
-        os.close(write)
+        family = {
+            process.pid,
+            *(it.pid for it in psutil.Process(process.pid).children(recursive=True)),
+        }
+        assert pid in family
+        assert [it for it in family if _holds(it, end)] == [process.pid]
+        appending.cancel()
         assert await asyncio.to_thread(process.wait) == 0
         assert not alive(pid)
     started = [event for event in await node.events() if isinstance(event.data, TrialStarted)]
     assert len(started) == 1
+    written = [event for event in await node.events() if event.source == "/rung/agent/a1"]
+    assert {event.id for event in written} < {decode(draft.value).id for draft in handed}
+
+
+def _holds(pid: int, inode: int) -> bool:
+    """Return whether a process has a socket open."""
+    links = [path.readlink() for path in Path(f"/proc/{pid}/fd").iterdir()]
+    return Path(f"socket:[{inode}]") in links
 
 
 def test_refused_settings(tmp_path: Path) -> None:

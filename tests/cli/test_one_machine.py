@@ -13,6 +13,7 @@ from rung.agent.config import EXIT_REFUSED
 from rung.cli.local import one_machine
 from rung.cli.local.data_folder import DataFolder, DataFolderError
 from rung.cli.local.up_options import UpOptions
+from rung.ledger import MemoryLedger
 
 
 async def test_an_agent_that_cannot_be_started_is_tried_again(
@@ -89,6 +90,7 @@ def _agent(
     folder: DataFolder, ended: asyncio.Event | None = None, joined: asyncio.Event | None = None
 ) -> contextlib.AbstractAsyncContextManager[None]:
     return one_machine._agent(
+        MemoryLedger(),
         folder,
         UpOptions(port=0, slots=1),
         ended=ended or asyncio.Event(),

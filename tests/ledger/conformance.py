@@ -16,7 +16,15 @@ from rung.events import (
     partition_of,
     topic,
 )
-from rung.ledger import Draft, Ledger, Record, Transactional, append_and_commit, read_of
+from rung.ledger import (
+    Draft,
+    Ledger,
+    Record,
+    Transactional,
+    append_and_commit,
+    read_of,
+    staged,
+)
 from rung.ledger.seals import SealKey
 from rung.ledger.seals.verify import Known, verify
 
@@ -345,6 +353,55 @@ class LedgerConformance:
         assert await ledger.snapshot("searcher", 0) == bytes(range(256)) * 5000
         assert await ledger.snapshot("scheduler", 0) is None
 
+    async def test_what_is_staged_becomes_durable_in_order(self, ledger: Ledger) -> None:
+        """Those who see what is staged append because of it, and others see all of it."""
+        seen = staged(ledger)
+        at = partition_of("k", 4)
+
+        async def decide() -> None:
+            async for records in seen.follow(topic.EXPERIMENTS, at, 0):
+                await seen.append([draft("k", it.value, topic.SEARCHES) for it in records])
+
+        async def bring_on() -> None:
+            async for records in seen.follow(topic.SEARCHES, at, 0):
+                position = records[-1].position + 1
+                drafts = [draft("k", it.value, topic.POOLS) for it in records]
+                place = (topic.SEARCHES, at)
+                await append_and_commit(seen, drafts, "intake", place, position)
+                if position == len(values):
+                    return
+
+        values = [b"%d" % number for number in range(300)]
+        deciding, bringing = asyncio.create_task(decide()), asyncio.create_task(bring_on())
+        followers = [
+            asyncio.create_task(take(ledger.follow(name, at, 0), len(values)))
+            for name in (topic.EXPERIMENTS, topic.SEARCHES, topic.POOLS)
+        ]
+        for number, value in enumerate(values):
+            assert await ledger.append([draft("k", value)]) == [number]
+        found = await asyncio.gather(*followers)
+        await bringing
+        deciding.cancel()
+        await asyncio.gather(deciding, return_exceptions=True)
+        assert [[it.value for it in records] for records in found] == [values] * 3
+        assert [[it.position for it in records] for records in found] == [list(range(300))] * 3
+        assert await seen.position("intake", topic.SEARCHES, at) == len(values)
+
+    async def test_what_is_staged_is_read(self, ledger: Ledger) -> None:
+        """Who appended what is staged reads it at once, and where it ends."""
+        seen = staged(ledger)
+        at = partition_of("k", 4)
+        for number in range(50):
+            assert await seen.append([draft("k", b"%d" % number), draft("k")]) == [
+                2 * number,
+                2 * number + 1,
+            ]
+            assert await seen.end(topic.EXPERIMENTS, at) == 2 * number + 2
+            records = await read_all(seen, topic.EXPERIMENTS, at, limit=7)
+            assert [it.position for it in records] == list(range(2 * number + 2))
+        assert await ledger.append([draft("k")]) == [100]
+        assert len(await read_all(ledger, topic.EXPERIMENTS, at)) == 101
+
     async def test_close_finishes_appends(self, ledger: Ledger) -> None:
         """What was being appended at closing is appended; what comes later is refused."""
         pending = [asyncio.create_task(ledger.append([draft("k")])) for _ in range(20)]
@@ -501,6 +558,18 @@ class DurableConformance(LedgerConformance):
         assert await second.snapshot("searcher", 2) == b"state"
         assert await second.append([draft("k")]) == [2]
         await second.close()
+
+    async def test_an_append_is_durable_with_all_before_it(self, opener: Opener) -> None:
+        """Whoever opens the ledger then finds what was staged before, too."""
+        one, two = await opener(), await opener()
+        at = partition_of("k", one.partitions(topic.SEARCHES))
+        begin = await two.end(topic.SEARCHES, at)
+        for number in range(1, 20):
+            await staged(one).append([draft("k", name=topic.SEARCHES)])
+            await one.append([draft("k", name=topic.POOLS)])
+            assert await two.end(topic.SEARCHES, at) == begin + number
+        await one.close()
+        await two.close()
 
     async def test_two_append_at_once(self, opener: Opener) -> None:
         """Appends through two open ledgers interleave without gap or loss."""

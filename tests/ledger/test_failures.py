@@ -315,7 +315,7 @@ async def test_one_failure_reaches_all_who_waited(tmp_path: Path) -> None:
     """Everybody in a failed group is told, and the next group gets the positions."""
     ledger = await SqliteLedger.open(tmp_path)
     await ledger.append([draft("k")])
-    database = ledger._writer._database
+    database = ledger._commits._writer._database
     (pages,) = database.execute("PRAGMA page_count").fetchone()
     database.execute(f"PRAGMA max_page_count = {pages}")
     appends = (ledger.append([draft("k", bytes(9000))]) for _ in range(10))

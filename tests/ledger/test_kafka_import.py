@@ -20,7 +20,7 @@ from rung.ledger import Ledger
 from rung.ledger.export.format import DECISIONS, FACTS_OF
 from rung.ledger.export.import_record import imports_of
 from rung.runtime.assignment.faust_application import open_assignment
-from rung.runtime.bootstrap import observed
+from rung.runtime.bootstrap import observed, open_when_ready
 
 pytestmark = pytest.mark.ledger
 
@@ -61,7 +61,7 @@ async def test_a_killed_import_is_resumed(ground: Ground, tmp_path: Path) -> Non
     for outcome in kill_at(file, ground.url, POINTS[:1]):
         assert outcome["killed"]
     with pytest.raises(LedgerError, match="an import into this ledger is not complete"):
-        await observed(ground.url)
+        await observed(open_when_ready(ground.url))
     *killed, left = kill_at(file, ground.url, POINTS[1:])
     assert [outcome["killed"] for outcome in killed] == [True] * len(killed)
     assert (left["killed"], left["code"]) == (False, 0)
@@ -74,7 +74,7 @@ async def test_a_killed_import_is_resumed(ground: Ground, tmp_path: Path) -> Non
     assert verdict.decisions == (await audit_all(source)).decisions
     (again,) = kill_at(file, ground.url, (0,))
     assert again["code"] != 0
-    opened = await observed(ground.url)
+    opened = await observed(open_when_ready(ground.url))
     await opened.close()
     await ledger.close()
 
@@ -84,7 +84,9 @@ async def test_services_that_run_are_found(shared_kafka: Broker, tmp_path: Path)
     ground = Ground(shared_kafka.url, tmp_path / "objects")
     ledger = await ground.open()
     assert await running_on(ground.url) == {}
-    assignment = open_assignment(ground.url, service="searcher", topics=["experiments", "placements"])
+    assignment = open_assignment(
+        ground.url, service="searcher", topics=["experiments", "placements"]
+    )
     held = asyncio.Event()
 
     async def work(_: int) -> None:

@@ -11,6 +11,7 @@ import pytest
 from ledger.conformance import (
     DurableConformance,
     DurableCutConformance,
+    LedgerConformance,
     Opener,
     TransactionalConformance,
     TrimmingConformance,
@@ -38,6 +39,18 @@ class TestSqliteLedger(
     def opener(self, tmp_path: Path) -> Opener:
         """Open the ledger of this test once more."""
         return lambda: SqliteLedger.open(tmp_path / "ledger")
+
+
+@pytest.mark.ledger
+class TestStagedSqliteLedger(LedgerConformance):
+    """Holds what processors and relays use to the same."""
+
+    @pytest.fixture
+    async def ledger(self, tmp_path: Path) -> AsyncIterator[Ledger]:
+        """Give an empty ledger."""
+        ledger = await SqliteLedger.open(tmp_path / "ledger")
+        yield ledger.staged()
+        await ledger.close()
 
 
 @pytest.mark.ledger

@@ -10,6 +10,7 @@ from rung.ledger.port import (
     append_and_commit,
     read_of,
     root_of,
+    staged,
 )
 from rung.ledger.sqlite.ledger import SqliteLedger
 
@@ -24,4 +25,5 @@ __all__ = [
     "open_ledger",
     "read_of",
     "root_of",
+    "staged",
 ]

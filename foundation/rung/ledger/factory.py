@@ -1,5 +1,7 @@
 """Opens whichever ledger an URL or a path names."""
 
+import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
@@ -7,6 +9,7 @@ from urllib.parse import unquote
 from rung.events.errors import LedgerError
 from rung.ledger.port import Ledger
 from rung.ledger.sqlite.ledger import SqliteLedger
+from rung.ledger.sqlite.through import ThroughLedger
 from rung.storage import ObjectStore
 
 _KAFKA: Final = "kafka://"
@@ -35,16 +38,32 @@ async def open_ledger(where: str | Path, snapshots: ObjectStore | None = None) -
                 f"a ledger on Kafka needs the extra `kafka` ({error}): pip install 'rung[kafka]'"
             ) from error
         return await KafkaLedger.open(url, snapshots)
-    if url.startswith(_SQLITE):
-        return await SqliteLedger.open(_folder(url))
-    if "://" in url or not url:
-        raise LedgerError(
-            f"ledger {url!r}: known are a folder, sqlite:FOLDER and kafka://host:9092/prefix"
-        )
-    return await SqliteLedger.open(Path(url))
+    return await SqliteLedger.open(_folder(url))
+
+
+async def open_through(where: str, connection: socket.socket, gone: Callable[[], None]) -> Ledger:
+    """Open a ledger in a file to which the process appends that started this one.
+
+    Args:
+        where: a folder, or `sqlite:FOLDER`.
+        connection: to that process.
+        gone: called when it is gone.
+
+    Raises:
+        LedgerError: it cannot be used.
+    """
+    ledger = await ThroughLedger.open(_folder(where), create=False)
+    await ledger.connect(connection, gone)
+    return ledger
 
 
 def _folder(url: str) -> Path:
+    if not url.startswith(_SQLITE):
+        if "://" in url or not url:
+            raise LedgerError(
+                f"ledger {url!r}: known are a folder, sqlite:FOLDER and kafka://host:9092/prefix"
+            )
+        return Path(url)
     path = unquote(url.removeprefix(_SQLITE))
     path = path.removeprefix("//") if path.startswith("///") else path
     if not path or path.startswith("//"):

@@ -160,6 +160,15 @@ class Combining(Protocol):
 
 
 @runtime_checkable
+class Staging(Protocol):
+    """A ledger in which records count for some of its readers before they are durable."""
+
+    def staged(self) -> Ledger:
+        """Return the ledger as those see it that do nothing outside of it, see `staged`."""
+        ...
+
+
+@runtime_checkable
 class Rooted(Protocol):
     """A ledger that finds the records of one experiment without handing out all others."""
 
@@ -198,6 +207,22 @@ async def read_of(
     records = await ledger.read(*place, begin, min(_READ_MAX, end - begin))
     reached = records[-1].position + 1 if records else end
     return [record for record in records if root_of(record.key) == root], reached
+
+
+def staged(ledger: Ledger) -> Ledger:
+    """Return the ledger as processors and relays see it, which do nothing outside of it.
+
+    What they are shown, and what they append, commit and save, may not be durable yet. It becomes
+    durable in order: nothing of theirs without what they were shown before. So what follows from a
+    fact can become durable together with it.
+
+    If that fails, nothing of it ever was, whoever appended to the ledger itself is told, and what
+    this returned is of no use any more: each call of it raises the failure. Its user forgets what
+    it has folded, and starts again with another one.
+
+    Where everything is durable before it is shown, this is the ledger itself.
+    """
+    return ledger.staged() if isinstance(ledger, Staging) else ledger
 
 
 async def append_and_commit(

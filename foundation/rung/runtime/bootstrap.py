@@ -13,7 +13,7 @@ import contextlib
 import functools
 import math
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import click
@@ -225,15 +225,16 @@ async def open_when_ready(url: str, snapshots: ObjectStore | None = None) -> Led
     )
 
 
-async def observed(url: str, snapshots: ObjectStore | None = None) -> Ledger:
+async def observed(opening: Awaitable[Ledger]) -> Ledger:
     """Open a ledger and measure its use; log lines carry its id.
 
-    Waits for brokers that do not answer yet, and for topics that do not exist yet.
+    Args:
+        opening: opens it, such as `open_when_ready`.
 
     Raises:
         LedgerError: it cannot be used, or an import into it is not complete.
     """
-    ledger = ObservedLedger(await open_when_ready(url, snapshots))
+    ledger = ObservedLedger(await opening)
     logs.bind(ledger=ledger.id)
     try:
         await check_imported(ledger)
@@ -267,7 +268,7 @@ async def _opened(
             "--objects: the snapshots of a ledger on Kafka lie in an object store; give its URL, "
             "such as s3://bucket/prefix"
         )
-    ledger = await observed(place.ledger, store)
+    ledger = await observed(open_when_ready(place.ledger, store))
     try:
         if not shared:
             yield Opened(ledger, AllPartitions(ledger), store)

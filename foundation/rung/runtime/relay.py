@@ -10,6 +10,8 @@ which it saw events is itself on record. Relaying an event twice changes nothing
   quarantined for a while is relayed later than others.
 
 An event that cannot be read, or makes the relay raise, becomes a dead letter; the relay goes on.
+
+It relays what is `staged`: what it appends, and its position, become durable with that or behind.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +19,7 @@ from types import UnionType
 from typing import Any, Final, NamedTuple, Protocol
 
 from rung.events import Event, Payload, fact
-from rung.ledger import Ledger, Record
+from rung.ledger import Ledger, Record, staged
 from rung.runtime.assignment.assignment import AllPartitions, Assignment
 from rung.runtime.consumer import Consumer
 from rung.runtime.fact_writer import now
@@ -61,7 +63,10 @@ async def relay(ledger: Ledger, it: Relay, assignment: Assignment | None = None)
     """
 
     async def work(partition: int) -> None:
-        await supervise(_Relaying(ledger, it, partition).run, name=f"{it.name}/{partition}")
+        async def run() -> None:
+            await _Relaying(staged(ledger), it, partition).run()
+
+        await supervise(run, name=f"{it.name}/{partition}")
 
     await (assignment or AllPartitions(ledger)).run(it.topic, work)
 

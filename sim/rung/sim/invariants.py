@@ -7,9 +7,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
+from rung.cli.operations.deciders import DECIDERS
+
 from rung.checkpoint_gc.processor import CheckpointGC
 from rung.checkpoint_gc.processor import State as CollectionState
-from rung.cli.operations.deciders import DECIDERS
 from rung.events import Event, encode, topic
 from rung.events.checkpoint import CheckpointDeleted, CheckpointRetired, CheckpointStored
 from rung.gateway.projections.experiment import Experiment

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import os
+import socket
 from pathlib import Path
 from typing import get_args
 
@@ -67,7 +68,12 @@ from rung.runtime.http.limits import raise_open_files
     multiple=True,
     help="Folder that trials in namespaces do not see. Repeatable.",
 )
-@click.option("--parent-pipe", type=int, help="Descriptor; when it closes, the agent stops.")
+@click.option(
+    "--parent",
+    type=int,
+    help="Descriptor of a socket: the process at its other end appends to the ledger in the"
+    " agent's place; when it is gone, the agent stops.",
+)
 @click.option("--cold", is_flag=True, help="Do not import frameworks ahead of the trials.")
 def main(  # noqa: PLR0913 - one for each option
     *,
@@ -89,7 +95,7 @@ def main(  # noqa: PLR0913 - one for each option
     trial_uids: str,
     trial_groups: str,
     hide: tuple[Path, ...],
-    parent_pipe: int | None,
+    parent: int | None,
     cold: bool,
 ) -> None:
     """Offer this machine's slots to a resource pool until SIGTERM."""
@@ -120,7 +126,10 @@ def main(  # noqa: PLR0913 - one for each option
             cold=cold,
             trial_umask=umask,
         )
-        asyncio.run(live(place, settings, parent_pipe))
+        connection = None if parent is None else socket.socket(fileno=parent)
+        if connection is not None:
+            connection.set_inheritable(False)  # trials have no part in it
+        asyncio.run(live(place, settings, connection))
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     except RungError as error:

@@ -1,20 +1,29 @@
 """The life of an agent's process: from its ledger's answer to a signal, or to its parent's end."""
 
 import asyncio
-import os
 import signal
+import socket
+from collections.abc import Coroutine
+from typing import Any
 
 from rung.agent.agent import Agent
 from rung.agent.config import Settings
 from rung.ledger import Ledger
+from rung.ledger.factory import open_through
 from rung.runtime import logs
-from rung.runtime.bootstrap import Place, observed
+from rung.runtime.bootstrap import Place, observed, open_when_ready
 from rung.runtime.health.checks import HEALTH
 from rung.runtime.health.probe import probe
 
 
-async def live(place: Place, settings: Settings, parent_pipe: int | None) -> None:
-    """Be an agent until SIGTERM or SIGINT, or until the other end of a pipe is closed.
+async def live(place: Place, settings: Settings, parent: socket.socket | None) -> None:
+    """Be an agent until SIGTERM or SIGINT, or until the process is gone that started it.
+
+    Args:
+        place: where its ledger and its objects are.
+        settings: of the agent.
+        parent: to that process, which appends to the ledger what this one has; None where this one
+            appends by itself, and does not end with it.
 
     Raises:
         AgentRefused: another agent uses the folder, or it cannot be written.
@@ -24,10 +33,12 @@ async def live(place: Place, settings: Settings, parent_pipe: int | None) -> Non
     stop, gone = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    if parent_pipe is not None:
-        loop.add_reader(parent_pipe, _hear_parent, parent_pipe, gone)
     async with probe(place.probe, service="agent"):
-        ledger = await _open(place.ledger, stop, gone)
+        if parent is None:
+            opening = open_when_ready(place.ledger)
+        else:
+            opening = open_through(place.ledger, parent, gone.set)
+        ledger = await _open(observed(opening), stop, gone)
         if ledger is None:
             return
         logs.bind(ledger=ledger.id)
@@ -39,9 +50,9 @@ async def live(place: Place, settings: Settings, parent_pipe: int | None) -> Non
             await ledger.close()
 
 
-async def _open(url: str, *ends: asyncio.Event) -> Ledger | None:
+async def _open(work: Coroutine[Any, Any, Ledger], *ends: asyncio.Event) -> Ledger | None:
     """Open the ledger, waiting for its brokers; None if the agent is told to end meanwhile."""
-    opening = asyncio.create_task(observed(url))
+    opening = asyncio.create_task(work)
     waiting = [asyncio.create_task(end.wait()) for end in ends]
     await asyncio.wait([opening, *waiting], return_when=asyncio.FIRST_COMPLETED)
     for task in waiting:
@@ -51,9 +62,3 @@ async def _open(url: str, *ends: asyncio.Event) -> Ledger | None:
     opening.cancel()
     await asyncio.gather(opening, return_exceptions=True)
     return None
-
-
-def _hear_parent(pipe: int, gone: asyncio.Event) -> None:
-    if not os.read(pipe, 4096):
-        asyncio.get_running_loop().remove_reader(pipe)
-        gone.set()

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 import signal
 import socket
 import sys
@@ -28,6 +27,7 @@ from rung.ledger import Ledger, SqliteLedger
 from rung.ledger.export.import_record import check_imported
 from rung.ledger.seals import FILE as KEY_FILE
 from rung.ledger.seals import SealKey
+from rung.ledger.sqlite.through import append_for
 from rung.metrics.clickhouse.embedded import SET_ASIDE as SERIES_SET_ASIDE
 from rung.metrics.recovery import Recovery
 from rung.metrics.service import NAME as METRICS
@@ -48,6 +48,8 @@ from rung.storage.key import INCOMING
 
 _AGENT_STOP_S: Final = 20.0
 _AGENT_RETRY_S: Final = 1.0
+_APPENDED_S: Final = 10.0
+"""How long what an agent handed over before it died is waited for."""
 _POOL: Final = "default"
 _DEATHS_MAX: Final = 3
 """An agent that fails so often before it joined once will not join."""
@@ -158,7 +160,9 @@ async def run(  # noqa: PLR0913 - what it is started with
                     tell(),
                 )
             ]
-            async with _agent(folder, options, ended=stop, joined=joins.joined, umask=umask):
+            async with _agent(
+                ledger, folder, options, ended=stop, joined=joins.joined, umask=umask
+            ):
                 await stop.wait()
                 HEALTH.stopping = True
             for service in services:
@@ -223,7 +227,8 @@ def _set_aside(folder: DataFolder) -> list[str]:
 
 
 @contextlib.asynccontextmanager
-async def _agent(
+async def _agent(  # noqa: PLR0913 - what it is started with
+    ledger: Ledger,
     folder: DataFolder,
     options: UpOptions,
     *,
@@ -233,55 +238,64 @@ async def _agent(
 ) -> AsyncIterator[None]:
     """Keep one agent running: started again when it dies, stopped at the end.
 
+    What it has for the ledger this process appends: so that shares transactions with what follows.
+
     Raises:
         DataFolderError: no start will mend it, or it fails again and again and has not joined
             yet; `ended` is set then.
     """
-    with contextlib.ExitStack() as pipe:
-        reading, writing = os.pipe()
-        pipe.callback(os.close, reading)
-        pipe.callback(os.close, writing)
-        start = partial(_start_agent, folder, options, reading, umask)
-        keeper = asyncio.create_task(_keep_agent(folder, start, joined))
-        keeper.add_done_callback(lambda _: ended.set())
-        try:
-            yield
-        finally:
-            keeper.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await keeper
+    start = partial(_start_agent, folder, options, umask)
+    keeper = asyncio.create_task(_keep_agent(ledger, folder, start, joined))
+    keeper.add_done_callback(lambda _: ended.set())
+    try:
+        yield
+    finally:
+        keeper.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await keeper
 
 
 async def _keep_agent(
+    ledger: Ledger,
     folder: DataFolder,
-    start: Callable[[], Awaitable[asyncio.subprocess.Process]],
+    start: Callable[[socket.socket], Awaitable[asyncio.subprocess.Process]],
     joined: asyncio.Event,
 ) -> None:
     failures = 0
     while True:
-        try:
-            process = await start()
-        except OSError as error:  # no memory, no space for its log
-            _log.error("agent not started", error=str(error), starting_again_in_s=_AGENT_RETRY_S)
-            await asyncio.sleep(_AGENT_RETRY_S)
-            continue
-        try:
-            code = await process.wait()
-            failures += code > 0  # not where a signal ended it
-            if code == EXIT_REFUSED or (failures >= _DEATHS_MAX and not joined.is_set()):
-                raise _refusal(folder.log / "agent.log")
-            _log.error("agent died", exit_code=code, starting_again_in_s=_AGENT_RETRY_S)
-            await asyncio.sleep(_AGENT_RETRY_S)
-        finally:
-            await _stop(process)
+        ours, theirs = socket.socketpair()
+        with ours:
+            try:
+                with theirs:
+                    process = await start(theirs)
+            except OSError as error:  # no memory, no space for its log
+                wait_s = _AGENT_RETRY_S
+                _log.error("agent not started", error=str(error), starting_again_in_s=wait_s)
+                await asyncio.sleep(wait_s)
+                continue
+            appending = asyncio.create_task(append_for(ledger, ours))
+            try:
+                code = await process.wait()
+                failures += code > 0  # not where a signal ended it
+                if code == EXIT_REFUSED or (failures >= _DEATHS_MAX and not joined.is_set()):
+                    raise _refusal(folder.log / "agent.log")
+                _log.error("agent died", exit_code=code, starting_again_in_s=_AGENT_RETRY_S)
+                await asyncio.sleep(_AGENT_RETRY_S)
+            finally:
+                await _stop(process)
+                # What it handed over goes before what the next one does.
+                await asyncio.wait([appending], timeout=_APPENDED_S)
+                appending.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await appending
 
 
 async def _start_agent(
-    folder: DataFolder, options: UpOptions, parent_pipe: int, umask: int
+    folder: DataFolder, options: UpOptions, umask: int, connection: socket.socket
 ) -> asyncio.subprocess.Process:
-    """Start the agent; it notices by the pipe's end of file when this process is gone."""
+    """Start the agent; it notices by the connection's end when this process is gone."""
     arguments = ["--ledger", str(folder.ledger), "--objects", folder.objects.as_uri()]
-    arguments += ["--folder", str(folder.agent), "--parent-pipe", str(parent_pipe)]
+    arguments += ["--folder", str(folder.agent), "--parent", str(connection.fileno())]
     arguments += ["--hide", str(folder.path), *options.agent_arguments()]
     with (folder.log / "agent.log").open("ab") as log:
         return await asyncio.create_subprocess_exec(
@@ -292,7 +306,7 @@ async def _start_agent(
             stdin=asyncio.subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            pass_fds=[parent_pipe],
+            pass_fds=[connection.fileno()],
             cwd=Path("/"),
             umask=umask,  # of its trials; the agent's own is stricter
         )

@@ -1,8 +1,8 @@
 """The ledger as one SQLite file, for all processes of one machine.
 
 `ledger.db` lies in a folder of its own, beside the locks of the `turnstile` and the sockets of
-the `doorbell`. One thread writes (`writer`), a few read (`reader`); the event loop only queues
-and is told. Several processes may have the same ledger open.
+the `doorbell`. One thread writes (`writer`), a few read (`reader`); the event loop makes
+transactions of what is written (`group_commit`). Several processes may have the same ledger open.
 
 Write-ahead log with `synchronous=FULL`: what `append` returned has been synced to the disk.
 """
@@ -15,10 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
-from rung.events.errors import LedgerDamaged, LedgerMissing, LedgerUnavailable
+from rung.events.errors import LedgerDamaged, LedgerMissing
+from rung.ledger.channel import Channel
 from rung.ledger.port import Record
 from rung.ledger.sqlite.errors import explain
 from rung.ledger.sqlite.fair_lock import Turnstile
+from rung.ledger.sqlite.group_commit import GroupCommit
 from rung.ledger.sqlite.integrity import check_size, check_whole
 from rung.ledger.sqlite.notify import Ringer, sweep
 from rung.ledger.sqlite.reader import Reader
@@ -30,10 +32,10 @@ from rung.ledger.sqlite.schema import (
     create,
     topic_numbers,
 )
-from rung.ledger.sqlite.tables import About, SqliteTables, retention_of
+from rung.ledger.sqlite.tables import About, SqliteTables
 from rung.ledger.sqlite.transaction import SqliteTransaction
 from rung.ledger.sqlite.watcher import Watcher
-from rung.ledger.sqlite.writer import Outcome, Row, Statement, Write, Writer
+from rung.ledger.sqlite.writer import Row, Statement
 
 FILE: Final = "ledger.db"
 _BATCH: Final = 1000
@@ -70,20 +72,16 @@ class SqliteLedger(SqliteTables):
 
     def __init__(self, about: About) -> None:
         super().__init__(about)
-        path = about.path
-        self._loop = asyncio.get_running_loop()
-        self._staged: list[Write] = []
+        doorbells = about.path.parent / _DOORBELLS
         self._closed = False
-        self._gone = self._loop.create_future()
-        doorbells = path.parent / _DOORBELLS
-        self._reader = Reader(path)
+        self._reader = Reader(about.path)
         self._watcher = Watcher(doorbells, self._reader, self._announce)
-        self._writer = Writer(
-            path,
-            ringer=Ringer(doorbells, self._watcher.doorbell),
-            retention=retention_of(about),
-            deliver=self._deliver,
-        )
+        ringer = Ringer(doorbells, self._watcher.doorbell)
+        self._commits = GroupCommit(about, ringer, self._watcher)
+
+    def staged(self) -> "SqliteStaged":
+        """Return the ledger with what is not durable yet; see `rung.ledger.port.Staging`."""
+        return SqliteStaged(self._about, self, self._watcher, self._commits)
 
     async def follow(
         self, topic: str, partition: int, position: int
@@ -96,9 +94,7 @@ class SqliteLedger(SqliteTables):
             read = partial(self.read, topic, partition, position, _BATCH)
             records = await channel.records(position, _BATCH, read)
             if not records:
-                raise LedgerDamaged(
-                    f"{self._path}: {topic}/{partition} ends at {position}, not at {channel.end}"
-                )
+                raise _cut_off(self._path, topic, partition, position, channel)
             position = records[-1].position + 1
             yield records
 
@@ -116,20 +112,18 @@ class SqliteLedger(SqliteTables):
         Other writers of the file wait until it ends.
         """
         if self._closed:
-            raise self._refusal()
+            raise self._commits.refusal
         opened = SqliteTransaction(self._about, Ringer(self._path.parent / _DOORBELLS, ""))
         async with opened.running():
             yield opened
 
     async def close(self) -> None:
         """Finish pending appends and let go of the ledger; followers get LedgerUnavailable."""
-        if not self._closed:
-            self._closed = True
-            self._submit()
-            await self._watcher.close(self._refusal())
-            await self._reader.close()
-            self._writer.finish()  # last, so that its connection folds the write-ahead log in
-        await asyncio.shield(self._gone)
+        self._closed = True
+        await self._commits.drain()
+        await self._watcher.close(self._commits.refusal)
+        await self._reader.close()
+        await self._commits.close()  # last, so that its connection folds the write-ahead log in
 
     async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         return await self._reader.run(query)
@@ -141,50 +135,99 @@ class SqliteLedger(SqliteTables):
         self, rows: Sequence[Row], size: int, statement: Statement | None
     ) -> list[int]:
         if self._closed:
-            raise self._refusal()
-        done: asyncio.Future[list[int]] = self._loop.create_future()
-        if not self._staged:  # all that is written in this turn of the loop goes together
-            self._loop.call_soon(self._submit)
-        self._staged.append(Write(rows, size, statement, done))
-        return await done
+            raise self._commits.refusal
+        return await self._commits.write(rows, size, statement, early=False)
 
-    def _submit(self) -> None:
-        if self._staged:
-            self._writer.submit(self._staged)
-            self._staged = []
 
-    def _refusal(self) -> LedgerUnavailable:
-        return LedgerUnavailable(f"the ledger {self._path} is closed")
+class SqliteStaged(SqliteTables):
+    """The ledger as early followers see it, until a commit fails; see `group_commit`."""
 
-    def _deliver(self, outcome: Outcome | None) -> None:
-        with contextlib.suppress(RuntimeError):  # the event loop is gone, and who waited with it
-            self._loop.call_soon_threadsafe(self._settle, outcome)
+    def __init__(
+        self, about: About, durable: SqliteLedger, watcher: Watcher, commits: GroupCommit
+    ) -> None:
+        """Take note of which commits have failed before.
 
-    def _settle(self, outcome: Outcome | None) -> None:
-        if outcome is None:
-            self._closed = True
-            self._gone.set_result(None)
-        elif outcome.failure is not None:
-            for write in outcome.writes:
-                if not write.done.done():
-                    write.done.set_exception(outcome.failure)
-        else:
-            for write, positions in zip(outcome.writes, outcome.positions, strict=True):
-                if not write.done.done():
-                    write.done.set_result(positions)
-            self._show(outcome)
+        Args:
+            about: what the ledger's file says about itself.
+            durable: the ledger.
+            watcher: has its channels.
+            commits: what makes writes durable.
+        """
+        super().__init__(about)
+        self._durable = durable
+        self._watcher = watcher
+        self._commits = commits
+        self._epoch = commits.epoch
 
-    def _show(self, outcome: Outcome) -> None:
-        """Hand what was appended to the followers in this process."""
-        records: dict[int, list[Record]] = {}
-        for write, positions in zip(outcome.writes, outcome.positions, strict=True):
-            for (first, key, value), position in zip(write.rows, positions, strict=True):
-                if self._watcher.watched(first):
-                    name, partition = self._about.names[first]
-                    record = Record(name, partition, position, key, value)
-                    records.setdefault(first, []).append(record)
-        for first, appended in records.items():
-            self._watcher.appended(first, appended)
+    async def read(self, topic: str, partition: int, position: int, limit: int) -> list[Record]:
+        """Return up to `limit` records from `position` on, also such as are staged."""
+        first = self._first(topic, partition)
+        while True:
+            self._check()
+            commits, staged = self._commits.commits, self._commits.staged(first)
+            if staged and position >= staged[0].position:
+                begin = position - staged[0].position
+                return list(staged[begin : begin + limit])
+            records = await self._durable.read(topic, partition, position, limit)
+            if records or commits == self._commits.commits:
+                return records
+
+    async def end(self, topic: str, partition: int) -> int:
+        """Return the position that the next record will get."""
+        staged = self._commits.staged(self._first(topic, partition))
+        return staged[-1].position + 1 if staged else await self._durable.end(topic, partition)
+
+    async def follow(
+        self, topic: str, partition: int, position: int
+    ) -> AsyncIterator[Sequence[Record]]:
+        """Yield batches of records from `position` on, for ever, as they are staged."""
+        first = self._first(topic, partition)
+        channel = await self._watcher.channel(first)
+        await self.read(topic, partition, position, 1)
+        if staged := self._commits.staged(first):
+            channel.stage(staged[0].position, staged)
+        with channel.early(position) as place:
+            while True:
+                self._commits.rested()
+                self._check()
+                await channel.wait_early(place)
+                position = place.position
+                read = partial(self._durable.read, topic, partition, position, _BATCH)
+                records = await channel.records(position, _BATCH, read, early=True)
+                if not records:
+                    raise _cut_off(self._path, topic, partition, position, channel)
+                place.position = records[-1].position + 1
+                yield records
+
+    async def trim(self, topic: str, partition: int, position: int) -> None:
+        """Remove the records before a position."""
+        await self._durable.trim(topic, partition, position)
+
+    async def close(self) -> None:
+        """Let go of the ledger."""
+        await self._durable.close()
+
+    async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        await self._commits.flush()
+        self._check()
+        return await self._durable._read(query)  # noqa: SLF001 - of the same ledger
+
+    async def _write(
+        self, rows: Sequence[Row], size: int, statement: Statement | None
+    ) -> list[int]:
+        self._check()
+        return await self._commits.write(rows, size, statement, early=True)
+
+    def _check(self) -> None:
+        if self._epoch != self._commits.epoch:
+            assert self._commits.failure is not None, "as a commit failed"
+            raise self._commits.failure
+
+
+def _cut_off(
+    path: Path, topic: str, partition: int, position: int, channel: Channel
+) -> LedgerDamaged:
+    return LedgerDamaged(f"{path}: {topic}/{partition} ends at {position}, not at {channel.end}")
 
 
 def _prepare(path: Path, partitions: int | None) -> About:

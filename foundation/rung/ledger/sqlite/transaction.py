@@ -24,7 +24,7 @@ from rung.ledger.sqlite.fair_lock import Turnstile
 from rung.ledger.sqlite.notify import Ringer
 from rung.ledger.sqlite.schema import connect
 from rung.ledger.sqlite.tables import About, SqliteTables, retention_of
-from rung.ledger.sqlite.writer import Inserter, Row, Statement
+from rung.ledger.sqlite.writer import Changes, Ends, Row, Statement, read_ends
 
 _CACHE_KIB: Final = 65_536
 """Pages beyond this are written to the log before the commit."""
@@ -50,7 +50,7 @@ class SqliteTransaction(SqliteTables):
         self._executor = ThreadPoolExecutor(1, "ledger-transaction")
         self._turnstile = Turnstile(about.path.parent)
         self._database: sqlite3.Connection | None = None
-        self._inserter: Inserter | None = None
+        self._ends = Ends(retention_of(about))
         self._failure: LedgerError | None = None
 
     @contextlib.asynccontextmanager
@@ -105,8 +105,8 @@ class SqliteTransaction(SqliteTables):
         self._database = connect(self._path)
         self._database.text_factory = bytes  # as the reader's queries take it
         self._database.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-        self._inserter = Inserter(self._database, retention_of(self._about))
         self._database.execute("BEGIN IMMEDIATE")
+        self._ends.learn(read_ends(self._database))
         self._ringer.look()
 
     def _open(self) -> sqlite3.Connection:
@@ -118,12 +118,11 @@ class SqliteTransaction(SqliteTables):
 
     def _insert(self, rows: Sequence[Row], statement: Statement | None) -> list[int]:
         database = self._open()
-        assert self._inserter is not None, "made with the connection"
-        values: list[int | str | bytes] = []
-        positions = self._inserter.place(rows, values)
-        self._inserter.insert(values)
+        changes = Changes()
+        positions = self._ends.place(rows, changes)
         if statement:
-            database.execute(*statement)
+            changes.statements.append(statement)
+        changes.apply(database)
         return positions
 
     def _commit(self) -> None:

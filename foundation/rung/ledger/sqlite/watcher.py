@@ -1,7 +1,7 @@
 """Follows a ledger's file on behalf of all followers in this process."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -54,13 +54,24 @@ class Watcher:
         self._heard()
         return channel
 
-    def watched(self, first: int) -> bool:
-        """Return whether anybody in this process ever followed the stream."""
-        return first in self._channels
+    def stage(self, first: int, durable: int, records: Sequence[Record]) -> None:
+        """Show what this process is about to append to a stream, see `Channel.stage`."""
+        if first in self._channels:
+            self._channels[first].stage(durable, records)
 
     def appended(self, first: int, records: Sequence[Record]) -> None:
-        """Take note of what this process appended to a watched stream."""
-        self._channels[first].grow(records[-1].position + 1, records)
+        """Take note of what this process appended to a stream."""
+        if first in self._channels:
+            self._channels[first].grow(records[-1].position + 1, records)
+
+    def unstage(self, failure: LedgerError) -> None:
+        """Forget what was to be appended, and send early followers away."""
+        for channel in self._channels.values():
+            channel.unstage(failure)
+
+    def busy(self, firsts: Iterable[int]) -> bool:
+        """Return whether early followers are at what is staged in some streams."""
+        return any(self._channels[first].busy for first in firsts if first in self._channels)
 
     async def look(self) -> None:
         """Take note of what was trimmed and appended until now."""

@@ -1,12 +1,15 @@
-"""The one thread that writes to a ledger's file: group commit.
+"""The one thread that writes to a ledger's file.
 
-Everything that waits when a transaction begins goes into it, so that a hundred writers share
-one sync of the disk. Statements are few and long (one `INSERT` for up to 512 records), because
-Python's sqlite3 gives up the interpreter lock at every step: beside a busy event loop, a
-thousand single inserts would take seconds while they hold the ledger's lock.
+Told to *begin*, it takes the file's lock, opens a transaction and says where the streams end,
+unless nothing was written since the last one but by itself; until the transaction ends nobody else
+writes, so positions are certain. Told to *commit*, it writes what it was given and syncs the disk.
+
+Statements are few and long (one `INSERT` for up to 512 records), because Python's sqlite3 gives up
+the interpreter lock at every step: beside a busy event loop, a thousand single inserts would take
+seconds while they hold the ledger's lock.
 """
 
-import asyncio
+import contextlib
 import queue
 import sqlite3
 import threading
@@ -14,43 +17,43 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
 from rung.events.errors import LedgerError
 from rung.ledger.sqlite.errors import explain
 from rung.ledger.sqlite.fair_lock import Turnstile
 from rung.ledger.sqlite.notify import Ringer
-from rung.ledger.sqlite.schema import POSITIONS_MAX, TRIMMED, connect
+from rung.ledger.sqlite.schema import POSITIONS_MAX, connect
 
-_GROUP_RECORDS: Final = 10_000
-_GROUP_BYTES: Final = 32 << 20
-"""A transaction takes no further append once it holds as much as this."""
 _CHUNKS: Final = tuple(1 << power for power in range(9, -1, -1))
 _INSERTS: Final = {
     rows: f"INSERT INTO records VALUES {','.join(['(?,?,?)'] * rows)}"  # noqa: S608 - no input
     for rows in _CHUNKS
 }
-_LAST: Final = "SELECT max(id) FROM records WHERE id >= ? AND id < ?"
+_LAST: Final = """
+WITH RECURSIVE streams (last) AS (
+    SELECT max(id) FROM records
+    UNION ALL
+    SELECT (SELECT max(id) FROM records WHERE id < streams.last >> 40 << 40)
+    FROM streams WHERE streams.last IS NOT NULL
+)
+SELECT json_group_array(last) FROM streams WHERE last IS NOT NULL
+"""
+"""The last record of each stream that has one, found by as many steps."""
+_TRIMMED: Final = """
+SELECT json_group_object(substr(name, 9), CAST(value AS INTEGER))
+FROM ledger WHERE name >= 'trimmed/' AND name < 'trimmed0'
+"""
 _TRIM: Final = "DELETE FROM records WHERE id >= ? AND id < ?"
+_LOOK_S: Final = 1.0
+"""How often to look whether the event loop is still there, with a transaction open."""
+
+_numbers: Final = msgspec.json.Decoder(list[int])
+_trims: Final = msgspec.json.Decoder(dict[str, int])
 
 Row = tuple[int, str, bytes]
 """A draft ready to be written: the first id of its stream, its key, its value."""
 Statement = tuple[str, tuple[str | int | bytes, ...]]
-
-
-class Write(NamedTuple):
-    """What one caller wants written in one piece; its positions go to `done`."""
-
-    rows: Sequence[Row]
-    size: int
-    statement: Statement | None
-    done: asyncio.Future[list[int]]
-
-
-class Outcome(NamedTuple):
-    """What became of a group of writes."""
-
-    writes: list[Write]
-    positions: list[list[int]]
-    failure: LedgerError | None
 
 
 class Retention(NamedTuple):
@@ -60,176 +63,207 @@ class Retention(NamedTuple):
     every: int
 
 
-class Inserter:
-    """Gives rows their positions and inserts them, within a transaction of one connection."""
+class Changes:
+    """What a transaction writes."""
 
-    def __init__(self, database: sqlite3.Connection, retention: Mapping[int, Retention]) -> None:
-        """Insert through a connection.
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.values: list[int | str | bytes] = []
+        """The id, key and value of each record."""
+        self.statements: list[Statement] = []
+        """What is executed behind them."""
+
+    def apply(self, database: sqlite3.Connection) -> None:
+        """Write it, within a transaction."""
+        offset = 0
+        for rows in _CHUNKS:
+            while len(self.values) - offset >= 3 * rows:
+                values = self.values[offset : offset + 3 * rows]
+                database.execute(_INSERTS[rows], values)
+                offset += 3 * rows
+        for statement in self.statements:
+            database.execute(*statement)
+
+
+class Ends:
+    """Where streams end, for as long as nobody else writes: gives rows their positions."""
+
+    def __init__(self, retention: Mapping[int, Retention]) -> None:
+        """Begin with empty streams.
 
         Args:
-            database: may write.
             retention: by the first id of the stream, where not all is kept.
         """
-        self._database = database
         self._retention = retention
         self._ends: dict[int, int] = {}
         self._kept_from: dict[int, int] = {}
 
-    def forget(self) -> None:
-        """Forget where streams end: another connection wrote, or a transaction failed."""
-        self._ends.clear()
+    def learn(self, ends: dict[int, int]) -> None:
+        """Take where streams end, by their first ids; others are empty."""
+        self._ends = ends
 
-    def place(self, rows: Sequence[Row], values: list[int | str | bytes]) -> list[int]:
-        """Give each row its position, and add its id, key and value to the values."""
-        ends = self._ends
+    def place(self, rows: Sequence[Row], changes: Changes) -> list[int]:
+        """Add rows to what is written; return their positions."""
+        ends, values = self._ends, changes.values
         positions: list[int] = []
         for first, key, value in rows:
-            end = ends[first] if first in ends else self._last(first)
+            end = ends.get(first, 0)
             ends[first] = end + 1
             values += (first + end, key, value)
             positions.append(end)
+            if first in self._retention:
+                self._trim(first, end + 1, changes)
         return positions
 
-    def _last(self, first: int) -> int:
-        found: tuple[int | None] = self._database.execute(
-            _LAST, (first, first + POSITIONS_MAX)
-        ).fetchone()
-        if found[0] is not None:
-            return found[0] - first + 1
-        trimmed = self._database.execute(TRIMMED, (f"{first}",)).fetchone()
-        return 0 if trimmed is None else int(trimmed[0])
+    def _trim(self, first: int, end: int, changes: Changes) -> None:
+        """Remove what is no longer kept of a stream."""
+        keep, every = self._retention[first]
+        if end - self._kept_from.get(first, 0) > keep + every:
+            changes.statements.append((_TRIM, (first, first + end - keep)))
+            self._kept_from[first] = end - keep
 
-    def insert(self, values: list[int | str | bytes]) -> None:
-        """Insert rows, given as ids, keys and values; remove what is no longer kept."""
-        offset = 0
-        for rows in _CHUNKS:
-            while len(values) - offset >= 3 * rows:
-                self._database.execute(_INSERTS[rows], values[offset : offset + 3 * rows])
-                offset += 3 * rows
-        for first, (keep, every) in self._retention.items():
-            end = self._ends.get(first, 0)
-            if end - self._kept_from.get(first, 0) > keep + every:
-                self._database.execute(_TRIM, (first, first + end - keep))
-                self._kept_from[first] = end - keep
+
+def read_ends(database: sqlite3.Connection) -> dict[int, int]:
+    """Return where streams end that ever had a record, by their first ids."""
+    (trimmed,) = database.execute(_TRIMMED).fetchone()
+    (last,) = database.execute(_LAST).fetchone()
+    ends = {int(first): position for first, position in _trims.decode(trimmed).items()}
+    for newest in _numbers.decode(last):
+        first = newest - newest % POSITIONS_MAX
+        ends[first] = newest - first + 1
+    return ends
+
+
+class Began(NamedTuple):
+    """A transaction is open."""
+
+    ends: dict[int, int] | None
+    """Where streams end, by their first ids; None: as this writer left them."""
+
+
+class Committed(NamedTuple):
+    """It is durable."""
+
+
+Result = Began | Committed | LedgerError | None
+"""What became of a command; None: the thread has ended."""
+
+
+class _Begin:
+    """The command to open a transaction."""
 
 
 class Writer:
-    """Appends to the file; `submit` and `finish` are called from the event loop's thread."""
+    """Writes to the file, in a thread of its own; each command has one result."""
 
     def __init__(
         self,
         path: Path,
         *,
         ringer: Ringer,
-        retention: dict[int, Retention],
-        deliver: Callable[[Outcome | None], None],
+        deliver: Callable[[Result], None],
+        alive: Callable[[], bool],
     ) -> None:
         """Open the file for writing.
 
         Args:
             path: of the database.
             ringer: tells other processes of what was committed.
-            retention: by the first id of the stream, where not all is kept.
-            deliver: takes, in the writer's thread, what became of each group, and None at the end.
+            deliver: takes results, in the writer's thread.
+            alive: whether the one who gives the commands is still there.
         """
         self._path = path
         self._ringer = ringer
-        self._retention = retention
         self._deliver = deliver
+        self._alive = alive
         self._database = connect(path)
         self._turnstile = Turnstile(path.parent)
+        self._holding = contextlib.ExitStack()
+        self._open = False
         self._mark: int | None = None
-        self._inserter = Inserter(self._database, retention)
-        self._queue: queue.SimpleQueue[list[Write] | None] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[_Begin | Changes | None] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="ledger-writer", daemon=True).start()
 
-    def submit(self, writes: list[Write]) -> None:
-        """Queue writes; what became of them is delivered in the same order."""
-        self._queue.put(writes)
+    def begin(self) -> None:
+        """Open a transaction; `Began` follows, or an error."""
+        self._commands.put(_Begin())
+
+    def commit(self, changes: Changes) -> None:
+        """Write and end the transaction; `Committed` follows, or an error: then nothing was."""
+        self._commands.put(changes)
 
     def finish(self) -> None:
-        """Write what is queued, then let go of the file."""
-        self._queue.put(None)
+        """Let go of the file."""
+        self._commands.put(None)
 
     def _run(self) -> None:
-        waiting: list[Write] = []
         try:
-            self._work(waiting)
+            self._work()
         except BaseException as error:
             failure = LedgerError(f"the thread that writes to {self._path} died: {error!r}")
-            self._deliver(Outcome(waiting, [], failure))
+            self._deliver(failure)
             raise
         finally:
+            self._holding.close()
             self._deliver(None)
 
-    def _work(self, waiting: list[Write]) -> None:
-        finishing = False
-        while waiting or not finishing:
-            if not waiting:
-                finishing = self._take(self._queue.get(), waiting)
-            while not finishing and not self._queue.empty():
-                finishing = self._take(self._queue.get(), waiting)
-            if waiting:
-                size = _group_size(waiting)
-                outcome = self._commit(waiting[:size])
-                del waiting[:size]
-                self._deliver(outcome)
-        with self._turnstile:
-            self._database.close()
+    def _work(self) -> None:
+        while (command := self._next()) is not None:
+            result: Result
+            try:
+                if isinstance(command, Changes):
+                    self._commit(command)
+                    result = Committed()
+                else:
+                    result = Began(self._begin())
+            except (sqlite3.Error, OSError) as error:
+                self._recover()
+                result = explain(error, self._path)
+            self._deliver(result)
+        if not self._open:
+            self._holding.enter_context(self._turnstile)
+        self._database.close()
+        self._holding.close()
         self._turnstile.close()
         self._ringer.close()
 
-    @staticmethod
-    def _take(writes: list[Write] | None, waiting: list[Write]) -> bool:
-        waiting.extend(writes or ())
-        return writes is None
+    def _next(self) -> _Begin | Changes | None:
+        while True:
+            try:
+                return self._commands.get(timeout=_LOOK_S if self._open else None)
+            except queue.Empty:
+                if not self._alive():
+                    return None  # nothing of what is open was promised to anybody
 
-    def _commit(self, group: list[Write]) -> Outcome:
-        try:
-            with self._turnstile:
-                positions = self._transact(group)
-        except (sqlite3.Error, OSError) as error:
-            self._recover()
-            return Outcome(group, [], explain(error, self._path))
-        self._ringer.ring()
-        return Outcome(group, positions, None)
-
-    def _transact(self, group: list[Write]) -> list[list[int]]:
+    def _begin(self) -> dict[int, int] | None:
+        self._holding.enter_context(self._turnstile)
         execute = self._database.execute
         execute("BEGIN IMMEDIATE")
+        self._open = True
         (mark,) = execute("SELECT data_version FROM pragma_data_version").fetchone()
-        if mark != self._mark or self._ringer.unheard:  # another process wrote meanwhile
-            self._inserter.forget()
-            self._ringer.look()
-            self._mark = mark
-        values: list[int | str | bytes] = []
-        positions = [self._inserter.place(write.rows, values) for write in group]
-        self._inserter.insert(values)
-        for write in group:
-            if write.statement:
-                execute(*write.statement)
-        execute("COMMIT")
-        return positions
+        if mark == self._mark and not self._ringer.unheard:
+            return None
+        self._ringer.look()
+        ends = read_ends(self._database)
+        self._mark = mark  # another process wrote meanwhile, or this one failed to
+        return ends
+
+    def _commit(self, changes: Changes) -> None:
+        changes.apply(self._database)
+        self._database.execute("COMMIT")
+        self._open = False
+        self._holding.close()
+        self._ringer.ring()
 
     def _recover(self) -> None:
-        """Undo what a failed transaction left behind, in the file and in memory."""
+        """Undo what a failed transaction left behind."""
         self._mark = None
-        self._inserter.forget()
         try:
             if self._database.in_transaction:
                 self._database.execute("ROLLBACK")
         except sqlite3.Error:
             self._database.close()
             self._database = connect(self._path)
-            self._inserter = Inserter(self._database, self._retention)
-
-
-def _group_size(waiting: list[Write]) -> int:
-    """Return how many of the waiting writes, at least one, go into the next transaction."""
-    records = size = 0
-    for count, write in enumerate(waiting):
-        records += len(write.rows)
-        size += write.size
-        if count and (records > _GROUP_RECORDS or size > _GROUP_BYTES):
-            return count
-    return len(waiting)
+        finally:
+            self._open = False
+            self._holding.close()

@@ -11,7 +11,7 @@ from typing import Self
 from prometheus_client import Histogram
 
 from rung.events import LedgerError
-from rung.ledger import Draft, Ledger, Record, append_and_commit, read_of
+from rung.ledger import Draft, Ledger, Record, append_and_commit, read_of, staged
 from rung.runtime.health.checks import HEALTH, ProcessHealth
 from rung.runtime.metrics import catalog
 
@@ -19,11 +19,25 @@ from rung.runtime.metrics import catalog
 class ObservedLedger:
     """Implements `rung.ledger.port.Ledger` by another ledger."""
 
-    def __init__(self, ledger: Ledger, health: ProcessHealth = HEALTH) -> None:
+    def __init__(
+        self, ledger: Ledger, health: ProcessHealth = HEALTH, *, relied_on: bool = True
+    ) -> None:
+        """Measure the use of a ledger.
+
+        Args:
+            ledger: the real one.
+            health: of the process.
+            relied_on: whether the process is ready only while it answers.
+        """
         self._ledger = ledger
         self._health = health
         self._appends: dict[str, Histogram] = {}
-        health.watch(ledger)
+        if relied_on:
+            health.watch(ledger)
+
+    def staged(self) -> Ledger:
+        """Return the ledger with what is not durable yet, whose use is measured as well."""
+        return ObservedLedger(staged(self._ledger), self._health, relied_on=False)
 
     @property
     def id(self) -> str:

@@ -2,7 +2,8 @@
 
 Recovery is the only way to start: newest snapshot, the decisions behind it, the facts behind it.
 A crash and a restart differ in nothing. A ledger that does not answer, or another writer in the
-partition, makes the loop forget its state and start again.
+partition, makes the loop forget its state and start again. So it may fold what is `staged`, and
+append decisions behind it: if that never becomes durable, neither do these, and it starts again.
 
 A loop that is cancelled, because its service stops or its partition is revoked, finishes its
 append and saves a snapshot, so that the next one starts quickly.
@@ -24,7 +25,7 @@ from typing import Any, Final
 import structlog
 
 from rung.events import Event, Fenced, LedgerError, LedgerUnavailable, encode
-from rung.ledger import Draft, Ledger, Record
+from rung.ledger import Draft, Ledger, Record, staged
 from rung.runtime.assignment.assignment import AllPartitions, Assignment
 from rung.runtime.deadletter import DeadLetters, Request, dead_letter, log_rejected
 from rung.runtime.health.loops import CURRENT_LOOP
@@ -62,8 +63,11 @@ async def host(
     assert ledger.partitions(processor.facts) == ledger.partitions(processor.decisions)
 
     async def work(partition: int) -> None:
-        hosted = _Hosted(ledger, processor, partition, snapshot_every, observer)
-        await supervise(hosted.run, name=f"{processor.name}/{partition}")
+        async def run() -> None:
+            seen = staged(ledger)
+            await _Hosted(seen, processor, partition, snapshot_every, observer).run()
+
+        await supervise(run, name=f"{processor.name}/{partition}")
 
     with observer.measured() if observer is not None else contextlib.nullcontext():
         await (assignment or AllPartitions(ledger)).run(processor.facts, work)

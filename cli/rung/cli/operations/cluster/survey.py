@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from aiokafka.protocol.metadata import MetadataRequest
 from msgspec import Struct, field
+from rung.ledger.kafka.identity import names
 
 from rung.checkpoint_gc.service import DELETER
 from rung.cli.operations.cluster.replicas import SHARED, replicas_of
@@ -36,13 +37,16 @@ from rung.cli.operations.cluster.status import (
 from rung.cli.operations.components import CONSUMERS, PROCESSORS
 from rung.events import TOPICS, LedgerDamaged, LedgerError, UndecodableEvent, decode, topic
 from rung.events.seal import PartitionSealed
-from rung.gateway.projections.deadletters import DeadLetterProjection, count_open, read_dead_letters
+from rung.gateway.projections.deadletters import (
+    DeadLetterProjection,
+    count_open,
+    read_dead_letters,
+)
 from rung.ledger import Ledger, Record
 from rung.ledger.export.import_record import imports_of, unfinished
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, parse_address
 from rung.ledger.kafka.cluster import Cluster, connect
 from rung.ledger.kafka.errors import FAILURES
-from rung.ledger.kafka.identity import names
 from rung.ledger.seals import SEALED, read_heads
 from rung.runtime import PartitionFold, Processor
 from rung.runtime.levels import InstallationLevel
