@@ -32,7 +32,7 @@ from rung.runtime.processor.processor import types_of
 from rung.runtime.projection.projection import Projection
 from rung.runtime.projection.store import is_of_the_world, transaction
 
-Place = tuple[str, int, int]
+Location = tuple[str, int, int]
 """Topic, partition and position of a record."""
 _INTEGER_MAX: Final = 2**63 - 1
 """In SQLite."""
@@ -308,7 +308,7 @@ def positions_of(db: sqlite3.Connection, partition: int) -> dict[str, tuple[int,
     return {topic: (position, digest) for topic, position, digest in rows}
 
 
-def rejected_of(db: sqlite3.Connection) -> dict[Place, str]:
+def rejected_of(db: sqlite3.Connection) -> dict[Location, str]:
     """Return where records lie that could not be folded, and why."""
     rows = db.execute("SELECT topic, partition, position, reason FROM folded_rejected")
     return {(topic, partition, position): reason for topic, partition, position, reason in rows}

@@ -12,7 +12,7 @@ from rung.events.deadletter import MessageDropped, MessageRetryRequested
 from rung.ledger import Draft, Ledger, Record
 from rung.runtime.deadletter import DeadLetters, dead_letter, messages_in
 from rung.runtime.processor.fold import Rejected
-from rung.runtime.projection.merge import Answered, Place
+from rung.runtime.projection.merge import Answered, Location
 from rung.runtime.projection.projection import Projection
 
 _READ_MAX: Final = 2_000
@@ -84,7 +84,7 @@ class Requests:
         return Answered(end, self._position)
 
     def ask_for_more(
-        self, answered: Answered, folded: Mapping[int, int], rejected: Mapping[Place, str]
+        self, answered: Answered, folded: Mapping[int, int], rejected: Mapping[Location, str]
     ) -> bool:
         """Return whether tables lack what was asked for.
 
@@ -100,7 +100,7 @@ class Requests:
             for (partition, position), asked in self._dropped.items()
         )
 
-    async def answer(self, folded: Mapping[int, int], rejected: Mapping[Place, str]) -> None:
+    async def answer(self, folded: Mapping[int, int], rejected: Mapping[Location, str]) -> None:
         """Answer what was asked until now, and settle what could be folded after all.
 
         Args:

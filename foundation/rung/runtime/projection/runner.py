@@ -22,6 +22,7 @@ from rung.runtime.deadletter import dead_letter, log_rejected
 from rung.runtime.health.checks import HEALTH
 from rung.runtime.processor.fold import Rejected
 from rung.runtime.projection.merge import (
+    Location,
     Merge,
     answered_by,
     digest_of,
@@ -216,7 +217,7 @@ class Projections:
         while not all(loop.caught_up for loop in loops):
             await self._tick.wait()
         folded = {it.partition: it.positions.get(requests.topic, 0) for it in loops}
-        all_rejected: dict[tuple[str, int, int], str] = {}
+        all_rejected: dict[Location, str] = {}
         for name in dict.fromkeys(loop.projection for loop in loops):
             store = self.stores[name]
             answered = await store.read(answered_by, requests.topic)
