@@ -19,7 +19,6 @@ from typing import Any, Final
 
 from aiokafka.protocol.metadata import MetadataRequest
 from msgspec import Struct, field
-from rung.ledger.kafka.identity import names
 
 from rung.checkpoint_gc.service import DELETER
 from rung.cli.operations.cluster.replicas import SHARED, replicas_of
@@ -81,7 +80,7 @@ async def survey(url: str, settings: KafkaSettings, store: ObjectStore | None) -
     settings = replace(settings, timeout_s=min(settings.timeout_s, _TIMEOUT_S))
     status = ClusterStatus(ledger=str(parse_address(url)))
     store = await _reachable(store, status)
-    cluster = await connect(parse_address(url), settings, names(parse_address(url)))
+    cluster = await connect(parse_address(url), settings)
     try:
         unhealthy = await _look_at_brokers(cluster, status)
         ledger = await KafkaLedger.open(url, store, settings=settings)
