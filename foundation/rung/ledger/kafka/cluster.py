@@ -371,8 +371,8 @@ _unexpected: Final = _Unexpected()
 def _quiet_aiokafka() -> None:
     """Log of aiokafka only what it did not expect.
 
-    It logs each attempt of each retry, without a traceback; such failures are raised here, and
-    logged once by whoever retries.
+    It logs each attempt of each retry, without a traceback; here such failures are raised, and
+    the caller that retries logs them once.
     """
     logger = logging.getLogger("aiokafka")
     logger.propagate = False

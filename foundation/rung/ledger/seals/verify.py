@@ -381,7 +381,7 @@ class _Verifier:
             elif place[0] in self._known.expiring:
                 self._report.notes.append(
                     f"{_name(place)} begins at {absent}: the brokers' retention removed what lies "
-                    "before it, or somebody else did; that is not on record"
+                    "before it, or another user did; that is not on record"
                 )
             else:
                 self._add(

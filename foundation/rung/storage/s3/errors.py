@@ -61,7 +61,7 @@ _FIXES: Final[dict[str, str]] = {
         " AbortMultipartUpload, ListMultipartUploadParts on the objects, and ListBucket,"
         " ListBucketMultipartUploads on the bucket"
     ),
-    "AllAccessDisabled": "the bucket is closed to everybody",
+    "AllAccessDisabled": "all access to the bucket is disabled",
     "AuthorizationHeaderMalformed": "the bucket is in another region; set RUNG_S3_REGION",
     "EntityTooLarge": "the object is too large for this server",
     "ExpiredToken": "AWS_SESSION_TOKEN has expired; renew it",

@@ -70,7 +70,7 @@ def _set_lifecycle(store: S3Store) -> list[str]:
     except ObjectUnavailable:
         raise
     except ObjectError as error:
-        return [f"abandoned uploads stay until somebody drops them: {error}"]
+        return [f"abandoned uploads stay until they are aborted by hand: {error}"]
     return [f"set a lifecycle rule: uploads abandoned for {ABANDONED_DAYS} days are dropped"]
 
 
