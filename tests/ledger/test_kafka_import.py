@@ -84,7 +84,9 @@ async def test_services_that_run_are_found(shared_kafka: Broker, tmp_path: Path)
     ground = Ground(shared_kafka.url, tmp_path / "objects")
     ledger = await ground.open()
     assert await running_on(ground.url) == {}
-    assignment = open_assignment(ground.url, service="searcher", topics=["experiments", "placements"])
+    assignment = open_assignment(
+        ground.url, service="searcher", topics=["experiments", "placements"]
+    )
     held = asyncio.Event()
 
     async def work(_: int) -> None:

@@ -36,13 +36,16 @@ from rung.cli.operations.cluster.status import (
 from rung.cli.operations.components import CONSUMERS, PROCESSORS
 from rung.events import TOPICS, LedgerDamaged, LedgerError, UndecodableEvent, decode, topic
 from rung.events.seal import PartitionSealed
-from rung.gateway.projections.deadletters import DeadLetterProjection, count_open, read_dead_letters
+from rung.gateway.projections.deadletters import (
+    DeadLetterProjection,
+    count_open,
+    read_dead_letters,
+)
 from rung.ledger import Ledger, Record
 from rung.ledger.export.import_record import imports_of, unfinished
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, parse_address
 from rung.ledger.kafka.cluster import Cluster, connect
 from rung.ledger.kafka.errors import FAILURES
-from rung.ledger.kafka.identity import names
 from rung.ledger.seals import SEALED, read_heads
 from rung.runtime import PartitionFold, Processor
 from rung.runtime.levels import InstallationLevel
@@ -77,7 +80,7 @@ async def survey(url: str, settings: KafkaSettings, store: ObjectStore | None) -
     settings = replace(settings, timeout_s=min(settings.timeout_s, _TIMEOUT_S))
     status = ClusterStatus(ledger=str(parse_address(url)))
     store = await _reachable(store, status)
-    cluster = await connect(parse_address(url), settings, names(parse_address(url)))
+    cluster = await connect(parse_address(url), settings)
     try:
         unhealthy = await _look_at_brokers(cluster, status)
         ledger = await KafkaLedger.open(url, store, settings=settings)
