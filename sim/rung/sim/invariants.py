@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from rung.checkpoint_gc.processor import CheckpointGC
-from rung.checkpoint_gc.processor import State as CollectionState
-from rung.cli.operations.deciders import DECIDERS
+from rung.checkpoint_gc.state import State as CollectionState
+from rung.cli.operations.components import PROCESSORS
 from rung.events import Event, encode, topic
 from rung.events.checkpoint import CheckpointDeleted, CheckpointRetired, CheckpointStored
 from rung.gateway.projections.experiment import Experiment
@@ -51,7 +51,7 @@ async def check_at_rest(world: World, folder: Path) -> None:
     """
     dead = await world.records(topic.DEADLETTER)
     assert not dead, f"dead letters: {[record.value for record in dead]}"
-    for processor in DECIDERS:
+    for processor in PROCESSORS:
         verdict = await audit(world.ledger, processor)
         assert verdict.same, f"{processor.name} decides otherwise: {verdict}"
         assert not verdict.pending, f"{processor.name} left undecided: {verdict.pending}"

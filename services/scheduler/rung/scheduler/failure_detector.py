@@ -11,7 +11,6 @@ first report and ignores the other.
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
