@@ -9,7 +9,7 @@ import pytest
 from ledger.brokers import TANSU, Ground, reasons, settings, started
 from rung.cli.operations.cluster.upgrade import SERVICES, upgrade
 from rung.events import topic
-from rung.runtime.assignment.faust_application import open_share
+from rung.runtime.assignment.faust_application import open_assignment
 from rung.runtime.levels import InstallationLevel
 
 pytestmark = [
@@ -30,12 +30,14 @@ async def test_an_operator_confirms_what_the_broker_does_not_tell(ground: Ground
     ledger = await ground.open()
     async with contextlib.AsyncExitStack() as stack:
         for name in SERVICES[:-1]:
-            share = open_share(ground.url, service=name, topics=[topic.POOLS], level=2)
-            await stack.enter_async_context(share.joined())
+            assignment = open_assignment(ground.url, service=name, topics=[topic.POOLS], level=2)
+            await stack.enter_async_context(assignment.joined())
         confirmed = await upgrade(ground.url, settings(), replicas_upgraded=True, level=2)
         assert [line.partition(":")[0] for line in confirmed.obstacles] == [SERVICES[-1]]
-        share = open_share(ground.url, service=SERVICES[-1], topics=[topic.POOLS], level=2)
-        await stack.enter_async_context(share.joined())
+        assignment = open_assignment(
+            ground.url, service=SERVICES[-1], topics=[topic.POOLS], level=2
+        )
+        await stack.enter_async_context(assignment.joined())
         (refused,) = (await upgrade(ground.url, settings(), level=2)).obstacles
         assert "confirm it by --replicas-upgraded" in refused
         assert await InstallationLevel(ledger).read() == 1

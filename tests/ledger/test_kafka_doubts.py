@@ -17,7 +17,7 @@ class Starting(Cluster):
     """A cluster whose broker does not know the topic yet."""
 
     def __init__(self) -> None:
-        super().__init__(parse_address("kafka://localhost:1/rung"), KafkaSettings(), [NAME])
+        super().__init__(parse_address("kafka://localhost:1/rung"), KafkaSettings())
 
     async def send(self, request: Any, node: int | None = None) -> Any:
         """Answer as such a broker."""
