@@ -164,9 +164,7 @@ def unpack(
 def write(members: Iterable[Member], plain: IO[bytes] | None = None) -> CodeArchive:
     """Return the canonical archive of members that `check_members` returned.
 
-    Args:
-        members: its members.
-        plain: the tar that their slices are in.
+    `plain` is the tar that their slices are in.
     """
     buffer = io.BytesIO()
     names: list[str] = []
@@ -193,12 +191,9 @@ def write(members: Iterable[Member], plain: IO[bytes] | None = None) -> CodeArch
 def check_members(
     members: Iterable[Member], *, max_members: int = MEMBERS_MAX
 ) -> dict[str, Member]:
-    """Return members that may be unpacked together, by name, all of their folders among them.
+    """Return members that may be unpacked together, by name, with all of their folders.
 
-    Args:
-        members: their names as `checked_name` returned them; the first of two equal folders
-            counts.
-        max_members: how many there may be, folders included.
+    Their names must be those that `checked_name` returned.
 
     Raises:
         InvalidCode: there are too many, two of one name, one in a file or in a link, or a link
@@ -224,10 +219,7 @@ def check_members(
 
 
 def leaving_link(links: Mapping[str, str]) -> str | None:
-    """Return the first link, of those in a code folder, that leaves it or leads in a circle.
-
-    Args:
-        links: target of each link by its name.
+    """Return the first of links (name → target) that leaves the code folder or is circular.
 
     Raises:
         InvalidCode: their targets are too long, taken together.
@@ -267,11 +259,7 @@ def checked_name(name: str) -> str:
 
 
 def checked_link(target: str, shown: str) -> str:
-    """Return a link's target if it may be made anywhere; where it leads is `leaving_link`'s.
-
-    Args:
-        target: what the link holds.
-        shown: what the link is called in an error.
+    """Return a link's target if it may be made anywhere; `leaving_link` checks where it leads.
 
     Raises:
         InvalidCode: it is absolute, empty, too long, or is no text.

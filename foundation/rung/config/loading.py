@@ -57,9 +57,7 @@ class ExperimentConfig:
 def load(text: str | bytes, *, today_seed: int) -> ExperimentConfig:
     """Return the configuration in an experiment file, which is YAML or JSON.
 
-    Args:
-        text: the file.
-        today_seed: the experiment's seed if the file gives none.
+    `today_seed` is the experiment's seed if the file gives none.
 
     Raises:
         InvalidExperimentFile: with all problems.

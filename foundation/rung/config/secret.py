@@ -116,13 +116,7 @@ def looks_secret(name: str) -> bool:
 
 
 def _secrets(value: Any, path: _Path, *, inside: bool = False) -> Iterator[_Secret]:
-    """Yield the secrets in the value at a path.
-
-    Args:
-        value: at the path.
-        path: in the file.
-        inside: whether a part of the path is the name of a secret.
-    """
+    """Yield the secrets in the value at a path; `inside`: the path has the name of a secret."""
     if path == _PATH:
         yield from (_Secret(leaf, _PATH) for leaf, it in _leaves(value, path) if it is not None)
         return

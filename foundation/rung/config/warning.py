@@ -66,10 +66,7 @@ CONDITIONAL: Final[dict[tuple[str, ...], str]] = {
 def warnings_of(tree: dict[str, Any], space: Group, plain: dict[str, Any]) -> list[str]:
     """Return the warnings about an accepted file, one sentence each.
 
-    Args:
-        tree: the file's fields.
-        space: its hyperparameters.
-        plain: the fields of a file with the required ones alone, defaults filled in.
+    `plain` are the fields of a file with the required ones alone, defaults filled in.
     """
     found = [
         f"{dotted(path)} {_HERE}: {why}"

@@ -57,11 +57,8 @@ def canonical(name: str) -> str:
 def read_options(searcher: Mapping[str, Any], *, timed: bool = True) -> SearchOptions:
     """Return the options in the section `searcher` of an expanded configuration.
 
-    Null means "not given"; fields that the method does not have are ignored.
-
-    Args:
-        searcher: the section.
-        timed: whether `max_time` is required where the method needs it.
+    Null means "not given"; fields that the method does not have are ignored. With `timed`,
+    `max_time` is required where the method needs it.
 
     Raises:
         InvalidConfig: there is no such method, or a field that it needs is missing or of another
@@ -88,10 +85,8 @@ def read_options(searcher: Mapping[str, Any], *, timed: bool = True) -> SearchOp
 def rungs_passed(searcher: Mapping[str, Any]) -> list[int]:
     """Return the lengths at which a run validates on its way, or ends, shortest first.
 
-    None in searches that do not stop trials on their way: there each run ends at its rung.
-
-    Args:
-        searcher: the section of that name; it may lack required fields.
+    None in searches that do not stop trials on their way: there each run ends at its rung. The
+    section may lack required fields.
     """
     try:
         return read_options({"metric": "", **searcher}).rungs() if searcher.get("max_time") else []

@@ -35,12 +35,7 @@ class ProcessHealth:
     def __init__(
         self, *, patience_s: float = PATIENCE_S, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Begin without loops and checks.
-
-        Args:
-            patience_s: after how long a step of a loop counts as stuck.
-            clock: in seconds.
-        """
+        """Begin without loops and checks; a step of a loop is stuck after `patience_s`."""
         self.stopping = False
         """Whether the process shuts down."""
         self._patience_s = patience_s

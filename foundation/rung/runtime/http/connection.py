@@ -29,27 +29,20 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
+from http import HTTPStatus
 from typing import Final
 
+import msgspec
 import structlog
-from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp import hdrs, web
+from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from aiohttp.typedefs import Handler
 from aiohttp.web import RequestPayloadError
 
+from rung.api import ProblemDocument
 from rung.events import RungError
 from rung.runtime.http.limits import Limits, raise_open_files
-from rung.runtime.http.refusal import BUSY, TIMEOUT, TOO_LARGE, AnsweringProtocol
 from rung.runtime.metrics import catalog
-
-__all__ = [
-    "AUTHENTICATED",
-    "BodyTooSlow",
-    "Connection",
-    "Connections",
-    "Limits",
-    "raise_open_files",
-]
 
 AUTHENTICATED: Final = web.RequestKey("authenticated", bool)
 """Set on a request with a valid token: it is never cut in favor of another connection."""
@@ -62,6 +55,7 @@ _BACKLOG: Final = 1024
 _RETRY_S: Final = 0.1
 _SWEEP_S: Final = 1.0
 _HEAD_END: Final = b"\r\n\r\n"
+_PROBLEM: Final = "application/problem+json"
 
 _log = structlog.get_logger()
 
@@ -70,7 +64,7 @@ class BodyTooSlow(RungError, TimeoutError):
     """The body of a request did not arrive in time."""
 
 
-class Connection(AnsweringProtocol):
+class Connection(web.RequestHandler):
     """One connection: aiohttp's protocol, which also measures the client."""
 
     def __init__(self, owner: "Connections", address: str, server: web.Server) -> None:
@@ -125,6 +119,40 @@ class Connection(AnsweringProtocol):
 
     # What the server calls -----------------------------------------------------------------------
 
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,  # noqa: ARG002 - it repeats what was sent
+    ) -> web.StreamResponse:
+        """Return a problem document in answer to what is no valid request, without its text."""
+        # aiohttp repeats the header in its own refusal, which fails where it is no text.
+        unexpected = isinstance(exc, UnicodeEncodeError) and hdrs.EXPECT in request.headers
+        if not unexpected:
+            self.log_exception("a request failed", exc_info=exc)
+        if request.writer.output_size > 0:
+            raise ConnectionError("the answer has begun")
+        if unexpected:
+            status, detail = 417, "the header Expect must be `100-continue`, or absent"
+        elif isinstance(exc, LineTooLong):
+            detail = f"a line or a header has more than {self.max_line_size:,} bytes"
+        elif isinstance(exc, HttpProcessingError):
+            detail = "this is no request of HTTP/1.1"
+        else:
+            detail = "something went wrong here; the server's log says more"
+        response = web.Response(
+            status=status,
+            body=_problem(status, detail),
+            headers={
+                "Content-Type": _PROBLEM,
+                "Server": "rung",
+                "X-Content-Type-Options": "nosniff",
+            },
+        )
+        response.force_close()
+        return response
+
     def begin(self, request: web.BaseRequest) -> None:
         """Note that a request's head is complete and its handler runs."""
         self.request, self._unread = request, None
@@ -178,7 +206,7 @@ class Connection(AnsweringProtocol):
             self._since = now
         elif self._first or self._head_bytes or self._reads_on:
             if now - self._since > self._limits.head_s:
-                answer = TIMEOUT if self._head_bytes else b""
+                answer = _TIMEOUT if self._head_bytes else b""
                 self.cut("head-timeout" if self._head_bytes else "no-request", answer)
         elif now - self._since > self._limits.idle_s:
             self.cut(None)
@@ -216,7 +244,7 @@ class Connection(AnsweringProtocol):
             self._tail = data[-3:]
         if self._head_ended or self._head_bytes <= self._limits.head_bytes:
             return False
-        self.cut("head-too-large", TOO_LARGE if self.request is None else b"")
+        self.cut("head-too-large", _TOO_LARGE if self.request is None else b"")
         return True
 
     def _does_not_read(self, now: float) -> bool:
@@ -422,7 +450,7 @@ class Connections:
         self.count(reason, address)
         with accepted, contextlib.suppress(OSError):
             accepted.setblocking(False)  # noqa: FBT003 - how sockets take it
-            accepted.send(BUSY)
+            accepted.send(_BUSY)
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
@@ -490,3 +518,32 @@ def _address_of(peer: object) -> str:
             return str(address.ipv4_mapped)
         return str(ipaddress.ip_network((address, 64), strict=False))
     return host
+
+
+def _problem(status: int, detail: str) -> bytes:
+    phrase = HTTPStatus(status).phrase
+    kind = phrase.lower().replace(" ", "-")
+    return msgspec.json.encode(
+        ProblemDocument(
+            type=f"urn:rung:problem:{kind}",
+            title=phrase,
+            status=status,
+            detail=detail,
+            instance="/",
+        )
+    )
+
+
+def _refusal(status: int, detail: str) -> bytes:
+    body = _problem(status, detail)
+    head = (
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {_PROBLEM}\r\n"
+        f"Content-Length: {len(body)}\r\nServer: rung\r\nX-Content-Type-Options: nosniff\r\n"
+        "Retry-After: 1\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+_TIMEOUT: Final = _refusal(408, "the request's headers did not come in time")
+_TOO_LARGE: Final = _refusal(431, "the request's headers are too large in all")
+_BUSY: Final = _refusal(503, "there are too many connections; try again later")

@@ -123,9 +123,7 @@ class Snapshots(Generic[S]):
     async def save(self, fold: PartitionFold[S], settled: Settled) -> None:
         """Save what changed since the last save.
 
-        Args:
-            fold: of the partition.
-            settled: a context in which the fold is what is on record, and no more.
+        In the context that `settled` returns, the fold is not ahead of what is on record.
 
         Raises:
             LedgerError: it cannot be saved; the snapshot before it stays valid.
