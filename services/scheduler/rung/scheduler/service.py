@@ -6,7 +6,7 @@ from typing import Final
 from rung.events import topic
 from rung.events.trial import RunRequested, RunWithdrawn
 from rung.ledger import Ledger
-from rung.runtime import FactWriter
+from rung.runtime import Assignment, FactWriter
 from rung.runtime.relay import Relay
 from rung.runtime.retry import supervise
 from rung.runtime.service import Component, Decider, Service, Shared
