@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rung.api import LogSelection
 from rung.events import encode, fact
 from rung.events.experiment import ExperimentSubmitted
 from rung.gateway.context import Parts
@@ -61,21 +62,11 @@ async def fill(engine: Embedded, name: str, lines: int) -> None:
 
 async def page_ms(store: SeriesStore, name: str, **asked: Any) -> float:
     """Return the least time of some pages."""
-    chosen: dict[str, Any] = {
-        "experiment_id": name,
-        "trial_id": None,
-        "rank": None,
-        "level": None,
-        "text": None,
-        "since_ms": None,
-        "until_ms": None,
-        "after": None,
-        "limit": PAGE,
-    } | asked
+    selection = LogSelection(experiment_id=name, limit=PAGE)._replace(**asked)
     spent = []
     for _ in range(ROUNDS):
         started = time.perf_counter()
-        found, _ = await store.logs(**chosen)
+        found, _ = await store.logs(selection)
         spent.append(1e3 * (time.perf_counter() - started))
         assert found
     return min(spent)

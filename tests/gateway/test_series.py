@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,16 +18,6 @@ from rung.metrics.clickhouse.address import PASSWORD
 from servers.clickhouse import ClickHouse, installed
 
 TRIAL = f"{EXPERIMENT}.0"
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How much a trial printed."""
-
-    experiment_id: str
-    trial_id: str
-    lines: int
-    size_bytes: int
 
 
 class Kept:
@@ -55,43 +44,25 @@ class Kept:
         """Return one name."""
         return [("validation", "error")]
 
-    async def logs(  # noqa: D102 - as the protocol
-        self,
-        *,
-        experiment_id: str | None,
-        trial_id: str | None,
-        rank: int | None,
-        level: str | None,
-        text: str | None,
-        since_ms: int | None,
-        until_ms: int | None,
-        after: str | None,
-        limit: int,
-        order: str,
-    ) -> tuple[list[api.LogLine], str | None]:
-        self.asked = {
-            "experiment_id": experiment_id,
-            "trial_id": trial_id,
-            "rank": rank,
-            "level": level,
-            "text": text,
-            "since_ms": since_ms,
-            "until_ms": until_ms,
-            "after": after,
-            "limit": limit,
-            "order": order,
-        }
-        if after == "bad":
+    async def logs(self, selection: api.LogSelection) -> tuple[list[api.LogLine], str | None]:
+        """Return one line."""
+        self.asked = selection._asdict()
+        if selection.after == "bad":
             raise ValueError("after is 'bad': give the cursor that came with the page before")
         line = api.LogLine(
             trial_id=TRIAL, run=1, rank=0, stream="stdout", level="info", time_ms=10, text="hello"
         )
         return [line], "next"
 
-    async def log_sizes(self, experiment_id: str | None, before_ms: int) -> Sequence[Sizes]:
+    async def log_sizes(
+        self, experiment_id: str | None, before_ms: int
+    ) -> Sequence[api.TrialLines]:
         """Return what two trials printed."""
         self.asked = {"experiment_id": experiment_id, "before_ms": before_ms}
-        return [Sizes(EXPERIMENT, TRIAL, 3, 30), Sizes(EXPERIMENT, f"{EXPERIMENT}.1", 1, 5)]
+        return [
+            api.TrialLines(EXPERIMENT, TRIAL, 3, 30, 20),
+            api.TrialLines(EXPERIMENT, f"{EXPERIMENT}.1", 1, 5, 10),
+        ]
 
 
 def test_store_of_the_metrics_service_fits(tmp_path: Path) -> None:

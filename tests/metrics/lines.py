@@ -3,20 +3,8 @@
 from typing import Any
 
 from metrics.report import EXPERIMENT
-from rung.api import LogLine
+from rung.api import LogLine, LogSelection
 from rung.metrics import SeriesStore
-
-_EVERYTHING: dict[str, Any] = {
-    "experiment_id": None,
-    "trial_id": None,
-    "rank": None,
-    "level": None,
-    "text": None,
-    "since_ms": None,
-    "until_ms": None,
-    "after": None,
-    "limit": 50_000,
-}
 
 
 async def page(store: SeriesStore, **asked: Any) -> tuple[list[LogLine], str | None]:
@@ -26,7 +14,7 @@ async def page(store: SeriesStore, **asked: Any) -> tuple[list[LogLine], str | N
     """
     if not asked.get("trial_id"):
         asked = {"experiment_id": EXPERIMENT} | asked
-    return await store.logs(**_EVERYTHING | asked)
+    return await store.logs(LogSelection(**{"limit": 50_000} | asked))
 
 
 async def all_lines(store: SeriesStore, **asked: Any) -> list[LogLine]:

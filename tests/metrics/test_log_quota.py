@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from metrics.lines import all_lines
 from metrics.report import EXPERIMENT, draft, line, logs
+from rung.api import TrialLines
 from rung.events import decode, topic
 from rung.events.metric import LogsDeleted
 from rung.ledger.memory import MemoryLedger
 from rung.metrics import SeriesStore
 from rung.metrics.log_quota import excess, keep_within
-from rung.metrics.queries import TrialLines
 from rung.metrics.settings import Settings
 
 _TRIALS = st.lists(

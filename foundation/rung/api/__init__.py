@@ -51,9 +51,11 @@ from rung.api.series import (
     LogLine,
     LogPage,
     LogsCollected,
+    LogSelection,
     LogsOf,
     MetricName,
     TrialCurve,
+    TrialLines,
 )
 from rung.api.states import (
     ENDED,
@@ -93,6 +95,7 @@ __all__ = [
     "Health",
     "LogLine",
     "LogPage",
+    "LogSelection",
     "LogsCollected",
     "LogsOf",
     "MetricName",
@@ -116,6 +119,7 @@ __all__ = [
     "Trial",
     "TrialCurve",
     "TrialDetail",
+    "TrialLines",
     "TrialList",
     "TrialPhase",
     "Unsealed",

@@ -1,6 +1,6 @@
-"""Answers about curves and printed lines."""
+"""Curves and printed lines: answers, and what the gateway asks of their store."""
 
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
@@ -81,3 +81,37 @@ class LogsCollected(Struct, kw_only=True):
     items: list[LogsOf]
     lines: int
     size_bytes: int
+
+
+class LogSelection(NamedTuple):
+    """Which printed lines to return, by time."""
+
+    experiment_id: str | None = None
+    trial_id: str | None = None
+    rank: int | None = None
+    level: str | None = None
+    """This severe or more."""
+    text: str | None = None
+    """A part of the line, in upper or lower case."""
+    since_ms: int | None = None
+    """From this Unix time on."""
+    until_ms: int | None = None
+    """Before this Unix time."""
+    after: str | None = None
+    """The cursor of the page before."""
+    limit: int = 200
+    """Lines at most; fewer come where they are long."""
+    order: str = "oldest"
+    """`oldest` first, or `newest` first."""
+
+
+class TrialLines(NamedTuple):
+    """How many lines a trial printed."""
+
+    experiment_id: str
+    trial_id: str
+    lines: int
+    size_bytes: int
+    """Of their text."""
+    last_ms: int
+    """When the last of them was printed: Unix time in milliseconds."""

@@ -1,28 +1,12 @@
-"""What the gateway wants from whoever keeps curves and printed lines."""
+"""The interface to the store of curves and printed lines."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from rung.api import LogLine
+from rung.api import LogLine, LogSelection, TrialLines
 
 Point = tuple[int, float, int]
 """Step, value (may be NaN or infinite), Unix time in milliseconds."""
-
-
-class TrialLines(Protocol):
-    """How much a trial printed."""
-
-    @property
-    def experiment_id(self) -> str: ...  # noqa: D102 - as the wire names it
-
-    @property
-    def trial_id(self) -> str: ...  # noqa: D102 - as the wire names it
-
-    @property
-    def lines(self) -> int: ...  # noqa: D102 - as the wire names it
-
-    @property
-    def size_bytes(self) -> int: ...  # noqa: D102 - as the wire names it
 
 
 class Series(Protocol):
@@ -45,36 +29,11 @@ class Series(Protocol):
         """Return kind and name of every metric that an experiment reported."""
         ...
 
-    async def logs(  # noqa: PLR0913 - what lines can be chosen by
-        self,
-        *,
-        experiment_id: str | None,
-        trial_id: str | None,
-        rank: int | None,
-        level: str | None,
-        text: str | None,
-        since_ms: int | None,
-        until_ms: int | None,
-        after: str | None,
-        limit: int,
-        order: str,
-    ) -> tuple[list[LogLine], str | None]:
-        """Return printed lines by time, and where the next page begins, None if there is none.
-
-        Args:
-            experiment_id: of this experiment only.
-            trial_id: of this trial only.
-            rank: of this process of the trial only.
-            level: this severe or more.
-            text: containing this.
-            since_ms: from this Unix time on.
-            until_ms: before this Unix time.
-            after: a cursor that came with an earlier page.
-            limit: how many lines at most; fewer may come where they are long.
-            order: `oldest` first, or `newest` first.
+    async def logs(self, selection: LogSelection) -> tuple[list[LogLine], str | None]:
+        """Return a page of printed lines, and the cursor of the next one, None at the end.
 
         Raises:
-            ValueError: `after` is no cursor.
+            ValueError: the cursor is none.
         """
         ...
 

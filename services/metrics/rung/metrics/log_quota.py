@@ -11,11 +11,11 @@ from typing import Final
 
 import structlog
 
+from rung.api import TrialLines
 from rung.events import LedgerError
 from rung.events.metric import LogsDeleted
 from rung.ledger import Ledger
 from rung.metrics.clickhouse.errors import SeriesError
-from rung.metrics.queries import TrialLines
 from rung.metrics.store import SeriesStore
 from rung.runtime import FactWriter
 

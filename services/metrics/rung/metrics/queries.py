@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from rung.api import LogLine
+from rung.api import LogLine, LogSelection, TrialLines
 from rung.events.metric import LogsDeleted
 from rung.metrics.batch import Batch
 from rung.metrics.clickhouse.engine import Parameter, Tables
@@ -41,21 +41,6 @@ _DELETES_AT_ONCE: Final = (23, 8)
 _WILDCARDS: Final = {ord(letter): f"\\{letter}" for letter in "\\%_"}
 
 
-class LogQuery(NamedTuple):
-    """A selection of lines, see `SeriesStore.logs`."""
-
-    experiment_id: str | None
-    trial_id: str | None
-    rank: int | None
-    level: str | None
-    text: str | None
-    since_ms: int | None
-    until_ms: int | None
-    after: str | None
-    limit: int
-    order: str = "oldest"
-
-
 class LineKey(NamedTuple):
     """The sort key of printed lines, unique."""
 
@@ -67,18 +52,6 @@ class LineKey(NamedTuple):
 
 
 _cursor_decoder: Final = msgspec.json.Decoder(LineKey)
-
-
-class TrialLines(NamedTuple):
-    """The amount that a trial printed."""
-
-    experiment_id: str
-    trial_id: str
-    lines: int
-    size_bytes: int
-    """Of their text."""
-    last_ms: int
-    """When the last of them was printed: Unix time in milliseconds."""
 
 
 class _LogRow(LogLine, kw_only=True, gc=False, array_like=True):
@@ -185,7 +158,7 @@ def names(tables: Tables, experiment_id: str) -> list[tuple[str, str]]:
     return tables.rows(query("names"), tuple[str, str], experiment=experiment_id)
 
 
-def logs(tables: Tables, asked: LogQuery) -> tuple[list[LogLine], str | None]:
+def logs(tables: Tables, asked: LogSelection) -> tuple[list[LogLine], str | None]:
     """Return a page of lines, and the cursor of the next one.
 
     It ends early where its lines have many bytes. Rows are read in the order of the table, so the
@@ -240,7 +213,7 @@ def _round(left: int, found: int, size: int) -> int:
 
 
 def _log_rows(
-    tables: Tables, asked: LogQuery, behind: LineKey | None, limit: int
+    tables: Tables, asked: LogSelection, behind: LineKey | None, limit: int
 ) -> list[_LogRow]:
     """Return the next lines; one that was delivered twice may come twice, one after the other.
 
@@ -279,7 +252,9 @@ def _log_rows(
     return tables.rows(sql, _LogRow, limit=limit, **given)
 
 
-def _conditions(asked: LogQuery, behind: LineKey | None) -> tuple[list[str], dict[str, Parameter]]:
+def _conditions(
+    asked: LogSelection, behind: LineKey | None
+) -> tuple[list[str], dict[str, Parameter]]:
     """Return the conditions on lines, except their level, and their parameters.
 
     Only what is asked for becomes a condition, so that the table's key and indexes are used.

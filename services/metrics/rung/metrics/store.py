@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 import structlog
 
-from rung.api import LogLine
+from rung.api import LogLine, LogSelection, TrialLines
 from rung.events import LedgerError
 from rung.ledger import Record
 from rung.metrics import queries
@@ -29,7 +29,7 @@ from rung.metrics.clickhouse.engine import Engine, Tables
 from rung.metrics.clickhouse.errors import SeriesDamaged, SeriesError, SeriesUnavailable
 from rung.metrics.clickhouse.schema import Plan, migrate, plan, prepare
 from rung.metrics.clickhouse.server import Server
-from rung.metrics.queries import LogQuery, Point, TrialLines, experiment_of
+from rung.metrics.queries import Point, experiment_of
 from rung.metrics.retention import retain
 from rung.runtime.metrics import catalog
 from rung.runtime.sink.batch_sink import Reject
@@ -296,41 +296,13 @@ class SeriesStore:
         """Return the kind and name of every metric that an experiment reported, sorted."""
         return await self._fresh(lambda tables: queries.names(tables, experiment_id))
 
-    async def logs(  # noqa: PLR0913 - what lines can be chosen by
-        self,
-        *,
-        experiment_id: str | None,
-        trial_id: str | None,
-        rank: int | None,
-        level: str | None,
-        text: str | None,
-        since_ms: int | None,
-        until_ms: int | None,
-        after: str | None,
-        limit: int,
-        order: str = "oldest",
-    ) -> tuple[list[LogLine], str | None]:
-        """Return printed lines by time, and where the next page begins, None if there is none.
-
-        Args:
-            experiment_id: of this experiment only.
-            trial_id: of this trial only.
-            rank: of this rank only.
-            level: of this level or a more severe one.
-            text: that contain this, in upper or lower case.
-            since_ms: printed at this Unix time or later.
-            until_ms: printed before this Unix time.
-            after: the cursor of the page before.
-            limit: at most so many lines; fewer where they are long.
-            order: `oldest` first, or `newest` first.
+    async def logs(self, selection: LogSelection) -> tuple[list[LogLine], str | None]:
+        """Return a page of printed lines, and the cursor of the next one, None at the end.
 
         Raises:
             ValueError: the level, the order, the cursor or the limit is none.
         """
-        asked = LogQuery(
-            experiment_id, trial_id, rank, level, text, since_ms, until_ms, after, limit, order
-        )
-        return await self._fresh(lambda tables: queries.logs(tables, asked))
+        return await self._fresh(lambda tables: queries.logs(tables, selection))
 
     async def log_sizes(self, experiment_id: str | None, before_ms: int) -> list[TrialLines]:
         """Return how many lines each trial of an experiment, or of all, printed before a time."""

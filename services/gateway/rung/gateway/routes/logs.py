@@ -73,16 +73,18 @@ async def _show(
     since_ms, until_ms = time_ms_of("since", query.since), time_ms_of("until", query.until)
     try:
         lines, cursor = await series.logs(
-            experiment_id=experiment_id,
-            trial_id=trial_id,
-            rank=query.rank,
-            level=query.level,
-            text=query.text,
-            since_ms=since_ms,
-            until_ms=until_ms,
-            after=query.after,
-            limit=query.limit,
-            order=query.order,
+            api.LogSelection(
+                experiment_id=experiment_id,
+                trial_id=trial_id,
+                rank=query.rank,
+                level=query.level,
+                text=query.text,
+                since_ms=since_ms,
+                until_ms=until_ms,
+                after=query.after,
+                limit=query.limit,
+                order=query.order,
+            )
         )
     except ValueError as error:
         raise bad_parameter("after", str(error)) from error
