@@ -3,7 +3,7 @@
     async with AsyncClient(url, token) as client:
         submitted = await client.submit(Path("experiment.yaml").read_text())
 
-`AsyncClient(data=Path("~/.rung").expanduser())` finds the `rung up` of a data folder by itself.
+`AsyncClient(data=Path("~/.rung").expanduser())` connects to the `rung up` of a data folder.
 `Client` has the same methods for scripts without an event loop.
 """
 
@@ -47,7 +47,7 @@ from rung.api import (
     Validation,
     Verdict,
 )
-from rung.client._client import Action, AsyncClient, Level, Order
+from rung.client._client import Action, AsyncClient, ExperimentQuery, Level, LogQuery, Order
 from rung.client._error import (
     ClientError,
     Conflict,
@@ -86,12 +86,14 @@ __all__ = [
     "Experiment",
     "ExperimentCurves",
     "ExperimentList",
+    "ExperimentQuery",
     "ExperimentSummary",
     "Invalid",
     "Level",
     "Location",
     "LogLine",
     "LogPage",
+    "LogQuery",
     "NotFound",
     "Order",
     "Plan",

@@ -1,9 +1,9 @@
-"""The gateway's API, asynchronously."""
+"""Asynchronous client of the gateway's HTTP API."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 
 import aiohttp
@@ -15,7 +15,7 @@ from rung.client._download import check_listed, download
 from rung.client._error import ServerFailed
 from rung.client._location import Locate, Location, of_folder
 from rung.client._sse import ServerEvent, follow
-from rung.client._transport import Query, Transport
+from rung.client._transport import MakeBody, Query, Transport
 
 A = TypeVar("A", bound=Struct)
 
@@ -29,10 +29,54 @@ Order = Literal["oldest", "newest"]
 Level = Literal["debug", "info", "warning", "error", "critical"]
 
 
-class AsyncClient:
-    """A client of one gateway; use it with `async with`."""
+class ExperimentQuery(TypedDict, total=False):
+    """Which experiments to return, and in which order."""
 
-    def __init__(  # noqa: PLR0913 - three ways to say where it is
+    state: str | None
+    label: str | None
+    name: str | None
+    """Of this name; `*` stands for any text."""
+    actor: str | None
+    """Submitted by this actor."""
+    search: str | None
+    """Words in the name, labels, description or hyperparameters."""
+    sort: str | None
+    """`submitted`, `ended`, `name`, `state`, `actor` or `trials`; with `-` in front descending."""
+    limit: int
+    """At most so many; 100 if absent."""
+    cursor: str | None
+    """`next_cursor` of the page before."""
+
+
+class LogQuery(TypedDict, total=False):
+    """Which log lines to return, and in which order."""
+
+    rank: int | None
+    """Only of this process of a trial."""
+    level: Level | None
+    """This severe or more."""
+    text: str | None
+    """Containing this text."""
+    since: str | None
+    """From this time on (RFC 3339, or Unix time in milliseconds)."""
+    until: str | None
+    """Before this time."""
+    after: str | None
+    """`next_cursor` of the page before."""
+    order: Order
+    """The oldest lines first, which is the default, or the newest."""
+    limit: int
+    """At most so many, up to 20,000; fewer are returned if they are long."""
+
+
+class AsyncClient:
+    """A client of one gateway; use it with `async with`.
+
+    Requests that write take a `key`, by which a second one has no further effect. It is drawn if
+    absent, so that retries of the client itself are safe.
+    """
+
+    def __init__(  # noqa: PLR0913 - three ways to name the gateway
         self,
         url: str = "http://127.0.0.1:8080",
         token: str | None = None,
@@ -42,18 +86,16 @@ class AsyncClient:
         patience_s: float = PATIENCE_S,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """Remember where the gateway is; nothing is sent yet.
+        """Prepare a client; nothing is sent yet.
 
         Args:
-            url: where it is.
-            token: what it lets one in with.
-            data: in place of the two, the data folder of a `rung up` of this user on this machine:
-                it is reached by the folder's Unix socket, with the folder's token, also after it
-                was started again.
-            locate: finds it in place of the two, anew before each further try.
-            patience_s: how long to go on trying while a server that answered before does not; one
-                that never did is given up after three seconds, or at once if it cannot be
-                connected to.
+            url: of the gateway.
+            token: the bearer token.
+            data: in place of the two, the data folder of a `rung up` of this user on this machine.
+                Requests use the folder's Unix socket and token, also after a restart.
+            locate: returns the location in place of these; called again before each retry.
+            patience_s: how long to retry while a server that answered before does not. One that
+                never answered is retried for three seconds, one that cannot be connected to never.
             timeout_s: how long to wait for one answer.
         """
 
@@ -72,16 +114,16 @@ class AsyncClient:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         await self.close()
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         await self._transport.close()
 
     @property
     def url(self) -> str:
-        """Where the gateway is."""
+        """Of the gateway."""
         return self._transport.url
 
     async def submit(
@@ -91,8 +133,8 @@ class AsyncClient:
 
         Args:
             config: YAML.
-            code: what `rung.config.code_folder.pack` returned as data.
-            key: names this submission, so that a second one with it is the same; drawn if absent.
+            code: the `data` of `rung.config.code_folder.pack`.
+            key: the idempotency key.
         """
 
         def form() -> aiohttp.FormData:
@@ -106,52 +148,20 @@ class AsyncClient:
                 )
             return data
 
-        body = await self._transport.post("/experiments", form, key=key)
-        return _read(body, api.Submitted)
+        return await self._post("/experiments", api.Submitted, form, key=key)
 
     async def validate(self, config: str | bytes) -> api.Validated:
-        """Return what an experiment file would be, every default filled in."""
+        """Return an experiment file's configuration with all defaults."""
         data = config.encode() if isinstance(config, str) else config
         headers = {"Content-Type": "application/yaml"}
-        body = await self._transport.post("/experiments/validate", lambda: data, headers=headers)
-        return _read(body, api.Validated)
+        path = "/experiments/validate"
+        return await self._post(path, api.Validated, lambda: data, headers=headers)
 
-    async def experiments(  # noqa: PLR0913 - what a list can be asked for
-        self,
-        *,
-        state: str | None = None,
-        label: str | None = None,
-        name: str | None = None,
-        actor: str | None = None,
-        search: str | None = None,
-        sort: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> api.ExperimentList:
-        """Return a page of experiments, the newest first.
-
-        Args:
-            state: those in this state alone.
-            label: those with this label alone.
-            name: those of this name alone; `*` stands for any text.
-            actor: those that this one submitted.
-            search: words that are in the name, labels, description or hyperparameters.
-            sort: `submitted`, `ended`, `name`, `state`, `actor` or `trials`; with `-` in front
-                the greatest first.
-            limit: so many at most.
-            cursor: `next_cursor` of the page before.
-        """
-        query: Query = {
-            "state": state,
-            "label": label,
-            "name": name,
-            "actor": actor,
-            "q": search,
-            "sort": sort,
-            "limit": limit,
-            "cursor": cursor,
-        }
-        return await self._get("/experiments", api.ExperimentList, query)
+    async def experiments(self, **query: Unpack[ExperimentQuery]) -> api.ExperimentList:
+        """Return a page of experiments, the newest first."""
+        words = query.pop("search", None)
+        found: Query = {"limit": 100, **query, "q": words}
+        return await self._get("/experiments", api.ExperimentList, found)
 
     async def experiment(self, experiment_id: str) -> api.Experiment:
         """Return an experiment with its trials; the id may be shortened."""
@@ -167,7 +177,7 @@ class AsyncClient:
         return await self._all(path, api.TrialList, lambda page: page.items)
 
     async def best(self, experiment_id: str) -> api.BestAnswer:
-        """Return an experiment's best trial and the checkpoint to go on with."""
+        """Return an experiment's best trial and its checkpoint."""
         return await self._get(f"/experiments/{_name(experiment_id)}/best", api.BestAnswer)
 
     async def checkpoints(self, owner_id: str) -> list[api.Checkpoint]:
@@ -187,8 +197,8 @@ class AsyncClient:
 
         Args:
             checkpoint_id: which checkpoint.
-            folder: where its files go.
-            below: only those whose names begin so.
+            folder: new, or empty.
+            below: only files whose names begin so.
 
         Raises:
             NotFound: the checkpoint is deleted, or its files are gone.
@@ -203,23 +213,23 @@ class AsyncClient:
     async def ask(
         self, action: Action, experiment_id: str, *, key: str | None = None
     ) -> api.Requested:
-        """Ask for an experiment to pause, resume, be canceled or be killed."""
+        """Request that an experiment pauses, resumes, is canceled or is killed."""
         path = f"/experiments/{_name(experiment_id)}/{action}"
-        return _read(await self._transport.post(path, key=key), api.Requested)
+        return await self._post(path, api.Requested, key=key)
 
     async def move(
         self, trial_id: str, *, to: str | None = None, key: str | None = None
     ) -> api.MoveAsked:
-        """Ask for a trial to checkpoint and go on on another agent.
+        """Request that a trial checkpoints and resumes on another agent.
 
         Args:
-            trial_id: whose experiment may be shortened.
+            trial_id: with the experiment's id, which may be shortened.
             to: the agent; any other if absent.
-            key: names this request, so that a second one with it is the same; drawn if absent.
+            key: the idempotency key.
         """
         where = "" if to is None else f"?to={_name(to)}"
         path = f"/trials/{_name(trial_id)}/move{where}"
-        return _read(await self._transport.post(path, key=key), api.MoveAsked)
+        return await self._post(path, api.MoveAsked, key=key)
 
     async def configure_pool(
         self,
@@ -229,24 +239,24 @@ class AsyncClient:
         options: Mapping[str, Any] | None = None,
         key: str | None = None,
     ) -> api.PoolConfigured:
-        """Have a pool's slots given by a policy, from now on.
+        """Set the scheduling policy of a pool.
 
         Args:
             pool: its name.
             policy: the policy's name.
-            options: the policy's own; those that are absent have their defaults.
-            key: names this request, so that a second one with it is the same; drawn if absent.
+            options: of the policy; absent ones have their defaults.
+            key: the idempotency key.
         """
         data = msgspec.json.encode({"policy": policy, "options": dict(options or {})})
         headers = {"Content-Type": "application/json"}
         path = f"/pools/{_name(pool)}/configure"
-        body = await self._transport.post(path, lambda: data, headers=headers, key=key)
-        return _read(body, api.PoolConfigured)
+        kind = api.PoolConfigured
+        return await self._post(path, kind, lambda: data, headers=headers, key=key)
 
     async def curves(
         self, experiment_id: str, *, kind: str, name: str, points: int = 200
     ) -> api.ExperimentCurves:
-        """Return one metric of all trials, thinned to some points."""
+        """Return one metric of all trials, downsampled to some points."""
         query: Query = {"kind": kind, "name": name, "points": points}
         path = f"/experiments/{_name(experiment_id)}/metrics"
         return await self._get(path, api.ExperimentCurves, query)
@@ -254,47 +264,14 @@ class AsyncClient:
     async def curve(
         self, trial_id: str, *, kind: str, name: str, points: int = 200
     ) -> api.TrialCurve:
-        """Return one metric of one trial, thinned to some points."""
+        """Return one metric of one trial, downsampled to some points."""
         query: Query = {"kind": kind, "name": name, "points": points}
         return await self._get(f"/trials/{_name(trial_id)}/metrics", api.TrialCurve, query)
 
-    async def logs(  # noqa: PLR0913 - what lines can be chosen by
-        self,
-        owner_id: str,
-        *,
-        rank: int | None = None,
-        level: Level | None = None,
-        text: str | None = None,
-        since: str | None = None,
-        until: str | None = None,
-        after: str | None = None,
-        order: Order = "oldest",
-        limit: int = PAGE,
-    ) -> api.LogPage:
-        """Return a page of what an experiment's trials, or one trial, printed.
-
-        Args:
-            owner_id: of an experiment or a trial.
-            rank: of this process of the trial only.
-            level: this severe or more.
-            text: containing this.
-            since: from this time on (RFC 3339, or Unix time in milliseconds).
-            until: before this time.
-            after: `next_cursor` of the page before.
-            order: the oldest lines first, or the newest.
-            limit: how many lines at most, up to 20,000; fewer may come where they are long.
-        """
-        query: Query = {
-            "rank": rank,
-            "level": level,
-            "text": text,
-            "since": since,
-            "until": until,
-            "after": after,
-            "order": order,
-            "limit": limit,
-        }
-        return await self._get(f"{_owner(owner_id)}/logs", api.LogPage, query)
+    async def logs(self, owner_id: str, **query: Unpack[LogQuery]) -> api.LogPage:
+        """Return a page of the log lines of an experiment's trials, or of one trial."""
+        found: Query = {"order": "oldest", "limit": PAGE, **query}
+        return await self._get(f"{_owner(owner_id)}/logs", api.LogPage, found)
 
     async def collect_logs(
         self,
@@ -304,23 +281,23 @@ class AsyncClient:
         dry_run: bool = False,
         key: str | None = None,
     ) -> api.LogsCollected:
-        """Delete printed lines; give an experiment, a time, or both.
+        """Delete log lines of an experiment, or before a time, or both.
 
         Args:
             experiment_id: of this experiment only.
             before: printed before this time (RFC 3339, or Unix time in milliseconds).
             dry_run: only return what would be deleted.
-            key: names this request, so that a second one with it is the same; drawn if absent.
+            key: the idempotency key.
         """
         given = {"experiment": experiment_id, "before": before}
         query = {name: value for name, value in given.items() if value is not None}
         path = f"/logs/collect?{urlencode(query | {'dry_run': str(dry_run).lower()})}"
-        return _read(await self._transport.post(path, key=key), api.LogsCollected)
+        return await self._post(path, api.LogsCollected, key=key)
 
     def follow_logs(
         self, owner_id: str, query: Query | None = None, *, after: str | None = None
     ) -> AsyncGenerator[ServerEvent, None]:
-        """Yield printed lines, from the beginning on; never ends.
+        """Yield log lines, stored ones and new ones; never ends.
 
         Each event has `{trial_id, run, lines}`; the query may have rank, level, and from=now.
         """
@@ -329,11 +306,11 @@ class AsyncClient:
     def follow_events(
         self, experiment_id: str, *, begin: Begin = "start", after: str | None = None
     ) -> AsyncGenerator[ServerEvent, None]:
-        """Yield what happens to an experiment, as CloudEvents; never ends.
+        """Yield the events of an experiment, as CloudEvents; never ends.
 
         Args:
             experiment_id: may be shortened.
-            begin: with what there is already, or with what is new.
+            begin: with stored events, or with new ones.
             after: the id of the last event seen, in place of `begin`.
         """
         path = f"/experiments/{_name(experiment_id)}/events"
@@ -347,7 +324,7 @@ class AsyncClient:
         return follow(self._transport, path, {"from": begin}, after)
 
     async def audit(self, experiment_id: str) -> api.Audit:
-        """Have every decision about an experiment decided again, and compared."""
+        """Decide every decision about an experiment again, and compare."""
         return await self._get(f"/experiments/{_name(experiment_id)}/audit", api.Audit)
 
     async def agents(self) -> api.AgentList:
@@ -355,13 +332,13 @@ class AsyncClient:
         return await self._get("/agents", api.AgentList)
 
     async def queue(self) -> list[api.QueueItem]:
-        """Return the runs that wait for slots, the next one first."""
+        """Return the requests for slots, the next one first."""
         return await self._all("/queue", api.Queue, lambda page: page.items)
 
     async def dead_letters(
         self, limit: int = 100, *, state: api.DeadLetterState | None = None
     ) -> api.DeadLetterList:
-        """Return the newest messages that a reader could not take in.
+        """Return the newest dead letters.
 
         Args:
             limit: how many at most.
@@ -372,38 +349,49 @@ class AsyncClient:
 
     async def dead_letter(self, letter_id: str) -> api.DeadLetter:
         """Return a dead letter by its id, READER/TOPIC/PARTITION/POSITION."""
-        return await self._get(_letter(letter_id), api.DeadLetter)
+        return await self._get(_dead_letter(letter_id), api.DeadLetter)
 
     async def retry_dead_letter(
         self, letter_id: str, *, key: str | None = None
     ) -> api.DeadLetterAsked:
-        """Ask a reader to take a message again that it rejected.
+        """Request that a reader processes a rejected message again.
 
         Args:
             letter_id: READER/TOPIC/PARTITION/POSITION.
-            key: names this request, so that a second one with it is the same; drawn if absent.
+            key: the idempotency key.
         """
-        body = await self._transport.post(f"{_letter(letter_id)}/retry", key=key)
-        return _read(body, api.DeadLetterAsked)
+        path = f"{_dead_letter(letter_id)}/retry"
+        return await self._post(path, api.DeadLetterAsked, key=key)
 
     async def drop_dead_letter(
         self, letter_id: str, *, key: str | None = None
     ) -> api.DeadLetterAsked:
-        """Ask a reader to pass over a message that it rejected, for ever.
+        """Request that a reader skips a rejected message for ever.
 
         Args:
             letter_id: READER/TOPIC/PARTITION/POSITION.
-            key: names this request, so that a second one with it is the same; drawn if absent.
+            key: the idempotency key.
         """
-        body = await self._transport.post(f"{_letter(letter_id)}/drop", key=key)
-        return _read(body, api.DeadLetterAsked)
+        path = f"{_dead_letter(letter_id)}/drop"
+        return await self._post(path, api.DeadLetterAsked, key=key)
 
     async def status(self) -> api.Status:
-        """Return the installation in numbers."""
+        """Return the status of the installation."""
         return await self._get("/status", api.Status)
 
     async def _get(self, path: str, kind: type[A], query: Query | None = None) -> A:
         return _read(await self._transport.get(path, query), kind)
+
+    async def _post(
+        self,
+        path: str,
+        kind: type[A],
+        make_body: MakeBody | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        key: str | None = None,
+    ) -> A:
+        return _read(await self._transport.post(path, make_body, headers=headers, key=key), kind)
 
     async def _all(self, path: str, kind: type[A], items: Callable[[A], list[Any]]) -> list[Any]:
         """Return the items of all pages."""
@@ -430,7 +418,7 @@ def _name(name: str) -> str:
     return quote(name, safe="")
 
 
-def _letter(letter_id: str) -> str:
+def _dead_letter(letter_id: str) -> str:
     return f"/deadletters/{quote(letter_id)}"
 
 

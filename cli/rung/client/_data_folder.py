@@ -1,9 +1,9 @@
-"""The data folder of a `rung up`, as clients see it: whether a server runs, and how to reach it.
+"""The data folder of a `rung up`, for clients: whether a server runs, and how to reach it.
 
 The server listens on a Unix socket inside the folder, which only its owner can enter, so a client
-that connects there reaches the owner's server or none. What a killed server left behind is never
-used: `server.json` counts only while the process that it names holds the folder's lock, and only
-in a folder that belongs to the caller.
+that connects there reaches the owner's server or none. Files of a killed server are not used:
+`server.json` counts only while the process that it names holds the folder's lock, and only in a
+folder that belongs to the caller.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ SOCKET: Final = "server.sock"
 """Name of the server's Unix socket in the folder."""
 
 _WRITING_S: Final = 0.01
-"""A process that took the lock writes its number at once."""
+"""A process that took the lock writes its number at once; this is how long to wait for it."""
 _PID_BYTES_MAX: Final = 20
 _CREDENTIALS: Final = struct.Struct("iII")
 """`struct ucred` of Linux: process, user, group."""
@@ -35,7 +35,7 @@ class DataFolderError(RungError):
 
 
 class Server(NamedTuple):
-    """A `rung up` that runs, and how to reach it."""
+    """A running `rung up`."""
 
     url: str
     token: str
@@ -43,7 +43,7 @@ class Server(NamedTuple):
     ready: bool
     """Whether everything is up: the services, the series, and the agent."""
     warnings: list[str]
-    """What its start found and mended."""
+    """What its start found and repaired."""
 
 
 def read_server(data: Path) -> Server:
@@ -83,7 +83,7 @@ def read_token(file: Path) -> str:
     """Return the token in a file, empty if the file is.
 
     Raises:
-        DataFolderError: it holds what can be no token.
+        DataFolderError: its content is no token.
         FileNotFoundError: there is no such file.
     """
     text = file.read_bytes().strip()
@@ -97,7 +97,7 @@ def read_token(file: Path) -> str:
 
 
 def check_owner(data: Path) -> None:
-    """Make sure that a data folder, if it exists, belongs to this process's user.
+    """Check that a data folder, if it exists, belongs to this process's user.
 
     Raises:
         DataFolderError: it belongs to another.
@@ -114,7 +114,7 @@ def check_owner(data: Path) -> None:
 
 
 def check_peer(connection: socket.socket) -> None:
-    """Make sure that the process that listens at the other end of a Unix socket is the caller's.
+    """Check that the process at the other end of a Unix socket belongs to the caller's user.
 
     Raises:
         DataFolderError: it belongs to another user.
@@ -130,7 +130,7 @@ def check_peer(connection: socket.socket) -> None:
 
 @contextmanager
 def short_path(data: Path) -> Iterator[str]:
-    """Yield a short path of a folder: a socket's address has 107 bytes at most."""
+    """Yield a short path of a folder, because a socket's address has 107 bytes at most."""
     descriptor = os.open(data, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{descriptor}"
@@ -139,14 +139,14 @@ def short_path(data: Path) -> Iterator[str]:
 
 
 def is_running(data: Path) -> bool:
-    """Return whether some process holds the folder's lock."""
+    """Return whether a process holds the folder's lock."""
     return holder_of(data) is not None
 
 
 def holder_of(data: Path) -> int | None:
     """Return the process that holds the folder's lock, None if none does.
 
-    It holds it from its start on, long before it answers.
+    A `rung up` holds it from its start on, long before it answers.
     """
     try:
         with (data / "lock").open("rb") as handle:
@@ -165,8 +165,8 @@ def holder_of(data: Path) -> int | None:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether a process is stopped (SIGSTOP, Ctrl-Z) and answers nothing for now."""
-    import psutil  # noqa: PLC0415 - costs 10 ms, and is asked for where nothing answers alone
+    """Return whether a process is stopped (SIGSTOP, Ctrl-Z)."""
+    import psutil  # noqa: PLC0415 - 10 ms, and needed only where nothing answers
 
     try:
         status = psutil.Process(pid).status()

@@ -1,9 +1,9 @@
-"""Brings a checkpoint's files into a folder: all of them, verified, or none.
+"""Downloads a checkpoint's files into a folder: all of them, verified, or none.
 
-Each file is asked for at the gateway, which sends it or says where in the object store it lies.
-Several come at once; one that is cut goes on where it was. Until all are there they lie in a
-folder beside the one that is wanted; if the connection stays away, that folder stays too, and the
-next attempt goes on with it.
+Each file is requested from the gateway, which sends it or redirects to the object store. Several
+are downloaded at once; a broken download is resumed. Until all are complete they are in a
+temporary folder beside the target; if the server stays unreachable, that folder is kept for the
+next attempt.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from rung.storage.checkpoint.digest import digest_file
 _CHUNK: Final = 1024 * 1024
 _SILENCE_S: Final = 60.0
 _TRIES: Final = 4
-"""How often in a row a file is asked for without a byte of it coming."""
+"""Requests of a file in a row without a byte received, after which the download fails."""
 _WAIT_S: Final = 0.2
 _AT_ONCE: Final = 4
 
@@ -36,22 +36,22 @@ async def download(transport: Transport, checkpoint: CheckpointDetail, folder: P
     Raises:
         ClientError: the folder is in use, the connection broke, or a file is damaged.
     """
-    draft = await asyncio.to_thread(_make_draft, folder, checkpoint.id)
+    part = await asyncio.to_thread(_make_temporary, folder, checkpoint.id)
     try:
-        await _Download(transport, checkpoint, draft).run()
-        await asyncio.to_thread(_place, draft, folder)
+        await _Download(transport, checkpoint, part).run()
+        await asyncio.to_thread(_place, part, folder)
     except Unreachable:
-        raise  # what has come is of use to the next attempt
+        raise  # the next attempt resumes with the files in the temporary folder
     except BaseException:
-        await asyncio.to_thread(shutil.rmtree, draft, ignore_errors=True)
+        await asyncio.to_thread(shutil.rmtree, part, ignore_errors=True)
         raise
 
 
 async def check_listed(transport: Transport, checkpoint: CheckpointDetail) -> None:
-    """Check that a checkpoint's files are listed, all of them.
+    """Check that all of a checkpoint's files are listed.
 
-    None are of one that is deleted, or whose manifest is missing or damaged: the gateway then
-    refuses its archive with the reason.
+    None are if it is deleted, or its manifest is missing or damaged: the gateway then refuses its
+    archive with the reason.
 
     Raises:
         NotFound: it is deleted, or its manifest is missing.
@@ -68,28 +68,28 @@ async def check_listed(transport: Transport, checkpoint: CheckpointDetail) -> No
 
 
 class _Download:
-    """One checkpoint on its way."""
+    """The download of one checkpoint."""
 
-    def __init__(self, transport: Transport, checkpoint: CheckpointDetail, draft: Path) -> None:
+    def __init__(self, transport: Transport, checkpoint: CheckpointDetail, part: Path) -> None:
         self._transport = transport
         self._checkpoint = checkpoint
-        self._draft = draft
+        self._part = part
         self._places = asyncio.Semaphore(_AT_ONCE)
         self._redirect = True
-        """Whether the object store is asked itself; not any more once it did not answer."""
+        """Whether to use the object store directly; not after it failed once."""
 
     async def run(self) -> None:
-        """Return when all files are there, each as it was stored."""
+        """Download all files and verify them."""
         try:
             async with asyncio.TaskGroup() as group:
                 for file in self._checkpoint.files:
-                    group.create_task(self._bring(file))
+                    group.create_task(self._download(file))
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    async def _bring(self, file: CheckpointFile) -> None:
-        target = self._draft / file.name
-        if not target.resolve().is_relative_to(self._draft.resolve()):
+    async def _download(self, file: CheckpointFile) -> None:
+        target = self._part / file.name
+        if not target.resolve().is_relative_to(self._part.resolve()):
             raise ClientError(f"checkpoint {self._checkpoint.id}: {file.name!r} is no file's name")
         async with self._places:
             await asyncio.to_thread(target.parent.mkdir, parents=True, exist_ok=True)
@@ -98,12 +98,12 @@ class _Download:
             await asyncio.to_thread(self._check, target, file)
 
     async def _fill(self, file: CheckpointFile, target: IO[bytes]) -> None:
-        """Append what of a file is not there yet; try again while something comes."""
+        """Append the rest of a file; retry as long as bytes are received."""
         tries = 0
         while (there := target.tell()) < file.size_bytes:
             trouble = ""
             try:
-                trouble = await self._go_on(file, target)
+                trouble = await self._resume(file, target)
             except (aiohttp.ClientError, TimeoutError) as error:
                 trouble = str(error) or type(error).__name__
             finally:
@@ -118,14 +118,14 @@ class _Download:
             if trouble:
                 await asyncio.sleep(tries * _WAIT_S)
 
-    async def _go_on(self, file: CheckpointFile, target: IO[bytes]) -> str:
-        """Ask for what is missing and append what comes; return what went wrong, if known."""
+    async def _resume(self, file: CheckpointFile, target: IO[bytes]) -> str:
+        """Request the rest of a file and append it; return what went wrong, if known."""
         begin = target.tell()
         async with self._answer(file, begin) as response:
             if response is None:
                 return "the object store does not answer"
             if begin and response.status != 206:
-                target.truncate(0)  # it begins anew, ranges or not
+                target.truncate(0)  # the answer begins at the first byte
                 target.seek(0)
             async for chunk in response.content.iter_chunked(_CHUNK):
                 await asyncio.to_thread(target.write, chunk)
@@ -135,7 +135,7 @@ class _Download:
     async def _answer(
         self, file: CheckpointFile, begin: int
     ) -> AsyncIterator[aiohttp.ClientResponse | None]:
-        """Open the file from a byte on; None if the object store failed: ask without it."""
+        """Open the file from a byte on; yield None if the object store failed."""
         headers = {"Range": f"bytes={begin}-"} if begin else {}
         query = {"name": file.name, "redirect": "true" if self._redirect else "false"}
         path = f"/checkpoints/{self._checkpoint.id}/file"
@@ -168,20 +168,20 @@ class _Download:
             )
 
 
-def _make_draft(folder: Path, checkpoint_id: str) -> Path:
-    """Return a folder beside the one that is wanted; what an earlier attempt left is in it."""
+def _make_temporary(folder: Path, checkpoint_id: str) -> Path:
+    """Return the temporary folder beside the target, with files of an earlier attempt."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ClientError(f"{folder} is not empty; choose another folder with --output")
     mark = hashlib.sha256(checkpoint_id.encode()).hexdigest()[:8]
-    draft = folder.parent / f".{folder.name}.{mark}.part"
+    part = folder.parent / f".{folder.name}.{mark}.part"
     try:
-        draft.mkdir(parents=True, exist_ok=True)
+        part.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ClientError(f"{folder} cannot be made: {error.strerror}") from error
-    return draft
+    return part
 
 
-def _place(draft: Path, folder: Path) -> None:
+def _place(part: Path, folder: Path) -> None:
     if folder.exists():
         folder.rmdir()
-    os.replace(draft, folder)  # noqa: PTH105 - a folder
+    os.replace(part, folder)  # noqa: PTH105 - a folder

@@ -1,8 +1,8 @@
-"""What can go wrong between a client and the gateway.
+"""Errors of a client of the gateway.
 
 RungError
 └── ClientError
-├── Unreachable      nobody answers at that address
+├── Unreachable      no server answers at that address
 ├── Unauthorized     the token is missing or wrong
 ├── NotFound         nothing has that id
 ├── Invalid          the experiment file or another input was refused, with paths
@@ -20,11 +20,11 @@ from rung.events import RungError
 
 
 class ClientError(RungError):
-    """The gateway was not reached, or did not do what was asked.
+    """The gateway was not reached, or refused a request.
 
     Attributes:
-        status: HTTP's status code; 0 where there was no answer.
-        errors: single things that are wrong with what was sent.
+        status: HTTP's status code; 0 if there was no answer.
+        errors: the single problems of the request.
         kind: the problem's type, such as `urn:rung:problem:not-found`.
     """
 
@@ -43,7 +43,7 @@ class ClientError(RungError):
 
 
 class Unreachable(ClientError):
-    """Nobody answers, or the connection broke again and again."""
+    """No server answers, or the connection broke repeatedly."""
 
     retriable = True
 
@@ -57,15 +57,15 @@ class NotFound(ClientError):
 
 
 class Invalid(ClientError):
-    """What was sent was refused; `errors` names every problem."""
+    """The input was refused; `errors` lists every problem."""
 
 
 class Conflict(ClientError):
-    """The thing's state does not allow what was asked."""
+    """The state of the object does not allow the request."""
 
 
 class ServerFailed(ClientError):
-    """The gateway could not do what was asked."""
+    """The gateway failed."""
 
 
 _CLASSES: Final = {
@@ -83,7 +83,7 @@ _document = msgspec.json.Decoder(ProblemDocument)
 
 
 def error_of(status: int, body: bytes) -> ClientError:
-    """Return the error that an answer stands for; one that is no problem document is quoted."""
+    """Return the error of an answer; an answer that is no problem document is quoted."""
     errors: Sequence[ProblemItem] = ()
     about = "about:blank"
     try:

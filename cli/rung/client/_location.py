@@ -1,4 +1,4 @@
-"""Where a gateway is, and how it is found: by its address, or by a data folder."""
+"""The location of a gateway, by its address or by a data folder."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1"})
 
 
 class Location(NamedTuple):
-    """Where a server is, and the token that it asks for."""
+    """Address and token of a server."""
 
     url: str
     token: str | None
@@ -25,7 +25,7 @@ Locate = Callable[[], Location]
 
 
 def of_folder(data: Path, token: str | None = None) -> Location:
-    """Return where the server of a data folder is at this moment.
+    """Return the present location of a data folder's server.
 
     Args:
         data: the folder.
@@ -47,14 +47,14 @@ def of_folder(data: Path, token: str | None = None) -> Location:
 
 
 def of_url(url: str, token: str | None, data: Path) -> Location:
-    """Return where the server with an address is.
+    """Return the location of the server with an address.
 
-    The token of a data folder goes to that folder's own server only: where the address is that of
+    The token of a data folder is sent to that folder's own server only: if the address is that of
     the `rung up` that runs on the folder, over its socket.
 
     Args:
         url: the address.
-        token: given with it; None: that of the data folder, if the address is its server's.
+        token: of that server; None: that of the data folder, if the address is its server's.
         data: the folder.
 
     Raises:
@@ -71,7 +71,7 @@ def of_url(url: str, token: str | None, data: Path) -> Location:
 
 
 def _same(url: str, own: str) -> bool:
-    """Return whether an URL is that of the server on this machine with another."""
+    """Return whether an URL and that of a server on this machine are the same."""
     try:
         asked, there = yarl.URL(url), yarl.URL(own)
         return (

@@ -1,4 +1,4 @@
-"""Server-sent events: parsed, and followed across broken connections without gap or repetition."""
+"""Server-sent events, resumed after broken connections without gap or repetition."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
@@ -11,7 +11,7 @@ from msgspec import Struct
 from rung.client._transport import Query, Transport
 
 _SILENCE_S: Final = 60.0
-"""A connection over which not even a heartbeat came for so long is given up."""
+"""A connection without even a heartbeat for this time is closed."""
 _RETRY_S: Final = 1.0
 _LINE_MAX: Final = 64 * 1024 * 1024
 
@@ -20,11 +20,11 @@ class ServerEvent(Struct, frozen=True, kw_only=True):
     """One event of a stream."""
 
     event: str
-    """What it is: an event's type, `metrics`, `log`, …"""
+    """An event's type, `metrics`, `log`, …"""
     id: str
-    """Where it lies; a stream can be taken up behind it."""
+    """Its position; a stream can be resumed behind it."""
     data: Any
-    """Its JSON."""
+    """The decoded JSON."""
 
 
 class _Message:
@@ -42,7 +42,7 @@ class _Message:
 async def follow(
     transport: Transport, path: str, query: Query | None = None, after: str | None = None
 ) -> AsyncGenerator[ServerEvent, None]:
-    """Yield a stream's events for ever, however often the connection breaks.
+    """Yield a stream's events for ever, reconnecting when the connection breaks.
 
     Args:
         transport: to the gateway.
@@ -51,7 +51,7 @@ async def follow(
         after: the id of the last event already seen.
 
     Raises:
-        ClientError: the stream was refused, or the server stayed away for too long.
+        ClientError: the stream was refused, or the server did not answer within the time limit.
     """
     last = after
     while True:
@@ -67,15 +67,15 @@ async def follow(
                     if event is not None:
                         yield event
         except (aiohttp.ClientError, TimeoutError):
-            pass  # the connection broke in the middle; taken up again below
+            pass  # the connection broke in the middle; it is resumed below
         await asyncio.sleep(_RETRY_S)
 
 
 async def parse(lines: AsyncIterable[str]) -> AsyncIterator[tuple[str, ServerEvent | None]]:
-    """Yield the events that lines describe, as the HTML standard says, each behind its id.
+    """Parse lines by the HTML standard; yield ids with their events.
 
-    A message without data is no event, yet its id counts: so the server says how far it has read
-    where nothing concerns the client.
+    A message without data is no event, but its id counts: with it the server sends its position
+    while no event concerns the client.
     """
     message = _Message()
     last_id = ""
@@ -98,7 +98,7 @@ async def parse(lines: AsyncIterable[str]) -> AsyncIterator[tuple[str, ServerEve
 
 
 async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[str]:
-    """Yield lines without their ends, which may be LF, CR LF or CR."""
+    """Yield lines without their ends (LF, CR LF or CR)."""
     rest = b""
     async for chunk in stream.iter_any():
         text = rest + chunk

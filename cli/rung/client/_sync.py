@@ -1,14 +1,14 @@
-"""The same client for scripts without an event loop."""
+"""Synchronous client, for scripts without an event loop."""
 
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from rung import api
-from rung.client._client import PAGE, Action, AsyncClient, Begin, Level, Order
+from rung.client._client import Action, AsyncClient, Begin, ExperimentQuery, LogQuery
 from rung.client._sse import ServerEvent
 from rung.client._transport import Query
 
@@ -23,7 +23,7 @@ class Client:
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        """Take what `AsyncClient` takes."""
+        """Take the arguments of `AsyncClient`."""
         self._client = AsyncClient(*arguments, **options)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
@@ -41,11 +41,11 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         self.close()
 
     def close(self) -> None:
-        """Let go of all connections and of the thread."""
+        """Close all connections and end the thread."""
         if self._loop.is_closed():
             return
         self._run(self._client.close())
@@ -60,34 +60,12 @@ class Client:
         return self._run(self._client.submit(config, code, key=key))
 
     def validate(self, config: str | bytes) -> api.Validated:
-        """Return what an experiment file would be, every default filled in."""
+        """Return an experiment file's configuration with all defaults."""
         return self._run(self._client.validate(config))
 
-    def experiments(  # noqa: PLR0913 - what a list can be asked for
-        self,
-        *,
-        state: str | None = None,
-        label: str | None = None,
-        name: str | None = None,
-        actor: str | None = None,
-        search: str | None = None,
-        sort: str | None = None,
-        limit: int = 100,
-        cursor: str | None = None,
-    ) -> api.ExperimentList:
-        """Return a page of experiments; see `AsyncClient.experiments`."""
-        return self._run(
-            self._client.experiments(
-                state=state,
-                label=label,
-                name=name,
-                actor=actor,
-                search=search,
-                sort=sort,
-                limit=limit,
-                cursor=cursor,
-            )
-        )
+    def experiments(self, **query: Unpack[ExperimentQuery]) -> api.ExperimentList:
+        """Return a page of experiments, the newest first."""
+        return self._run(self._client.experiments(**query))
 
     def experiment(self, experiment_id: str) -> api.Experiment:
         """Return an experiment with its trials; the id may be shortened."""
@@ -102,7 +80,7 @@ class Client:
         return self._run(self._client.trials(experiment_id))
 
     def best(self, experiment_id: str) -> api.BestAnswer:
-        """Return an experiment's best trial and the checkpoint to go on with."""
+        """Return an experiment's best trial and its checkpoint."""
         return self._run(self._client.best(experiment_id))
 
     def checkpoints(self, owner_id: str) -> list[api.Checkpoint]:
@@ -120,13 +98,13 @@ class Client:
         return self._run(self._client.download(checkpoint_id, folder, below=below))
 
     def ask(self, action: Action, experiment_id: str, *, key: str | None = None) -> api.Requested:
-        """Ask for an experiment to pause, resume, be canceled or be killed."""
+        """Request that an experiment pauses, resumes, is canceled or is killed."""
         return self._run(self._client.ask(action, experiment_id, key=key))
 
     def move(
         self, trial_id: str, *, to: str | None = None, key: str | None = None
     ) -> api.MoveAsked:
-        """Ask for a trial to checkpoint and go on on another agent."""
+        """Request that a trial checkpoints and resumes on another agent."""
         return self._run(self._client.move(trial_id, to=to, key=key))
 
     def configure_pool(
@@ -137,47 +115,23 @@ class Client:
         options: Mapping[str, Any] | None = None,
         key: str | None = None,
     ) -> api.PoolConfigured:
-        """Have a pool's slots given by a policy, from now on."""
+        """Set the scheduling policy of a pool."""
         asked = self._client.configure_pool(pool, policy=policy, options=options, key=key)
         return self._run(asked)
 
     def curves(
         self, experiment_id: str, *, kind: str, name: str, points: int = 200
     ) -> api.ExperimentCurves:
-        """Return one metric of all trials, thinned to some points."""
+        """Return one metric of all trials, downsampled to some points."""
         return self._run(self._client.curves(experiment_id, kind=kind, name=name, points=points))
 
     def curve(self, trial_id: str, *, kind: str, name: str, points: int = 200) -> api.TrialCurve:
-        """Return one metric of one trial, thinned to some points."""
+        """Return one metric of one trial, downsampled to some points."""
         return self._run(self._client.curve(trial_id, kind=kind, name=name, points=points))
 
-    def logs(  # noqa: PLR0913 - what lines can be chosen by
-        self,
-        owner_id: str,
-        *,
-        rank: int | None = None,
-        level: Level | None = None,
-        text: str | None = None,
-        since: str | None = None,
-        until: str | None = None,
-        after: str | None = None,
-        order: Order = "oldest",
-        limit: int = PAGE,
-    ) -> api.LogPage:
-        """Return a page of what an experiment's trials, or one trial, printed."""
-        return self._run(
-            self._client.logs(
-                owner_id,
-                rank=rank,
-                level=level,
-                text=text,
-                since=since,
-                until=until,
-                after=after,
-                order=order,
-                limit=limit,
-            )
-        )
+    def logs(self, owner_id: str, **query: Unpack[LogQuery]) -> api.LogPage:
+        """Return a page of the log lines of an experiment's trials, or of one trial."""
+        return self._run(self._client.logs(owner_id, **query))
 
     def collect_logs(
         self,
@@ -187,7 +141,7 @@ class Client:
         dry_run: bool = False,
         key: str | None = None,
     ) -> api.LogsCollected:
-        """Delete printed lines; give an experiment, a time, or both."""
+        """Delete log lines of an experiment, or before a time, or both."""
         return self._run(
             self._client.collect_logs(experiment_id, before=before, dry_run=dry_run, key=key)
         )
@@ -195,13 +149,13 @@ class Client:
     def follow_logs(
         self, owner_id: str, query: Query | None = None, *, after: str | None = None
     ) -> Iterator[ServerEvent]:
-        """Yield printed lines as they come; never ends."""
+        """Yield log lines, stored ones and new ones; never ends."""
         return self._iterate(self._client.follow_logs(owner_id, query, after=after))
 
     def follow_events(
         self, experiment_id: str, *, begin: Begin = "start", after: str | None = None
     ) -> Iterator[ServerEvent]:
-        """Yield what happens to an experiment, as CloudEvents; never ends."""
+        """Yield the events of an experiment, as CloudEvents; never ends."""
         return self._iterate(self._client.follow_events(experiment_id, begin=begin, after=after))
 
     def follow_metrics(
@@ -211,7 +165,7 @@ class Client:
         return self._iterate(self._client.follow_metrics(experiment_id, begin=begin, after=after))
 
     def audit(self, experiment_id: str) -> api.Audit:
-        """Have every decision about an experiment decided again, and compared."""
+        """Decide every decision about an experiment again, and compare."""
         return self._run(self._client.audit(experiment_id))
 
     def agents(self) -> api.AgentList:
@@ -219,13 +173,13 @@ class Client:
         return self._run(self._client.agents())
 
     def queue(self) -> list[api.QueueItem]:
-        """Return the runs that wait for slots, the next one first."""
+        """Return the requests for slots, the next one first."""
         return self._run(self._client.queue())
 
     def dead_letters(
         self, limit: int = 100, *, state: api.DeadLetterState | None = None
     ) -> api.DeadLetterList:
-        """Return the newest messages that a reader could not take in."""
+        """Return the newest dead letters."""
         return self._run(self._client.dead_letters(limit, state=state))
 
     def dead_letter(self, letter_id: str) -> api.DeadLetter:
@@ -233,15 +187,15 @@ class Client:
         return self._run(self._client.dead_letter(letter_id))
 
     def retry_dead_letter(self, letter_id: str, *, key: str | None = None) -> api.DeadLetterAsked:
-        """Ask a reader to take a message again that it rejected."""
+        """Request that a reader processes a rejected message again."""
         return self._run(self._client.retry_dead_letter(letter_id, key=key))
 
     def drop_dead_letter(self, letter_id: str, *, key: str | None = None) -> api.DeadLetterAsked:
-        """Ask a reader to pass over a message that it rejected, for ever."""
+        """Request that a reader skips a rejected message for ever."""
         return self._run(self._client.drop_dead_letter(letter_id, key=key))
 
     def status(self) -> api.Status:
-        """Return the installation in numbers."""
+        """Return the status of the installation."""
         return self._run(self._client.status())
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:

@@ -1,22 +1,21 @@
-"""HTTP with patience: one request, repeated while that can help and cannot hurt.
+"""HTTP requests to a gateway, retried with back-off.
 
-A connection that fails, and an answer that says "later" (502, 503, 504), are tried again until
-patience runs out. Each POST carries an Idempotency-Key, so that a repeated one takes effect once.
-Patience is for a server that is started anew: one that never answered gets a few seconds of it,
-and none where no connection can be made at all. While an answer does not begin, the server is
-asked for its health beside it: so one that takes connections and answers nothing, because it is
-stopped or hangs, is found within seconds, however long an answer may take.
+Failed connections and the statuses 502, 503 and 504 are retried until a time limit, so that a
+client outlasts a restart of the server. Each POST carries an Idempotency-Key, so that a repetition
+has no further effect. A server that never answered is retried for a few seconds only, and not at
+all if no connection can be made. While an answer does not begin, the server's health is requested
+beside it: so a server that accepts connections and hangs is detected within seconds, however long
+an answer may take.
 
-Between two tries the server is located anew, for it may have come back on another port. One that
-answered once and then cannot be located is waited for like one that does not answer: a server that
-is started anew says where it is only once it is there. One that refuses the token may have been
-started again with another: then the request is sent again with that.
+The server is located again before each retry, because a restart may change its port. A server that
+answered once and then cannot be located is retried, too: it announces itself at the end of its
+start. After a 401 the request is repeated if the located token has changed.
 
-The answer to a write has a header that says how far the ledger reached. It is sent along with what
-is asked later, so that any replica answers with what this client wrote.
+The answer to a write has a header with the positions that it reached. Later requests carry them,
+so that any replica's answer includes the client's own writes.
 
-A server found by its data folder is connected to by the Unix socket in that folder, and each
-connection's other end must belong to the caller before a byte is sent.
+The server of a data folder is connected to by the Unix socket in that folder, and the process at
+the other end must belong to the caller's user before a byte is sent.
 """
 
 import asyncio
@@ -49,31 +48,32 @@ _LATER: Final = frozenset({502, 503, 504})
 _BACKOFF: Final = Backoff(0.05, 2.0)
 _CONNECT_S: Final = 5.0
 _UNMET_S: Final = 3.0
-"""Patience with a server that never answered."""
+"""How long to retry with a server that never answered."""
 _QUIET_S: Final = 5.0
-"""After so long without an answer, and each time again, the server is asked for its health."""
+"""Interval in which the server's health is requested while there is no answer."""
 _HEALTH_S: Final = 10.0
-"""How long that may take: any answer will do."""
+"""How long that may take; any answer counts."""
 _TRANSIENT: Final = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError)
 
 
 _after_decoder: Final = msgspec.json.Decoder(tuple[str, list[tuple[str, int, int]]])
-"""Of a ledger: topic, partition, and the position of the last record written there."""
+"""A ledger's id, and for each place its topic, partition and the last written position."""
 
 T = TypeVar("T")
 
-Query = Mapping[str, str | int | None]
+Query = Mapping[str, object]
+"""Parameters of a request; those that are None are left out."""
 MakeBody = Callable[[], Any]
-"""Makes a request's body anew for each try."""
+"""Makes the body of a request, for each attempt again."""
 
 assert hasattr(aiohttp.ClientRequest, "send"), "aiohttp sends requests in another way by now"
 
 
 class _OwnersRequest(aiohttp.ClientRequest):
-    """A request that is sent to a process of the caller's own user only."""
+    """A request that is sent only to a process of the caller's user."""
 
     async def send(self, conn: "Connection") -> aiohttp.ClientResponse:
-        """Check the other end, then send.
+        """Check the process at the other end, then send.
 
         Raises:
             DataFolderError: it belongs to another user.
@@ -91,20 +91,20 @@ class Transport:
         self._location: Location | None = None
         self._answered = False
         self._after: str | None = None
-        """How far the ledger reached with what this client wrote."""
+        """The positions that this client's writes reached."""
         self._patience_s = patience_s
         self._timeout_s = timeout_s
         self._sessions: dict[Path | None, aiohttp.ClientSession] = {}
-        """By the data folder whose socket they connect to; None: to what an URL names."""
+        """By the data folder whose socket they use; None: for URLs."""
         self._opened = contextlib.ExitStack()
 
     @property
     def url(self) -> str:
-        """Where the gateway is."""
+        """Of the gateway."""
         return self._where().url
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         for session in self._sessions.values():
             await session.close()
         self._sessions.clear()
@@ -114,7 +114,7 @@ class Transport:
         """Return the body of an answer.
 
         Raises:
-            ClientError: it was refused, or nobody answered while patience lasted.
+            ClientError: it was refused, or not answered within the time limit.
         """
         return await self._send(_Request("GET", path, query=query or {}))
 
@@ -126,10 +126,10 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         key: str | None = None,
     ) -> bytes:
-        """Send a request that takes effect once, however often it is tried.
+        """Send a request that takes effect once, however often it is repeated.
 
         Raises:
-            ClientError: it was refused, or nobody answered while patience lasted.
+            ClientError: it was refused, or not answered within the time limit.
         """
         keyed = {"Idempotency-Key": key or secrets.token_hex(16), **(headers or {})}
         return await self._send(_Request("POST", path, make_body=make_body, headers=keyed))
@@ -143,10 +143,10 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         silence_s: float,
     ) -> AsyncIterator[aiohttp.StreamReader]:
-        """Open an answer to be read piece by piece; only its beginning is tried again.
+        """Open an answer to be read piece by piece; only its beginning is retried.
 
         Raises:
-            ClientError: it was refused, or nobody answered while patience lasted.
+            ClientError: it was refused, or not answered within the time limit.
         """
         async with self.answer(
             path, query=query, headers=headers, silence_s=silence_s
@@ -162,10 +162,10 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         silence_s: float,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Open an answer as `open` does; it may be a redirection, which is not followed.
+        """Open an answer as `open` does; a redirection is not followed.
 
         Raises:
-            ClientError: it was refused, or nobody answered while patience lasted.
+            ClientError: it was refused, or not answered within the time limit.
         """
         request = _Request("GET", path, query=query or {}, headers=headers or {})
         stack = contextlib.AsyncExitStack()
@@ -179,19 +179,19 @@ class Transport:
             return response
 
         async with stack:
-            yield await self._patiently(attempt)
+            yield await self._retried(attempt)
 
     @contextlib.asynccontextmanager
     async def elsewhere(
         self, url: str, *, headers: Mapping[str, str], silence_s: float
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Open an URL of another server, which does not get the token; tried once.
+        """Open an URL of another server, without the token and without retries.
 
         Raises:
             aiohttp.ClientError: it does not answer.
         """
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=silence_s)
-        exact = yarl.URL(url, encoded=True)  # its signature covers every letter of it
+        exact = yarl.URL(url, encoded=True)  # its signature covers every character
         async with self._session(None).get(exact, headers=headers, timeout=timeout) as response:
             yield response
 
@@ -203,13 +203,13 @@ class Transport:
                     raise _Refused(response.status, body, response.headers.get("Retry-After"))
                 return body
 
-        return await self._patiently(attempt)
+        return await self._retried(attempt)
 
-    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def _retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
         began = time.monotonic()
 
         async def located() -> T:
-            """Make an attempt, and at once another one where the server is elsewhere by now."""
+            """Make an attempt, and at once another one if the server's location has changed."""
             while True:
                 try:
                     return await attempt()
@@ -226,15 +226,15 @@ class Transport:
 
         try:
             return await _BACKOFF.retry(
-                located, self._patience_with, least_s=_least_s, note=forget
+                located, self._retry_s_after, least_s=_least_s, note=forget
             )
         except _Refused as refused:
             raise error_of(refused.status, refused.body) from None
         except _TRANSIENT as error:
             raise self._unreachable(error) from error
 
-    def _patience_with(self, error: BaseException) -> float:
-        """Return for how long an error is worth another try."""
+    def _retry_s_after(self, error: BaseException) -> float:
+        """Return for how long to retry after an error."""
         match error:
             case _Refused():
                 return self._patience_s if error.status in _LATER else 0.0
@@ -288,7 +288,7 @@ class Transport:
         """Return an answer once its headers are there, as long as the server is alive.
 
         Raises:
-            TimeoutError: it does not even answer for its health.
+            TimeoutError: it does not answer a request for its health either.
         """
         try:
             async with asyncio.timeout(None) as alive:
@@ -305,7 +305,7 @@ class Transport:
             ) from error
 
     async def _watch(self, location: Location, alive: asyncio.Timeout) -> None:
-        """Let a time-out expire once the server does not answer for its health."""
+        """Let a time-out expire once the server does not answer a request for its health."""
         while True:
             await asyncio.sleep(_QUIET_S)
             if not await self._is_alive(location):
@@ -313,7 +313,7 @@ class Transport:
                 return
 
     async def _is_alive(self, location: Location) -> bool:
-        """Return whether the server answers anything at all."""
+        """Return whether the server answers at all."""
         try:
             async with self._session(location.data).get(
                 location.url.rstrip("/") + _HEALTH,
@@ -325,7 +325,7 @@ class Transport:
             return False
 
     def _session(self, data: Path | None) -> aiohttp.ClientSession:
-        """Return the session for a data folder's socket, or for whatever an URL names."""
+        """Return the session for a data folder's socket, or for URLs."""
         if data in self._sessions:
             return self._sessions[data]
         if data is None:
@@ -344,22 +344,22 @@ class Transport:
         return self._location
 
     def _patience(self) -> float:
-        """Return how long to go on trying while connections break."""
+        """Return how long to retry while connections break."""
         return self._patience_s if self._answered else min(self._patience_s, _UNMET_S)
 
     def _moved(self) -> bool:
-        """Locate the server anew; return whether it is elsewhere, or wants another token."""
+        """Locate the server again; return whether its location or token has changed."""
         before, self._location = self._location, None
         try:
             return self._where() != before
         except Unreachable:
-            return True  # it is being started, as the next try finds out
+            return True  # it may be starting; the next attempt shows it
 
     def _unreachable(self, error: Exception) -> Unreachable:
         where = self._location.url if self._location else "the server"
         why = str(error) or type(error).__name__
         if isinstance(error, aiohttp.ClientConnectorError) and error.strerror:
-            why = error.strerror  # not the path of its socket as this process has it
+            why = error.strerror  # without the path of the socket, which is the process's own
         return Unreachable(
             f"{where} does not answer ({why}): is `rung up` running there? `rung up` starts it,"
             " --url or RUNG_URL names another"
@@ -385,15 +385,15 @@ class _Refused(Exception):
 
 
 def _merged(known: str | None, written: str) -> str:
-    """Return the token that stands for what two stand for; of two ledgers, the newer one's.
+    """Return the token of the later positions of two; of two ledgers, the newer token.
 
-    Writes at the same time know nothing of each other: neither one's token includes the other's.
+    Of concurrent writes neither token includes the other's positions.
     """
     if known is None:
         return written
     try:
         (before, first), (ledger_id, second) = _read_after(known), _read_after(written)
-    except ValueError:  # msgspec's and base64's are of that kind
+    except ValueError:  # of msgspec and of base64
         return written
     if before != ledger_id:
         return written
@@ -410,7 +410,7 @@ def _read_after(token: str) -> tuple[str, list[tuple[str, int, int]]]:
 
 
 def _least_s(error: BaseException) -> float:
-    """Return how long the server asks to wait, within reason."""
+    """Return the server's `Retry-After`, at most the longest back-off."""
     try:
         asked = error.retry_after if isinstance(error, _Refused) else None
         return min(float(asked or 0), _BACKOFF.most_s)

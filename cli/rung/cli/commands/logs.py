@@ -5,14 +5,17 @@ import contextlib
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 import msgspec
 
 from rung.cli.link import PATIENCE_FOLLOWING_S, Link, experiment_ids, linked
 from rung.cli.terminal import escape_json, escape_lines
-from rung.client import ENDED, AsyncClient, Level, LogLine, LogPage, ServerEvent
+from rung.client import ENDED, AsyncClient, LogLine, LogPage, ServerEvent
+
+Query = dict[str, Any]
+"""Parameters of a request for log lines: rank, level, text, since, until."""
 
 _LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 _COLORS: Final = {"warning": "yellow", "error": "red", "critical": "red", "debug": "cyan"}
@@ -28,16 +31,6 @@ one."""
 _encoder: Final = msgspec.json.Encoder()
 
 
-class Filter(NamedTuple):
-    """Which lines to print."""
-
-    rank: int | None
-    level: Level | None
-    text: str | None
-    since: str | None
-    until: str | None
-
-
 @click.command()
 @click.argument("name", metavar="ID|TRIAL", shell_complete=experiment_ids)
 @click.option("--follow", "-f", "following", is_flag=True, help="Go on until it ended.")
@@ -49,18 +42,14 @@ class Filter(NamedTuple):
 @click.option("--limit", type=click.IntRange(1), help="So many lines at most.")
 @click.option("--tail", type=click.IntRange(1), help="The last lines alone, so many.")
 @linked
-async def logs(  # noqa: PLR0913 - what lines can be chosen by
+async def logs(
     name: str,
     link: Link,
     *,
     following: bool,
-    rank: int | None,
-    level: Level | None,
-    text: str | None,
-    since: str | None,
-    until: str | None,
     limit: int | None,
     tail: int | None,
+    **wanted: Any,
 ) -> None:
     r"""Print what the trials of an experiment, or one trial, printed.
 
@@ -69,7 +58,6 @@ async def logs(  # noqa: PLR0913 - what lines can be chosen by
     """
     if tail is not None and (following or limit is not None):
         raise click.UsageError("--tail goes neither with --follow nor with --limit")
-    wanted = Filter(rank, level, text, since, until)
     async with link.client(PATIENCE_FOLLOWING_S if following else 3.0) as client:
         if tail is not None:
             _print(await _last(client, name, wanted, tail), as_json=link.json)
@@ -89,14 +77,13 @@ async def logs(  # noqa: PLR0913 - what lines can be chosen by
 
 
 async def _read(
-    client: AsyncClient, name: str, wanted: Filter, limit: int = _PAGE
+    client: AsyncClient, name: str, wanted: Query, limit: int = _PAGE
 ) -> "AsyncGenerator[list[LogLine], None]":
     """Yield stored lines, page by page; the next page is fetched while one is printed."""
 
     def fetch(after: str | None) -> "asyncio.Task[LogPage]":
-        return asyncio.ensure_future(
-            client.logs(name, after=after, limit=limit, **wanted._asdict())
-        )
+        query: Query = {**wanted, "after": after, "limit": limit}
+        return asyncio.ensure_future(client.logs(name, **query))
 
     pending: asyncio.Task[LogPage] | None = fetch(None)
     try:
@@ -111,18 +98,14 @@ async def _read(
             await asyncio.gather(pending, return_exceptions=True)
 
 
-async def _last(client: AsyncClient, name: str, wanted: Filter, count: int) -> list[LogLine]:
+async def _last(client: AsyncClient, name: str, wanted: Query, count: int) -> list[LogLine]:
     """Return the last lines, the oldest of them first."""
     found: list[LogLine] = []
     after: str | None = None
     while len(found) < count:
-        page = await client.logs(
-            name,
-            after=after,
-            order="newest",
-            limit=min(count - len(found), _PAGE),
-            **wanted._asdict(),
-        )
+        limit = min(count - len(found), _PAGE)
+        query: Query = {**wanted, "after": after, "order": "newest", "limit": limit}
+        page = await client.logs(name, **query)
         found += page.items
         after = page.next_cursor
         if after is None:
@@ -131,16 +114,16 @@ async def _last(client: AsyncClient, name: str, wanted: Filter, count: int) -> l
 
 
 async def _follow(
-    client: AsyncClient, name: str, wanted: Filter
+    client: AsyncClient, name: str, wanted: Query
 ) -> "AsyncGenerator[list[LogLine], None]":
     """Yield stored and new lines until the experiment or the trial ended.
 
     The stream skips the lines of other experiments, so its silence does not mean that all lines
     arrived: at the end the stored lines are read, and those that are missing are yielded.
     """
-    since, until = _time_ms("since", wanted.since), _time_ms("until", wanted.until)
-    query = {"rank": wanted.rank, "level": wanted.level, "from": "start"}
-    text, received = (wanted.text or "").lower(), _Received()
+    since, until = _time_ms("since", wanted["since"]), _time_ms("until", wanted["until"])
+    query = {"rank": wanted["rank"], "level": wanted["level"], "from": "start"}
+    text, received = (wanted["text"] or "").lower(), _Received()
     if not await _ended(client, name):  # raises at once if nothing has that id
         async with contextlib.aclosing(client.follow_logs(name, query)) as events:
             async for lines in _until_ended(client, name, events):

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import Coroutine
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -46,6 +46,7 @@ from rung.ledger.export.import_record import imports_of, unfinished
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, parse_address
 from rung.ledger.kafka.cluster import Cluster, connect
 from rung.ledger.kafka.errors import FAILURES
+from rung.ledger.reading import read_all
 from rung.ledger.seals import SEALED, read_heads
 from rung.runtime import PartitionFold, Processor
 from rung.runtime.levels import InstallationLevel
@@ -57,9 +58,6 @@ from rung.searcher.state import State as Experiment
 from rung.storage import ObjectError, ObjectStore
 
 _DEAD_LETTERS: Final = 5
-_READ: Final = 1_000
-_READ_LARGE: Final = 200
-"""Records of a read of dead letters, which may be large."""
 _TIMEOUT_S: Final = 6.0
 _SECOND_LOOK_S: Final = 1.0
 _LOOK_BACK: Final = 100
@@ -403,8 +401,9 @@ async def look_at_dead_letters(ledger: Ledger, status: ClusterStatus) -> None:
         prepare(db, projection, ledger.id)
         for partition in range(ledger.partitions(topic.DEADLETTER)):
             merge = Merge(projection, db, partition)
-            async for records in _batches(ledger, topic.DEADLETTER, partition, read=_READ_LARGE):
-                merge.fold(records)
+            start = await ledger.start(topic.DEADLETTER, partition)
+            async for record in read_all(ledger, topic.DEADLETTER, partition, start):
+                merge.fold([record])
         status.dead_letters = count_open(db)
         status.newest_letters = [
             DeadLetter(
@@ -465,11 +464,10 @@ async def _sealed(ledger: Ledger, *, from_heads: bool) -> dict[str, int]:
                     f"{topic.SEALS}/{partition} ends at {end}, and its signed heads are at"
                     f" {position}: seals were cut off, or the ledger was put back"
                 )
-        async for records in _batches(ledger, topic.SEALS, partition, position):
-            for record in records:
-                seal = _seal(record)
-                if seal is not None and seal.ledger == ledger.id:
-                    found[seal.place] = max(seal.last + 1, found.get(seal.place, 0))
+        async for record in read_all(ledger, topic.SEALS, partition, position):
+            seal = _seal(record)
+            if seal is not None and seal.ledger == ledger.id:
+                found[seal.place] = max(seal.last + 1, found.get(seal.place, 0))
     return found
 
 
@@ -508,13 +506,3 @@ async def look_at_imports(ledger: Ledger) -> list[UnfinishedImport]:
         for item in await imports_of(ledger, into=ledger.id)
         if item.completed is None
     ]
-
-
-async def _batches(
-    ledger: Ledger, name: str, partition: int, position: int | None = None, read: int = _READ
-) -> AsyncIterator[list[Record]]:
-    """Yield the records of a partition from a position on, or from its start, in batches."""
-    position = await ledger.start(name, partition) if position is None else position
-    while records := await ledger.read(name, partition, position, read):
-        yield records
-        position = records[-1].position + 1

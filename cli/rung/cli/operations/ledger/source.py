@@ -21,6 +21,7 @@ from rung.events.deadletter import (
 )
 from rung.ledger import Ledger, MemoryLedger, Record, SqliteLedger, open_ledger
 from rung.ledger.export.export import history, import_
+from rung.ledger.reading import read_all
 from rung.storage import ObjectStore, open_store
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 FILE: Final = "ledger.db"
 KAFKA: Final = "kafka://"
 _SQLITE: Final = b"SQLite format 3\0"
-_READ: Final = 2000
 _WITHOUT_HISTORY: Final = frozenset({topic.HEARTBEATS, topic.DEADLETTER, topic.SEALS})
 """Topics that are no part of an export's history."""
 _DEAD_LETTER = MessageRejected | MessageRetryRequested | MessageDropped | MessageTaken
@@ -206,11 +206,9 @@ def _folder_of(path: Path) -> Path | None:
 async def records_of(ledger: Ledger, name: str) -> AsyncIterator[Record]:
     """Yield the records of a topic, partition by partition."""
     for partition in range(ledger.partitions(name)):
-        position = await ledger.start(name, partition)
-        while records := await ledger.read(name, partition, position, _READ):
-            for record in records:
-                yield record
-            position = records[-1].position + 1
+        start = await ledger.start(name, partition)
+        async for record in read_all(ledger, name, partition, start):
+            yield record
 
 
 async def experiments_of(ledger: Ledger) -> list[str]:
