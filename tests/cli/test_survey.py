@@ -238,3 +238,19 @@ async def test_an_import_that_was_left_unfinished() -> None:
     await record.complete(forwarded=0, lost=0, undeleted=0)
     assert await look_at_imports(ledger) == []
     assert len(await imports_of(ledger)) == 1
+
+
+@pytest.mark.parametrize("from_snapshots", [True, False])
+async def test_a_key_whose_message_was_dropped_is_not_broken(*, from_snapshots: bool) -> None:
+    """The message is skipped, as by the processor itself."""
+    ledger = MemoryLedger()
+    await ledger.append([Draft(topic.EXPERIMENTS, EXPERIMENT, b"{")])
+    await _write(ledger, _submitted())
+    (decider,) = (await _known(ledger, Searcher(), from_snapshots=from_snapshots)).deciders
+    assert list(decider.broken) == [EXPERIMENT]
+    drop = MessageDropped(
+        topic=topic.EXPERIMENTS, partition=PARTITION, position=0, key=EXPERIMENT, reader="searcher"
+    )
+    await _write(ledger, drop)
+    (decider,) = (await _known(ledger, Searcher(), from_snapshots=from_snapshots)).deciders
+    assert (decider.broken, decider.pending) == ({}, 3)

@@ -365,9 +365,14 @@ def broken(rejected: list[Rejected]) -> list[Rejected]:
     return [item for item in rejected if not item.level]
 
 
-async def recover(ledger: Ledger, processor: Processor[S], partition: int) -> PartitionFold[S]:
-    """Return the fold of a partition as its newest readable snapshot left it."""
-    return PartitionFold(processor, await Snapshots(ledger, processor, partition).load())
+async def recover(
+    ledger: Ledger, processor: Processor[S], partition: int, *, from_snapshot: bool = True
+) -> PartitionFold[S]:
+    """Return the fold of a partition at its newest readable snapshot, or at its beginning."""
+    letters = DeadLetters(ledger, processor.name, processor.facts, partition)
+    await letters.open()
+    image = await Snapshots(ledger, processor, partition).load() if from_snapshot else Image[S]()
+    return PartitionFold(processor, image, dropped=letters.dropped)
 
 
 async def scan_decisions(

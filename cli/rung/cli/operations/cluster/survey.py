@@ -276,9 +276,7 @@ class Progress(Struct):
         decider = Decider(name=process.name, facts=0, since_decision=0)
         ages: list[float | None] = []
         for partition in range(ledger.partitions(process.facts)):
-            fold: PartitionFold[Any] = PartitionFold(process)
-            if from_snapshots:
-                fold = await recover(ledger, process, partition)
+            fold = await recover(ledger, process, partition, from_snapshot=from_snapshots)
             ages.append(await _age(ledger, process.facts, partition, fold.facts))
             pending = await _fold(ledger, process, partition, fold, decider)
             if pending:
