@@ -98,7 +98,7 @@ def test_each_component_is_killed() -> None:
         "gateway",
         "scheduler",
         "scheduler-intake",
-        "scheduler-watch",
         "searcher",
         "searcher-intake",
+        "shared",
     ]

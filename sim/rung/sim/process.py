@@ -1,15 +1,13 @@
-"""Components as processes of the simulated world: the runtime runs them, and they are killed.
+"""Processes of the simulated world: each runs the table of a service, and is killed now and then.
 
-Each component of the services' tables has a process of its own, as a gateway has. A process sees
-the ledger and the object store through links, which are where it is killed: before a call, in the
-middle of it, or when it was done and before the process learns of it. A process that was killed
-has no effect any more, but for an append that was on its way; it is started again a little later.
+Every component sees the ledger and the object store through links, which are where its process is
+killed: before a call, in the middle of it, or when it was done and before the process learns of
+it. A process that was killed has no effect any more, but for an append that was on its way; it is
+started again a little later.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from functools import partial
-from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import Final, NoReturn
@@ -17,14 +15,16 @@ from typing import Final, NoReturn
 from rung.cli.operations.service import tables
 from rung.events.errors import ObjectUnavailable
 from rung.gateway.projections.read_models import ReadModels
-from rung.ledger import Draft, Ledger, Record
+from rung.ledger import Draft, Record
 from rung.runtime.projection import Projection
 from rung.runtime.relay import Relay
-from rung.runtime.service import Component, Decider, Singleton, serve
+from rung.runtime.service import Component, Decider, serve
+from rung.runtime.sink.batch_sink import BatchSink, PeriodicSink
+from rung.runtime.sink.sink import Sink
 from rung.sim.clock import BEFORE_JOB
 from rung.sim.objects import MemoryStore
 from rung.sim.world import LATENCY_MS_MAX, Faults, World
-from rung.storage import ObjectInfo, ObjectStore
+from rung.storage import ObjectInfo
 
 _SNAPSHOT_EVERY: Final = 50
 """Facts between two snapshots of a processor, so that some are read in a short search."""
@@ -32,40 +32,47 @@ _LATE_MS_MAX: Final = 2_000
 _BATCH_MS_MAX: Final = 20 * LATENCY_MS_MAX
 """How long after an append a gateway learns of it, so that there is much in a batch."""
 
-Start = Callable[[Ledger, ObjectStore], Awaitable[None]]
-"""Runs a process until it is cancelled."""
 Risk = Callable[[Faults], float]
-"""How probable it is, at each of a process's effects, that it is killed."""
+"""How probable it is, at each effect of a component, that its process is killed."""
 
 
 class Killed(BaseException):
     """The process was killed: nothing that it runs may go on."""
 
 
-class _Life:
-    """One start of a process, until it is killed."""
+class _Part:
+    """A component in a process that may be killed, until it is."""
 
-    def __init__(self, world: World, name: str, risk: Risk, latency_ms_max: int) -> None:
+    def __init__(
+        self, world: World, killed: "asyncio.Future[None]", name: str, risk: Risk
+    ) -> None:
+        """Take whose it is.
+
+        Args:
+            world: where it runs.
+            killed: set once its process was killed.
+            name: for people.
+            risk: of its effects.
+        """
         self.world: Final = world
-        self.latency_ms_max: Final = latency_ms_max
+        self._killed = killed
         self._name = name
-        self.killed: Final = asyncio.get_running_loop().create_future()
         self._risk = risk
 
     def check(self) -> None:
         """Raise where the process was killed before."""
-        if self.killed.done():
+        if self._killed.done():
             raise Killed
 
     @property
     def is_over(self) -> bool:
         """Draw whether the process is killed at this moment."""
-        return not self.killed.done() and self.world.happens(self._risk(self.world.faults))
+        return not self._killed.done() and self.world.happens(self._risk(self.world.faults))
 
     def kill(self) -> NoReturn:
-        """End it."""
-        if not self.killed.done():
-            self.killed.set_result(None)
+        """End the process."""
+        if not self._killed.done():
+            self._killed.set_result(None)
             self.world.kills[self._name] += 1
         raise Killed
 
@@ -74,14 +81,20 @@ class _Life:
         if self.is_over:
             self.kill()
 
+    async def run(self, work: Awaitable[None]) -> None:
+        """Run its work, in which it may be killed before each job of a thread, too."""
+        BEFORE_JOB.set(self.risk)
+        await work
+
 
 class _LinkToLedger:
     """The ledger as a process sees it: some time away. Appends and commits are two steps."""
 
-    def __init__(self, life: _Life) -> None:
-        self._life = life
-        self._world = life.world
-        self._ledger = life.world.ledger
+    def __init__(self, part: _Part, latency_ms_max: int = LATENCY_MS_MAX) -> None:
+        self._part = part
+        self._world = part.world
+        self._ledger = part.world.ledger
+        self._latency_ms_max = latency_ms_max
 
     @property
     def id(self) -> str:
@@ -91,13 +104,13 @@ class _LinkToLedger:
         return self._ledger.partitions(topic)
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        self._life.check()
+        self._part.check()
         await self._world.latency()
-        self._life.check()
-        if self._life.is_over:
+        self._part.check()
+        if self._part.is_over:
             self._leave(drafts)
         positions = await self._ledger.append(drafts)
-        self._life.risk()
+        self._part.risk()
         return positions
 
     def _leave(self, drafts: Sequence[Draft]) -> NoReturn:
@@ -108,49 +121,48 @@ class _LinkToLedger:
             self._world.after(delay_ms, lambda: self._world.append(begun))
         elif begun:
             self._world.append(begun)
-        self._life.kill()
+        self._part.kill()
 
     async def read(self, topic: str, partition: int, position: int, limit: int) -> list[Record]:
-        self._life.check()
+        self._part.check()
         return await self._ledger.read(topic, partition, position, limit)
 
     async def start(self, topic: str, partition: int) -> int:
-        self._life.check()
+        self._part.check()
         return await self._ledger.start(topic, partition)
 
     async def end(self, topic: str, partition: int) -> int:
-        self._life.check()
+        self._part.check()
         return await self._ledger.end(topic, partition)
 
     async def trim(self, topic: str, partition: int, position: int) -> None:
-        self._life.check()
+        self._part.check()
         await self._ledger.trim(topic, partition, position)
 
     async def follow(
         self, topic: str, partition: int, position: int
     ) -> AsyncIterator[Sequence[Record]]:
         assert partition == 0, partition
-        ms_max = self._life.latency_ms_max
-        async for records in self._world.follow(topic, position, ms_max=ms_max):
-            self._life.check()
+        async for records in self._world.follow(topic, position, ms_max=self._latency_ms_max):
+            self._part.check()
             yield records
 
     async def position(self, consumer: str, topic: str, partition: int) -> int:
-        self._life.check()
+        self._part.check()
         return await self._ledger.position(consumer, topic, partition)
 
     async def commit(self, consumer: str, topic: str, partition: int, position: int) -> None:
-        self._life.check()
-        self._life.risk()
+        self._part.check()
+        self._part.risk()
         await self._ledger.commit(consumer, topic, partition, position)
 
     async def snapshot(self, name: str, partition: int) -> bytes | None:
-        self._life.check()
+        self._part.check()
         return await self._ledger.snapshot(name, partition)
 
     async def save_snapshot(self, name: str, partition: int, value: bytes) -> None:
-        self._life.check()
-        self._life.risk()
+        self._part.check()
+        self._part.risk()
         await self._ledger.save_snapshot(name, partition, value)
 
     async def close(self) -> None:
@@ -160,125 +172,107 @@ class _LinkToLedger:
 class _LinkToObjects(MemoryStore):
     """The object store as a process sees it: it may be away, and a deletion may be cut short."""
 
-    def __init__(self, life: _Life) -> None:
+    def __init__(self, part: _Part) -> None:
         super().__init__()
-        self._life = life
-        self._store = life.world.objects
+        self._part = part
+        self._store = part.world.objects
 
     def list(self, prefix: str) -> list[ObjectInfo]:
         return self._store.list(prefix)
 
     def delete(self, prefix: str) -> int:
-        self._life.check()
-        if self._life.world.happens(self._life.world.faults.refusal):
+        self._part.check()
+        if self._part.world.happens(self._part.world.faults.refusal):
             raise ObjectUnavailable("simulated")
-        self._life.risk()
+        self._part.risk()
         return self._store.delete(prefix)
 
 
 class Process:
     """A process that runs for ever; where it is killed, it is started again."""
 
-    def __init__(
-        self,
-        world: World,
-        name: str,
-        start: Start,
-        risk: Risk,
-        *,
-        latency_ms_max: int = LATENCY_MS_MAX,
-    ) -> None:
-        """Take what it runs.
-
-        Args:
-            world: where it runs.
-            name: for people.
-            start: what it runs.
-            risk: how probable it is, at each of its effects, that it is killed.
-            latency_ms_max: how long after an append it learns of it, at most.
-        """
+    def __init__(self, world: World, name: str) -> None:
+        """Take where it runs, and what it is called."""
         self.name: Final = name
         self._world = world
-        self._start = start
-        self._risk = risk
-        self._latency_ms_max = latency_ms_max
 
     async def run(self) -> None:
         """Run it until cancelled."""
         while True:
-            life = _Life(self._world, self.name, self._risk, self._latency_ms_max)
-            task = asyncio.create_task(self._live(life))
+            killed = asyncio.get_running_loop().create_future()
+            task = asyncio.create_task(self._start(killed))
             try:
-                await asyncio.wait([task, life.killed], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([task, killed], return_when=asyncio.FIRST_COMPLETED)
             finally:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-            if not life.killed.done():
+            if not killed.done():
                 task.result()
                 raise AssertionError(f"{self.name} ended")
             await self._world.latency()
 
-    async def _live(self, life: _Life) -> None:
-        BEFORE_JOB.set(life.risk)
-        await self._start(_LinkToLedger(life), _LinkToObjects(life))
+    async def _start(self, killed: "asyncio.Future[None]") -> None:
+        """Run until cancelled or killed."""
+        raise NotImplementedError
+
+
+class _ServiceProcess(Process):
+    """Runs the table of a service."""
+
+    async def _start(self, killed: "asyncio.Future[None]") -> None:
+        objects = _LinkToObjects(_Part(self._world, killed, self.name, attrgetter("sink_crash")))
+        async with asyncio.TaskGroup() as group:
+            for it in tables(objects)[self.name]:
+                part = _Part(self._world, killed, *_described(it))
+                group.create_task(part.run(serve(_LinkToLedger(part), (_often_saved(it),))))
+
+
+class _GatewayProcess(Process):
+    """Runs the projections of a gateway."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        super().__init__(world, "gateway")
+        self._folder = folder
+
+    async def _start(self, killed: "asyncio.Future[None]") -> None:
+        part = _Part(self._world, killed, self.name, attrgetter("projection_crash"))
+        models = ReadModels(_LinkToLedger(part, _BATCH_MS_MAX), self._folder)
+
+        async def project() -> None:
+            try:
+                await models.start(wait_s=0.0)
+                await models.failed()
+            finally:
+                await models.close()
+
+        await part.run(project())
 
 
 def processes(world: World, folder: Path) -> list[Process]:
-    """Return the processes of an installation: each component of the services, and a gateway.
+    """Return the processes of an installation: one for each service, and a gateway.
 
     Args:
         world: where they run.
         folder: where the files of the gateway's projections lie.
     """
-    found = [
-        Process(world, _name_of(it), partial(_serve, number), _risk_of(it))
-        for number, it in enumerate(_components())
-    ]
-    gateway = Process(
-        world,
-        "gateway",
-        partial(_project, folder),
-        attrgetter("projection_crash"),
-        latency_ms_max=_BATCH_MS_MAX,
-    )
-    return [*found, gateway]
+    return [*(_ServiceProcess(world, name) for name in tables()), _GatewayProcess(world, folder)]
 
 
-def _components(store: ObjectStore | None = None) -> list[Component]:
-    return list(chain.from_iterable(tables(store).values()))
-
-
-def _name_of(it: Component) -> str:
-    return it.processor.name if isinstance(it, Decider) else getattr(it, "name", "")
-
-
-def _risk_of(it: Component) -> Risk:
+def _described(it: Component) -> tuple[str, Risk]:
+    """Return what a component is called, and the risk of its effects."""
     match it:
         case Decider():
-            return attrgetter("processor_crash")
+            return it.processor.name, attrgetter("processor_crash")
         case Relay():
-            return attrgetter("relay_crash")
-        case Singleton():
-            return attrgetter("singleton_crash")
+            return it.name, attrgetter("relay_crash")
+        case Sink() | BatchSink() | PeriodicSink():
+            return it.name, attrgetter("sink_crash")
         case Projection():
-            return attrgetter("projection_crash")
+            return it.name, attrgetter("projection_crash")
         case _:
-            return attrgetter("sink_crash")
+            return "shared", attrgetter("shared_crash")
 
 
-async def _serve(number: int, ledger: Ledger, store: ObjectStore) -> None:
-    """Run one component of the services' tables."""
-    it = _components(store)[number]
-    if isinstance(it, Decider):
-        it = it._replace(snapshot_every=_SNAPSHOT_EVERY)
-    await serve(ledger, (it,))
-
-
-async def _project(folder: Path, ledger: Ledger, _: ObjectStore) -> None:
-    """Run the projections of a gateway."""
-    models = ReadModels(ledger, folder)
-    try:
-        await models.start(wait_s=0.0)
-        await models.failed()
-    finally:
-        await models.close()
+def _often_saved(it: Component) -> Component:
+    """Return a component that saves snapshots in a short search, too."""
+    return it._replace(snapshot_every=_SNAPSHOT_EVERY) if isinstance(it, Decider) else it
