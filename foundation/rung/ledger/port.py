@@ -1,9 +1,8 @@
-"""What every adapter of the ledger can do; `tests/ledger/conformance.py` holds them to it.
+"""The interface of ledgers, and functions on it; `tests/ledger/conformance.py` tests the adapters.
 
-The ledger is a set of topics, each cut into partitions, each a growing sequence of records
-numbered from 0 without gaps. A record is never changed; the oldest of a partition may be removed
-where not all is kept. Methods that touch the disk or the network are coroutines and never block
-the event loop.
+The ledger is a set of topics, each divided into partitions, each a growing sequence of records
+numbered from 0 without gaps. A record never changes; the oldest of a partition may be removed.
+Methods that use the disk or the network are coroutines and never block the event loop.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -15,11 +14,11 @@ from rung.events.errors import LedgerError
 
 _READ_MAX: Final = 1_000
 FLEETING: Final = frozenset({topic.HEARTBEATS})
-"""Topics of which nobody misses what was removed: reading them below their start begins at it."""
+"""Topics whose removed records are not needed: reading below their start begins at it."""
 
 
 class Record(NamedTuple):
-    """One event as it lies in the ledger."""
+    """One event in the ledger."""
 
     topic: str
     partition: int
@@ -30,42 +29,23 @@ class Record(NamedTuple):
 
 
 class Draft(NamedTuple):
-    """One event about to be appended."""
+    """One event to append."""
 
     topic: str
     key: str
     value: bytes
 
 
-class Ledger(Protocol):
-    """An open ledger."""
+class Readable(Protocol):
+    """What readers need of a ledger, also of an archive or an export."""
 
     @property
     def id(self) -> str:
-        """The ledger's own name, drawn when it was created; the same for all who open it."""
+        """The ledger's id, drawn when it was created."""
         ...
 
     def partitions(self, topic: str) -> int:
         """Return how many partitions a topic has."""
-        ...
-
-    async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        """Append in order and return the positions, which are durable then.
-
-        When it fails, what was written is nothing, all, or a beginning in each partition: never
-        a later one of these drafts without the earlier ones of its partition. One adapter may
-        also have written a beginning twice. A file writes all or nothing, once.
-
-        So whoever goes on after a failure repeats the whole append, with the same origins and
-        sequences or the same causes, before anything later of the same origin: then readers drop
-        what they have seen, and miss nothing.
-
-        Raises:
-            LedgerUnavailable: the disk is full or the ledger does not answer, and whether all of
-                it was written is not known.
-            EventTooLarge: a draft is larger than a record may be, so it never can be written.
-            LedgerError: a draft is refused; nothing was written.
-        """
         ...
 
     async def read(self, topic: str, partition: int, position: int, limit: int) -> list[Record]:
@@ -73,7 +53,7 @@ class Ledger(Protocol):
 
         Raises:
             LedgerTrimmed: the position was removed; but for the `FLEETING` topics.
-            LedgerDamaged: the position lies beyond the end, so that records were lost.
+            LedgerDamaged: the position lies beyond the end, so records were lost.
         """
         ...
 
@@ -85,10 +65,37 @@ class Ledger(Protocol):
         """Return the position that the next record will get."""
         ...
 
+    async def snapshot(self, name: str, partition: int) -> bytes | None:
+        """Return the newest snapshot saved under the name, None if there is none."""
+        ...
+
+
+class Ledger(Readable, Protocol):
+    """An open ledger."""
+
+    async def append(self, drafts: Sequence[Draft]) -> list[int]:
+        """Append in order and return the positions, which are durable then.
+
+        When it fails, nothing, all, or in each partition the first drafts were written: never a
+        later draft without the earlier ones of its partition. Kafka may also have written the
+        first ones twice. SQLite writes all or nothing, once.
+
+        So after a failure the whole append is repeated, with the same origins and sequences or the
+        same causes, before anything later of the same origin: then readers drop repetitions, and
+        miss nothing.
+
+        Raises:
+            LedgerUnavailable: the disk is full or the ledger does not answer; whether all was
+                written is not known.
+            EventTooLarge: a draft is larger than the limit of records.
+            LedgerError: a draft is refused; nothing was written.
+        """
+        ...
+
     async def trim(self, topic: str, partition: int, position: int) -> None:
         """Remove the records before a position for good; `start` returns it then.
 
-        Nothing happens where they are removed already. Others append and read meanwhile.
+        Records that are removed already are ignored. Others may append and read meanwhile.
 
         Raises:
             LedgerError: the position lies beyond the end, or the ledger cannot remove records;
@@ -99,21 +106,17 @@ class Ledger(Protocol):
     def follow(self, topic: str, partition: int, position: int) -> AsyncIterator[Sequence[Record]]:
         """Yield batches of records from `position` on, for ever, as they are appended.
 
-        Also sees what other processes append, and waits without polling. Ends by the errors of
-        `read`, whether the position is so at first or becomes so later.
+        Includes records of other processes, and waits without polling. Raises the errors of
+        `read`, at first or later.
         """
         ...
 
     async def position(self, consumer: str, topic: str, partition: int) -> int:
-        """Return the position a consumer committed last, 0 if it never did."""
+        """Return the last committed position of a consumer, 0 if there is none."""
         ...
 
     async def commit(self, consumer: str, topic: str, partition: int, position: int) -> None:
-        """Remember where a consumer goes on after a restart."""
-        ...
-
-    async def snapshot(self, name: str, partition: int) -> bytes | None:
-        """Return the newest snapshot saved under the name, None if there is none."""
+        """Commit the position at which a consumer resumes."""
         ...
 
     async def save_snapshot(self, name: str, partition: int, value: bytes) -> None:
@@ -121,24 +124,24 @@ class Ledger(Protocol):
         ...
 
     async def close(self) -> None:
-        """Finish pending appends and let go of the ledger."""
+        """Finish pending appends and close the ledger."""
         ...
 
 
 @runtime_checkable
 class Transactional(Protocol):
-    """A ledger in which appends and commits of any size can be made visible all at once."""
+    """A ledger with transactions of any size."""
 
     def transaction(self) -> AbstractAsyncContextManager[Ledger]:
         """Open a transaction.
 
-        What is appended, committed and saved through the ledger that it gives becomes visible to
-        others, and durable, when the body ends; reading through it sees it before. If the body
-        raises or the process is killed, nothing of it ever was. Memory does not grow with it where
-        the ledger lies on a disk. What it gives need not be able to `follow`.
+        What is appended, committed and saved through the ledger that it yields becomes visible to
+        others, and durable, when the body ends; reads through it see it before. If the body raises
+        or the process is killed, nothing is changed. Memory does not grow with it where the ledger
+        lies on a disk. What it yields need not support `follow`.
 
-        Nothing else may append meanwhile: in the body, appending through the ledger that the
-        transaction is of waits for ever or is refused.
+        Nothing else may append meanwhile: in the body, appending through the ledger itself waits
+        for ever or is refused.
 
         Raises:
             LedgerUnavailable: the disk is full; nothing was changed.
@@ -170,17 +173,35 @@ class Staging(Protocol):
 
 @runtime_checkable
 class Rooted(Protocol):
-    """A ledger that finds the records of one experiment without handing out all others."""
+    """A ledger that finds the records of one experiment without reading all others."""
 
     async def read_of(
         self, topic: str, partition: int, begin: int, end: int, root: str
     ) -> tuple[list[Record], int]:
-        """Return some records with keys of a root, see the function `read_of`."""
+        """Return some records with keys of a root, as the function `read_of`."""
         ...
 
 
+async def read_all(
+    ledger: Readable, topic: str, partition: int, position: int = 0, end: int | None = None
+) -> AsyncIterator[Record]:
+    """Yield the records of a partition from a position to `end`, or until there are no more.
+
+    Raises:
+        LedgerError: as by `Ledger.read`.
+    """
+    while end is None or position < end:
+        limit = _READ_MAX if end is None else min(_READ_MAX, end - position)
+        records = await ledger.read(topic, partition, position, limit)
+        if not records:
+            return
+        for record in records:
+            yield record
+        position = records[-1].position + 1
+
+
 def root_of(key: str) -> str:
-    """Return what stands before a key's first dot: an experiment, of its own key or a trial's."""
+    """Return the part of a key before its first dot: the experiment, also of a trial's key."""
     return key.partition(".")[0]
 
 
@@ -188,13 +209,6 @@ async def read_of(
     ledger: Ledger, place: tuple[str, int], begin: int, end: int, root: str
 ) -> tuple[list[Record], int]:
     """Return the first records between two positions whose keys are of a root.
-
-    Args:
-        ledger: read.
-        place: the topic and the partition.
-        begin: where to begin.
-        end: behind the last one; not beyond the stream's end.
-        root: of the keys.
 
     Returns:
         Some records, perhaps none, and the position up to which these are all.
@@ -228,17 +242,10 @@ def staged(ledger: Ledger) -> Ledger:
 async def append_and_commit(
     ledger: Ledger, drafts: Sequence[Draft], consumer: str, place: tuple[str, int], position: int
 ) -> list[int]:
-    """Append what a consumer made of a topic, and remember how far it is.
+    """Append a consumer's results, and commit its position in the topic and partition `place`.
 
-    That is one step where the ledger can. Elsewhere what was appended may be appended again
-    after a crash, as after any failure of `Ledger.append`.
-
-    Args:
-        ledger: appended to.
-        drafts: what was made.
-        consumer: who made it.
-        place: the topic and the partition that it was made of.
-        position: behind what it was made of.
+    That is one step where the ledger supports it. Elsewhere the drafts may be appended again after
+    a crash, as after any failure of `Ledger.append`.
 
     Raises:
         LedgerError: as by `Ledger.append`.
@@ -251,7 +258,7 @@ async def append_and_commit(
 
 
 def check_trim(topic: str, partition: int, position: int, end: int) -> None:
-    """Refuse to remove what is not there yet.
+    """Check that records to trim exist.
 
     Raises:
         LedgerError: the position lies beyond the end.

@@ -30,8 +30,7 @@ from rung.ledger.export.format import (
     line_of,
 )
 from rung.ledger.export.importer import Imported, Undone, import_
-from rung.ledger.port import Ledger, Record
-from rung.ledger.reading import read_all
+from rung.ledger.port import Ledger, Record, read_all
 from rung.ledger.seals import Heads, SealKey, group_name, read_heads
 
 __all__ = ["Imported", "Sink", "Undone", "export", "history", "import_"]

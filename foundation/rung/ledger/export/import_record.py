@@ -21,8 +21,7 @@ from rung.events.ledger_import import (
     ImportStarted,
 )
 from rung.ledger.export.format import FACTS_OF
-from rung.ledger.port import Draft, Ledger, Record
-from rung.ledger.reading import read_all
+from rung.ledger.port import Draft, Ledger, Record, read_all
 
 _SOURCE: Final = "/rung/import"
 _KEYS_MAX: Final = 1_000

@@ -26,8 +26,7 @@ from rung.events.ledger_import import ImportStarted
 from rung.ledger.export.format import DECISIONS, FACTS_OF, POINTING, STREAMS
 from rung.ledger.export.import_record import Import, ImportRecord, imports_of, unfinished
 from rung.ledger.export.staging import Place, Row, Staging
-from rung.ledger.port import Draft, Ledger, Record, Transactional
-from rung.ledger.reading import read_all
+from rung.ledger.port import Draft, Ledger, Record, Transactional, read_all
 
 _NEW_KEYS: Final = (topic.EXPERIMENTS, topic.POOLS)
 """Topics whose keys must not be in the ledger yet."""

@@ -28,8 +28,7 @@ from rung.events import (
 )
 from rung.events.seal import PartitionSealed, PartitionTrimmed
 from rung.events.topic import TOPICS
-from rung.ledger.port import Draft, Ledger, Record
-from rung.ledger.reading import read_all
+from rung.ledger.port import Draft, Ledger, Record, read_all
 from rung.ledger.seals.digest import RangeDigest, digest_of
 from rung.ledger.seals.key import SealKey, signed_by
 

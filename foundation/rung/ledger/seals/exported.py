@@ -28,8 +28,7 @@ from rung.ledger.export.format import (
     parse_header,
     parse_line,
 )
-from rung.ledger.port import Record
-from rung.ledger.reading import read_all
+from rung.ledger.port import Record, read_all
 from rung.ledger.seals.chain import Accepted, Chains, Heads, Rejected
 from rung.ledger.seals.digest import RangeHasher, group_name
 from rung.ledger.seals.verify import (

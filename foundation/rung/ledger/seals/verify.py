@@ -12,8 +12,7 @@ from zlib import crc32
 from rung.api.seal import Kind, SealProblem, SealReport, Unsealed
 from rung.events import LedgerDamaged, LedgerError, LedgerTrimmed, UndecodableEvent, decode, topic
 from rung.events.seal import PartitionSealed
-from rung.ledger.port import Record, root_of
-from rung.ledger.reading import Readable
+from rung.ledger.port import Readable, Record, root_of
 from rung.ledger.seals.chain import (
     HEADS,
     SEALED,

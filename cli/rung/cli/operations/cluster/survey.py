@@ -46,7 +46,7 @@ from rung.ledger.export.import_record import imports_of, unfinished
 from rung.ledger.kafka import KafkaLedger, KafkaSettings, parse_address
 from rung.ledger.kafka.cluster import Cluster, connect
 from rung.ledger.kafka.errors import FAILURES
-from rung.ledger.reading import read_all
+from rung.ledger.port import read_all
 from rung.ledger.seals import SEALED, read_heads
 from rung.runtime import PartitionFold, Processor
 from rung.runtime.levels import InstallationLevel

@@ -21,7 +21,7 @@ from rung.events.deadletter import (
 )
 from rung.ledger import Ledger, MemoryLedger, Record, SqliteLedger, open_ledger
 from rung.ledger.export.export import history, import_
-from rung.ledger.reading import read_all
+from rung.ledger.port import read_all
 from rung.storage import ObjectStore, open_store
 
 if TYPE_CHECKING:
