@@ -60,6 +60,10 @@ async def _placed(world: World, client: Client) -> str:
             lambda: client.get("/agents"),
             lambda found: any(s["allocation_id"] for it in found["items"] for s in it["slots"]),
         )
+    await until(
+        lambda: client.call("GET", f"/trials/{trial_id}"),
+        lambda answer: answer.status == 200 and answer.json["run"] == 1,
+    )
     return trial_id
 
 

@@ -1,10 +1,9 @@
 """The parts of the application that handlers use, and lookups by the ids of a path."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -86,6 +85,7 @@ class Context:
 
 
 CONTEXT: Final = web.AppKey("context", Context)
+_EXPERIMENTS: Final = "`rung list` and GET /api/v1/experiments list them"
 
 
 def context_of(request: web.Request) -> Context:
@@ -103,7 +103,7 @@ async def experiment_of(request: web.Request, *, validations: int | None = None)
     Raises:
         Problem: there is none, or several.
     """
-    return await _experiment(request, await experiment_id_of(request), validations)
+    return await _experiment(request, request.match_info["experiment_id"], validations)
 
 
 async def experiment_id_of(request: web.Request) -> str:
@@ -125,20 +125,17 @@ async def find_id(request: web.Request, name: str) -> str:
         found = await context_of(request).models.find_id(name)
     except Ambiguous as error:
         raise _ambiguous("experiment", name, error) from None
-    return found if found is not None else _no_experiment(request, name)
+    if found is None:
+        raise missing(request, "experiment", name, _EXPERIMENTS)
+    return found
 
 
-async def _experiment(
-    request: web.Request, experiment_id: str, validations: int | None
-) -> Experiment:
+async def _experiment(request: web.Request, name: str, validations: int | None) -> Experiment:
     models = context_of(request).models
-    found = await models.experiment(experiment_id, validations=validations)
-    return found if found is not None else _no_experiment(request, experiment_id)
-
-
-def _no_experiment(request: web.Request, name: str) -> NoReturn:
-    hint = "`rung list` and GET /api/v1/experiments list them"
-    raise missing(request, "experiment", name, hint)
+    found = await models.experiment(await find_id(request, name), validations=validations)
+    if found is None:  # its file is being rebuilt
+        raise missing(request, "experiment", name, _EXPERIMENTS)
+    return found
 
 
 def missing(request: web.Request, what: str, name: str, hint: str) -> Problem:
@@ -171,7 +168,7 @@ async def trial_of(request: web.Request) -> tuple[Experiment, Trial]:
     if not dot:
         raise not_found("trial", name, "a trial's id is EXPERIMENT.INDEX, such as k3f9x2ma.17")
     number = int(index) if index.isascii() and index.isdigit() and len(index) <= 9 else None
-    experiment = await _experiment(request, await find_id(request, prefix), number)
+    experiment = await _experiment(request, prefix, number)
     trial = experiment.trial(f"{experiment.id}.{index}")
     if trial is None:
         count = len(experiment.trials)
@@ -211,8 +208,3 @@ def reply(answer: msgspec.Struct, *, status: int = 200, **headers: str) -> web.R
         content_type="application/json",
         headers={"Cache-Control": "no-store", **headers},
     )
-
-
-def unix_now() -> float:
-    """Return the present time in Unix seconds."""
-    return time.time()

@@ -1,5 +1,6 @@
 """Experiments and trials: listed, shown and audited."""
 
+import time
 from typing import Annotated, Final, Literal
 
 from aiohttp import web
@@ -12,7 +13,6 @@ from rung.gateway.context import (
     experiment_of,
     reply,
     trial_of,
-    unix_now,
 )
 from rung.gateway.problem import Problem, unavailable
 from rung.gateway.projections.experiments import ALL, COLUMNS, Selection
@@ -78,7 +78,7 @@ async def list_experiments(request: web.Request) -> web.Response:
         limit=query.limit + 1,
     )
     found = await context_of(request).models.experiments(selection)
-    shown, now = found[: query.limit], unix_now()
+    shown, now = found[: query.limit], time.time()
     return reply(
         api.ExperimentList(
             items=[serializers.summary(each.experiment, now) for each in shown],
@@ -90,7 +90,7 @@ async def list_experiments(request: web.Request) -> web.Response:
 async def show_experiment(request: web.Request) -> web.Response:
     """Show one experiment with all of its trials."""
     read_query(request, NoQuery)
-    return reply(serializers.detail(await experiment_of(request, validations=ALL), unix_now()))
+    return reply(serializers.detail(await experiment_of(request, validations=ALL), time.time()))
 
 
 async def show_best(request: web.Request) -> web.Response:

@@ -1,5 +1,6 @@
 """Logs of trials: shown and deleted."""
 
+import time
 from typing import Annotated, Final, Literal
 
 from aiohttp import web
@@ -14,7 +15,6 @@ from rung.gateway.context import (
     find_id,
     reply,
     trial_of,
-    unix_now,
 )
 from rung.gateway.problem import bad_parameter
 from rung.gateway.requests.query import read_query, time_ms_of
@@ -111,7 +111,7 @@ async def collect_logs(request: web.Request) -> web.Response:
         raise bad_parameter("before", "give a time, or an experiment: not all lines of all")
     found = None if query.experiment is None else await find_id(request, query.experiment)
     given = time_ms_of("before", query.before)
-    before_ms = int(unix_now() * 1000) if given is None else given
+    before_ms = int(time.time() * 1000) if given is None else given
     async with once(context, key):
         sizes = await context.need_series().log_sizes(found, before_ms)
         if sizes and not query.dry_run:
