@@ -1,18 +1,18 @@
 """Components as processes of the simulated world: the runtime runs them, and they are killed.
 
-Each component of the services' tables has a process of its own, as a gateway has. A process sees
-the ledger and the object store through links, which are where it is killed: before a call, in the
-middle of it, or when it was done and before the process learns of it. A process that was killed
-has no effect any more, but for an append that was on its way; it is started again a little later.
+Each component of the services' tables has a process of its own, as a gateway has; what reads the
+states of a processor is in the processor's. A component sees the ledger and the object store
+through links, which are where its process is killed: before a call, in the middle of it, or when
+it was done and before the process learns of it. A process that was killed has no effect any more,
+but for an append that was on its way; it is started again a little later.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
-from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 from rung.cli.operations.service import tables
 from rung.events.errors import ObjectUnavailable
@@ -20,7 +20,7 @@ from rung.gateway.projections.read_models import ReadModels
 from rung.ledger import Draft, Ledger, Record
 from rung.runtime.projection import Projection
 from rung.runtime.relay import Relay
-from rung.runtime.service import Component, Decider, Singleton, serve
+from rung.runtime.service import Component, Decider, Shared, serve
 from rung.sim.clock import BEFORE_JOB
 from rung.sim.objects import MemoryStore
 from rung.sim.world import LATENCY_MS_MAX, Faults, World
@@ -32,10 +32,17 @@ _LATE_MS_MAX: Final = 2_000
 _BATCH_MS_MAX: Final = 20 * LATENCY_MS_MAX
 """How long after an append a gateway learns of it, so that there is much in a batch."""
 
-Start = Callable[[Ledger, ObjectStore], Awaitable[None]]
-"""Runs a process until it is cancelled."""
+Run = Callable[[Ledger], Awaitable[None]]
+"""Runs a component until it is cancelled."""
 Risk = Callable[[Faults], float]
-"""How probable it is, at each of a process's effects, that it is killed."""
+"""How probable it is, at each of a component's effects, that its process is killed."""
+
+
+class Part(NamedTuple):
+    """What a process runs."""
+
+    name: str
+    risk: Risk
 
 
 class Killed(BaseException):
@@ -43,14 +50,15 @@ class Killed(BaseException):
 
 
 class _Life:
-    """One start of a process, until it is killed."""
+    """One start of a part of a process, until the process is killed."""
 
-    def __init__(self, world: World, name: str, risk: Risk, latency_ms_max: int) -> None:
+    def __init__(
+        self, world: World, part: Part, latency_ms_max: int, killed: asyncio.Future[None]
+    ) -> None:
         self.world: Final = world
         self.latency_ms_max: Final = latency_ms_max
-        self._name = name
-        self.killed: Final = asyncio.get_running_loop().create_future()
-        self._risk = risk
+        self.killed: Final = killed
+        self._name, self._risk = part
 
     def check(self) -> None:
         """Raise where the process was killed before."""
@@ -182,9 +190,8 @@ class Process:
     def __init__(
         self,
         world: World,
-        name: str,
-        start: Start,
-        risk: Risk,
+        parts: Sequence[Part],
+        build: Callable[[ObjectStore], Sequence[Run]],
         *,
         latency_ms_max: int = LATENCY_MS_MAX,
     ) -> None:
@@ -192,35 +199,42 @@ class Process:
 
         Args:
             world: where it runs.
-            name: for people.
-            start: what it runs.
-            risk: how probable it is, at each of its effects, that it is killed.
+            parts: what it runs.
+            build: makes the parts, in their order, at each start.
             latency_ms_max: how long after an append it learns of it, at most.
         """
-        self.name: Final = name
+        self.name: Final = parts[0].name
         self._world = world
-        self._start = start
-        self._risk = risk
+        self._parts = parts
+        self._build = build
         self._latency_ms_max = latency_ms_max
 
     async def run(self) -> None:
         """Run it until cancelled."""
         while True:
-            life = _Life(self._world, self.name, self._risk, self._latency_ms_max)
-            task = asyncio.create_task(self._live(life))
+            killed = asyncio.get_running_loop().create_future()
+            lives = [_Life(self._world, it, self._latency_ms_max, killed) for it in self._parts]
+            runs = self._build(_LinkToObjects(lives[0]))
+            tasks = [
+                asyncio.create_task(_live(life, run))
+                for life, run in zip(lives, runs, strict=True)
+            ]
             try:
-                await asyncio.wait([task, life.killed], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([*tasks, killed], return_when=asyncio.FIRST_COMPLETED)
+                failed = [task for task in tasks if task.done()]
             finally:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-            if not life.killed.done():
-                task.result()
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+            if not killed.done():
+                failed[0].result()
                 raise AssertionError(f"{self.name} ended")
             await self._world.latency()
 
-    async def _live(self, life: _Life) -> None:
-        BEFORE_JOB.set(life.risk)
-        await self._start(_LinkToLedger(life), _LinkToObjects(life))
+
+async def _live(life: _Life, run: Run) -> None:
+    BEFORE_JOB.set(life.risk)
+    await run(_LinkToLedger(life))
 
 
 def processes(world: World, folder: Path) -> list[Process]:
@@ -231,21 +245,29 @@ def processes(world: World, folder: Path) -> list[Process]:
         folder: where the files of the gateway's projections lie.
     """
     found = [
-        Process(world, _name_of(it), partial(_serve, number), _risk_of(it))
-        for number, it in enumerate(_components())
+        Process(world, [Part(_name_of(it), _risk_of(it)) for it in group], partial(_runs, number))
+        for number, group in enumerate(_groups())
     ]
     gateway = Process(
         world,
-        "gateway",
-        partial(_project, folder),
-        attrgetter("projection_crash"),
+        [Part("gateway", attrgetter("projection_crash"))],
+        lambda _: [partial(_project, folder)],
         latency_ms_max=_BATCH_MS_MAX,
     )
     return [*found, gateway]
 
 
-def _components(store: ObjectStore | None = None) -> list[Component]:
-    return list(chain.from_iterable(tables(store).values()))
+def _groups(store: ObjectStore | None = None) -> list[list[Component]]:
+    """Return the components of all services, by process."""
+    found: list[list[Component]] = []
+    for components in tables(store).values():
+        beside: list[Component] = [it for it in components if isinstance(it, Shared)]
+        for it in components:
+            if isinstance(it, Decider):
+                found.append([it, *beside])
+            elif not isinstance(it, Shared):
+                found.append([it])
+    return found
 
 
 def _name_of(it: Component) -> str:
@@ -258,23 +280,26 @@ def _risk_of(it: Component) -> Risk:
             return attrgetter("processor_crash")
         case Relay():
             return attrgetter("relay_crash")
-        case Singleton():
-            return attrgetter("singleton_crash")
+        case Shared():
+            return attrgetter("detector_crash")
         case Projection():
             return attrgetter("projection_crash")
         case _:
             return attrgetter("sink_crash")
 
 
-async def _serve(number: int, ledger: Ledger, store: ObjectStore) -> None:
-    """Run one component of the services' tables."""
-    it = _components(store)[number]
+def _runs(number: int, store: ObjectStore) -> list[Run]:
+    """Return what runs the components of a process."""
+    return [partial(_serve, it) for it in _groups(store)[number]]
+
+
+async def _serve(it: Component, ledger: Ledger) -> None:
     if isinstance(it, Decider):
         it = it._replace(snapshot_every=_SNAPSHOT_EVERY)
     await serve(ledger, (it,))
 
 
-async def _project(folder: Path, ledger: Ledger, _: ObjectStore) -> None:
+async def _project(folder: Path, ledger: Ledger) -> None:
     """Run the projections of a gateway."""
     models = ReadModels(ledger, folder)
     try:

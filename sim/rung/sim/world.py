@@ -35,8 +35,8 @@ class Faults(Struct, frozen=True, kw_only=True):
     """A sink is killed while it acts, or before it has recorded what it did."""
     projection_crash: float = 0.0
     """A gateway is killed in the middle of a batch, or behind one."""
-    singleton_crash: float = 0.0
-    """What one replica does alone, such as detecting failures, is killed while it appends."""
+    detector_crash: float = 0.0
+    """A scheduler is killed while its failure detector appends."""
     late: float = 0.0
     """What a killed process was appending arrives when its successor is at work."""
     refusal: float = 0.0
