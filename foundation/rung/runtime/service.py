@@ -41,8 +41,12 @@ class Singleton(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """Work on assigned partitions of topics that is none of the other kinds."""
+    """Work on assigned partitions of topics that is none of the other kinds.
 
+    Where it reads what a processor of its service has folded, both are in one process.
+    """
+
+    name: str
     topics: Sequence[str]
     run: Callable[[Ledger, Assignment], Awaitable[None]]
     reads: tuple[str, ...] = ()

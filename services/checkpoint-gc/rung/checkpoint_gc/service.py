@@ -105,7 +105,7 @@ def sealer(settings: Sealing, key: SealKey) -> Component:
         anchor = Anchor(settings.anchor) if settings.anchor else None
         await Sealer(ledger, key, settings=every, anchor=anchor).run(assignment)
 
-    return Shared((*SEALED, topic.SEALS), run)
+    return Shared("sealer", (*SEALED, topic.SEALS), run)
 
 
 RELAY: Final = Relay(

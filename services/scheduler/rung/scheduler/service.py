@@ -16,6 +16,7 @@ from rung.scheduler.processor import Scheduler
 from rung.scheduler.settings import Settings
 
 NAME: Final = "scheduler"
+DETECTOR: Final = "scheduler-watch"
 SOURCE: Final = "/rung/scheduler"
 
 
@@ -40,12 +41,18 @@ def components(
             timeout=settings.agent_timeout,
             clock=clock or Monotonic(),
         )
-        await supervise(detector.run, name="scheduler-watch", follows=False)
+        await supervise(detector.run, name=DETECTOR, follows=False)
 
     return (
         Decider(Scheduler(), settings.snapshot_every, pools),
         RELAY,
-        Shared((topic.POOLS,), detect, reads=(topic.HEARTBEATS,), appends=(topic.POOLS,)),
+        Shared(
+            DETECTOR,
+            (topic.POOLS,),
+            detect,
+            reads=(topic.HEARTBEATS,),
+            appends=(topic.POOLS,),
+        ),
     )
 
 
