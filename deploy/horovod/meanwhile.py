@@ -1,13 +1,12 @@
 # ruff: noqa: INP001, S603, T201 - a script, run by itself; it prints, and runs a command
-"""Runs a command and, where CI keeps no wheel of Horovod, builds it behind the command's back.
+"""Runs a command and, in CI without a cached wheel of Horovod, builds the wheel meanwhile.
 
     python deploy/horovod/meanwhile.py VENV COMMAND …
 
-The build takes only what the command leaves of the processors, and is the first to go where memory
-runs out. When the command is over, a build that has not come to its end is stopped and said to be;
-the exit code is the command's, whatever became of the build. A SIGTERM is passed on to the
-command, whose end is waited for. Where a wheel is kept, or the variable CI is not set, nothing is
-built.
+The build runs at idle priority, and is the first victim of the out-of-memory killer. When the
+command ends, an unfinished build is stopped, with a message; the exit code is the command's. A
+SIGTERM is forwarded to the command, whose end is awaited. If a wheel is cached, or the variable CI
+is not set, nothing is built.
 """
 
 import contextlib
@@ -28,7 +27,7 @@ _TERMINATED = _SIGNALED + signal.SIGTERM
 
 
 def main(venv: str, *command: str) -> int:
-    """Run the command and answer its exit code."""
+    """Run the command and return its exit code."""
     running = _Command()
     signal.signal(signal.SIGTERM, running.terminate)
     if not os.environ.get("CI") or _is_kept(venv):
@@ -38,20 +37,20 @@ def main(venv: str, *command: str) -> int:
 
 
 class _Command:
-    """The command, which is asked to end where this process is."""
+    """The command; a SIGTERM to this process is forwarded to it."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._told = False
 
     def terminate(self, *_: object) -> None:
-        """Ask it to end; one that has not begun does not."""
+        """Terminate it, or do not start it."""
         self._told = True
         if self._process is not None:
             self._process.terminate()
 
     def run(self, command: Sequence[str]) -> int:
-        """Run it to its end, and answer its exit code as a shell does."""
+        """Run it to its end, and return its exit code as a shell does."""
         if self._told:
             return _TERMINATED
         self._process = subprocess.Popen(command)
@@ -68,7 +67,7 @@ def _is_kept(venv: str) -> bool:
 
 @contextlib.contextmanager
 def _built_meanwhile(venv: str) -> Iterator[None]:
-    """Build the wheel while the block runs; say at its end what became of that."""
+    """Build the wheel while the block runs; print the result at its end."""
     with tempfile.TemporaryDirectory(prefix="horovod-", ignore_cleanup_errors=True) as room:
         log = Path(room) / "log"
         began = time.monotonic()
@@ -80,7 +79,7 @@ def _built_meanwhile(venv: str) -> Iterator[None]:
                 stderr=output,
                 env=os.environ | {"TMPDIR": room},
                 start_new_session=True,
-                preexec_fn=_stand_back,  # noqa: PLW1509 - this process has one thread
+                preexec_fn=_lower_priority,  # noqa: PLW1509 - this process has one thread
             )
         _say(f"no wheel is kept for {venv}: building it meanwhile (process {build.pid})")
         try:
@@ -90,8 +89,8 @@ def _built_meanwhile(venv: str) -> Iterator[None]:
             _say(_verdict(code, time.monotonic() - began, log))
 
 
-def _stand_back() -> None:
-    """Have this process, and all that it starts, run where nobody else wants to."""
+def _lower_priority() -> None:
+    """Give this process and its children idle priority."""
     os.nice(19)
     with contextlib.suppress(OSError, AttributeError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
@@ -100,7 +99,7 @@ def _stand_back() -> None:
 
 
 def _stopped(build: subprocess.Popen[bytes]) -> int | None:
-    """Answer a build's exit code; None if it had none, and was stopped."""
+    """Return a build's exit code; None if it had to be stopped."""
     if (code := build.poll()) is not None:
         return code
     for number in (signal.SIGTERM, signal.SIGKILL):

@@ -12,7 +12,7 @@ import pytest
 from rung.agent.config import EXIT_REFUSED
 from rung.cli.local import one_machine
 from rung.cli.local.data_folder import DataFolder, DataFolderError
-from rung.cli.local.up_options import UpOptions
+from rung.cli.local.up import UpOptions
 from rung.ledger import MemoryLedger
 
 

@@ -108,7 +108,7 @@ def test_a_slow_start_is_waited_for(
         for process in started:
             process.kill()
             process.wait()
-    assert re.match(r"Rung is starting for \d+ s now \(process \d+\)", said[0])
+    assert re.match(r"Rung has been starting for \d+ s \(process \d+\)", said[0])
     assert said[-1].startswith("Rung runs on ")
 
 

@@ -15,7 +15,7 @@ class _Entry(NamedTuple):
 
 _COMMANDS: Final = {
     "up": ("local.up:up", "Start Rung on this machine: services, agent and page."),
-    "down": ("local.down:down", "Stop the Rung of a data folder."),
+    "down": ("local.up:down", "Stop the Rung of a data folder."),
     "status": ("commands.status:status", "Show whether Rung runs, its slots and queue."),
     "submit": ("commands.submit:submit", "Submit an experiment."),
     "list": ("commands.experiments:list_", "List experiments, the newest first."),

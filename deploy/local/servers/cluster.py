@@ -1,8 +1,7 @@
-"""A whole cluster of Rung as plain processes of this machine.
+"""A cluster of Rung as processes of this machine, for `make cluster` and for tests of faults.
 
-Apache Kafka, a ClickHouse server and SeaweedFS (S3), every service in replicas of its own, and
-agents, each in a network namespace where this machine allows that. It is what `make cluster` runs,
-and what the tests break.
+Apache Kafka, a ClickHouse server and SeaweedFS (S3), every service in several replicas, and
+agents, each in a network namespace if this machine allows that.
 """
 
 import secrets
@@ -29,7 +28,7 @@ _LOOPBACK: Final = "127.0.0.1"
 
 
 class Broker(Protocol):
-    """Whatever speaks Kafka's protocol."""
+    """A broker with Kafka's protocol."""
 
     @property
     def url(self) -> str:
@@ -50,7 +49,7 @@ class Broker(Protocol):
 
 
 class LocalCluster:
-    """Everything, in one folder; what it knows outlives `stop` and `kill`, until `start` again."""
+    """A cluster in one folder; its data stay between `stop` or `kill` and the next `start`."""
 
     def __init__(  # noqa: PLR0913 - each has a default
         self,
@@ -119,14 +118,14 @@ class LocalCluster:
         return [service for service in self.services if service.name == name]
 
     def cut(self, agent: Service) -> None:
-        """Take an agent off the network; where it has none of its own, stop it from running."""
+        """Cut an agent off the network; without a namespace, stop its process instead."""
         if self.network is None:
             agent.pause()
         else:
             self.network.cut(self._name_of(agent))
 
     def mend(self, agent: Service) -> None:
-        """Put it back."""
+        """Undo `cut`."""
         if self.network is None:
             agent.resume()
         else:
@@ -136,7 +135,7 @@ class LocalCluster:
         """Start everything and wait until every process is ready.
 
         Raises:
-            ServerFailed: something does not start; the message ends with the last it said.
+            ServerFailed: something does not start; the message ends with the end of its log.
         """
         with ThreadPoolExecutor(3) as threads:
             starts = (self.broker.start, self.clickhouse.start, self.objects.start)
@@ -158,7 +157,7 @@ class LocalCluster:
         return run_rung(arguments, self.environment, self.folder)
 
     def stop(self) -> None:
-        """End everything in good order: agents, services, servers."""
+        """Shut everything down gracefully: agents, services, servers."""
         for processes in (self.agents, self.services):
             _stop_all(processes)
         self.objects.stop()

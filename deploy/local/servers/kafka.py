@@ -1,25 +1,50 @@
 """Apache Kafka in KRaft mode on this machine, from the jars that `deploy/kafka/pom.xml` names.
 
-Every broker is a controller too, so that a cluster is n processes of one kind. They are made
-small (a heap of a quarter gigabyte, few threads, tiny indexes) and quick: groups form at once,
-and a broker that is gone is taken for dead after a few seconds.
+Every broker is a controller, too, so that a cluster is n processes of one kind. Brokers are small
+(a heap of 256 MiB, few threads, small indexes) and quick: groups form at once, and a lost broker
+is fenced after a few seconds.
 """
 
 import contextlib
+import secrets
 import shutil
 import socket
 import struct
 import subprocess
 import sys
 import time
+from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from servers.kafka_properties import MAIN, Place, places, properties, protocols
 from servers.process import Server, ServerFailed, ServerProcess, free_port
 
+MAIN: Final = "INTERNAL"
+"""Name of the listener without encryption or authentication."""
+
+_CONTROLLER: Final = "CONTROLLER"
+_SMALL: Final = {
+    "auto.create.topics.enable": "false",
+    "background.threads": "2",
+    "broker.heartbeat.interval.ms": "500",
+    "broker.session.timeout.ms": "5000",
+    "controller.socket.timeout.ms": "5000",
+    "group.coordinator.threads": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000",
+    "log.cleaner.dedupe.buffer.size": "2097152",
+    "log.index.size.max.bytes": "262144",
+    "num.io.threads": "4",
+    "num.network.threads": "2",
+    "num.recovery.threads.per.data.dir": "1",
+    "offsets.topic.num.partitions": "4",
+    "replica.lag.time.max.ms": "5000",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "share.coordinator.threads": "1",
+    "transaction.state.log.num.partitions": "2",
+}
 JARS: Final = Path(sys.prefix) / "kafka"
 """Where `make` puts them, beside the virtual environment's own folders."""
 _READY_S: Final = 180.0
@@ -51,6 +76,22 @@ def missing() -> str | None:
 def available() -> bool:
     """Whether this machine can run a broker."""
     return missing() is None
+
+
+class Node(NamedTuple):
+    """Number and ports of a broker."""
+
+    number: int
+    port: int
+    controller_port: int
+
+
+class Place(NamedTuple):
+    """A broker's place in its cluster: itself, all brokers, and the cluster's id."""
+
+    node: Node
+    nodes: Sequence[Node]
+    cluster: str
 
 
 class KafkaBroker(Server):
@@ -85,7 +126,7 @@ class KafkaBroker(Server):
         """
         if lacking := missing():
             raise ServerFailed(lacking)
-        self._place: Final = place or places(1)[0]
+        self._place: Final = place or _places(1)[0]
         self.folder: Final = folder.resolve()
         self.host: Final = host
         self._ports: Final = {name: free_port() for name in listeners or {}}
@@ -132,7 +173,7 @@ class KafkaBroker(Server):
         self.await_brokers(1)
 
     def launch(self) -> None:
-        """Start it and wait for nothing but its formatting; the first time only."""
+        """Start it without waiting until it is ready; its folder is formatted the first time."""
         self._configure()
         self._process.start()
 
@@ -164,8 +205,8 @@ class KafkaBroker(Server):
 
     def _configure(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        found = properties(self._place, self.host, {MAIN: self.port, **self._ports})
-        found |= protocols({MAIN: "PLAINTEXT", **self._listeners})
+        found = _properties_of(self._place, self.host, {MAIN: self.port, **self._ports})
+        found |= _protocols({MAIN: "PLAINTEXT", **self._listeners})
         found |= {"log.dirs": str(self._data), **self._more}
         lines = [f"{name}={value}\n" for name, value in found.items()]
         self._settings.write_text("".join(lines))
@@ -213,7 +254,7 @@ class KafkaCluster:
                 properties=properties,
                 place=place,
             )
-            for place in places(brokers)
+            for place in _places(brokers)
         ]
 
     @property
@@ -260,3 +301,57 @@ def brokers_known(host: str, port: int) -> int:
         (known,) = struct.unpack_from(">i", answer.read(size), 4)
         return int(known)
     return 0
+
+
+def _places(count: int) -> list[Place]:
+    """Return the places of a new cluster."""
+    nodes = [Node(number, free_port(), free_port()) for number in range(1, count + 1)]
+    cluster = _cluster_id()
+    return [Place(node, nodes, cluster) for node in nodes]
+
+
+def _properties_of(place: Place, host: str, open_at: Mapping[str, int]) -> dict[str, str]:
+    """Return the properties of a server.
+
+    Args:
+        place: in its cluster.
+        host: where it listens.
+        open_at: the port of each listener for clients, by the listener's name.
+    """
+    copies = str(min(len(place.nodes), 3))
+    in_sync = "2" if len(place.nodes) > 2 else "1"
+    listeners = [f"{name}://{host}:{port}" for name, port in open_at.items()]
+    voters = [f"{node.number}@{host}:{node.controller_port}" for node in place.nodes]
+    controller = f"{_CONTROLLER}://{host}:{place.node.controller_port}"
+    return {
+        **_SMALL,
+        "process.roles": "broker,controller",
+        "node.id": str(place.node.number),
+        "controller.quorum.voters": ",".join(voters),
+        "controller.listener.names": _CONTROLLER,
+        "listeners": ",".join([*listeners, controller]),
+        "advertised.listeners": ",".join(listeners),
+        "inter.broker.listener.name": MAIN,
+        "default.replication.factor": copies,
+        "min.insync.replicas": in_sync,
+        "offsets.topic.replication.factor": copies,
+        "transaction.state.log.replication.factor": copies,
+        "transaction.state.log.min.isr": in_sync,
+        "share.coordinator.state.topic.replication.factor": copies,
+        "share.coordinator.state.topic.min.isr": in_sync,
+    }
+
+
+def _protocols(listeners: Mapping[str, str]) -> dict[str, str]:
+    """Return the property that says which protocol each listener speaks."""
+    every = {**listeners, _CONTROLLER: "PLAINTEXT"}
+    mapped = [f"{name}:{protocol}" for name, protocol in every.items()]
+    return {"listener.security.protocol.map": ",".join(mapped)}
+
+
+def _cluster_id() -> str:
+    """Return sixteen random bytes as Kafka writes them; never an option by its first letter."""
+    while True:
+        drawn = urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+        if not drawn.startswith("-"):
+            return drawn

@@ -24,7 +24,7 @@ class Minio(S3Server):
         """Prepare it; nothing is started yet.
 
         Args:
-            folder: for its data and its log; what is there from an earlier life is served again.
+            folder: for its data and its log; existing data are served again.
             bucket: made at the start where it is missing.
         """
         self._folder: Final = folder.absolute()
@@ -46,7 +46,7 @@ class Minio(S3Server):
 
     @property
     def endpoint(self) -> str:
-        """Where it answers: `http://127.0.0.1:…`."""
+        """Its address: `http://127.0.0.1:…`."""
         return f"http://127.0.0.1:{self._port}"
 
     def start(self) -> Self:

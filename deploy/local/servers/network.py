@@ -1,9 +1,10 @@
-"""A network of this machine's own: a bridge, and namespaces that are as good as other machines.
+"""A private network of this machine: a bridge, and network namespaces in place of other machines.
 
-Each node has a network namespace and a cable (a veth pair) to the bridge, which the machine itself
-is on as well. A cable can be cut, and mended. Needs root and iproute2; `available` tells.
+Each node has a network namespace and a veth pair to the bridge, to which this machine is
+connected, too. A link can be cut and restored. Needs root and iproute2; `available` tests for
+them.
 
-Nothing of it reaches any other network: no route leads out, and nothing is forwarded.
+It is isolated: there is no route to other networks, and nothing is forwarded.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ _PREFIX: Final = "10.213"
 
 
 class Network:
-    """One bridge and its nodes; `close` takes it all down."""
+    """One bridge and its nodes; `close` removes them."""
 
     def __init__(self) -> None:
         """Make the bridge.
@@ -45,7 +46,7 @@ class Network:
         return f"{self._net}.1"
 
     def join(self, node: str) -> tuple[str, ...]:
-        """Make a namespace for a node; return what its commands are run by."""
+        """Make a namespace for a node; return the command prefix that runs commands in it."""
         number = len(self._nodes) + 2
         self._nodes.append(node)
         space, ours, theirs = self._space(node), self._cable(node), f"{self._name}p{number}"
@@ -62,11 +63,11 @@ class Network:
         return ("ip", "netns", "exec", space)
 
     def cut(self, node: str) -> None:
-        """Take a node off the network: what is sent is lost, and nobody is told."""
+        """Cut a node off the network: packets are lost without an error."""
         _ip("link", "set", self._cable(node), "down")
 
     def mend(self, node: str) -> None:
-        """Put it back."""
+        """Undo `cut`."""
         _ip("link", "set", self._cable(node), "up")
 
     def close(self) -> None:
@@ -89,7 +90,7 @@ class Network:
 
 
 def available() -> bool:
-    """Whether namespaces can be made here; tries it."""
+    """Return whether namespaces can be made here, by making one."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         return False
     try:

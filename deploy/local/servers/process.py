@@ -1,4 +1,4 @@
-"""One server process: started in a session of its own, awaited, signaled, ended for good."""
+"""A server process in a session of its own: started, awaited, signaled, terminated."""
 
 import contextlib
 import fcntl
@@ -26,15 +26,15 @@ _numbers: Final = itertools.count()
 
 
 class ServerFailed(RuntimeError):
-    """A server did not start or stop; the message ends with the last it said."""
+    """A server did not start or stop; the message ends with the end of its log."""
 
 
 def free_port() -> int:
-    """Return a TCP port of the loopback interface that nobody listens on now.
+    """Return a free TCP port of the loopback interface.
 
-    From below the range of which the kernel takes ports for outgoing connections, because a
-    server may bind it seconds later, and again after it was killed; from a part of that range
-    that is this process's own, because others look for ports at the same time.
+    It is below the kernel's range for outgoing connections, because a server may bind it seconds
+    later, and again after a kill; and in a part of that range that this process has locked,
+    because other processes look for ports at the same time.
     """
     first = _claimed(os.getpid())
     while True:
@@ -46,9 +46,9 @@ def free_port() -> int:
 
 @functools.cache
 def _claimed(pid: int) -> int:
-    """Return the first port of a part that is a process's own until it ends.
+    """Return the first port of a part that a process locks until it ends.
 
-    A lock says so to the others of this machine; where all parts are taken, two share one.
+    If all parts are locked, two processes share one.
     """
     parts = (_FIRST_PORT + (pid + number) % _PARTS * _PART for number in range(_PARTS))
     folder = Path(tempfile.gettempdir())
@@ -62,7 +62,7 @@ def _lock(path: Path) -> bool:
     """Lock a file until this process ends; return whether it could be had."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError:  # somebody else's
+    except OSError:  # of another user
         return False
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -121,7 +121,7 @@ class ServerProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self, ready: Callable[[], bool] | None = None, *, within_s: float = 60.0) -> None:
-        """Start it and wait until `ready` says so, if it is given.
+        """Start it and wait until `ready` returns True, if it is given.
 
         Raises:
             ServerFailed: it ended, or was not ready in time.
@@ -142,7 +142,7 @@ class ServerProcess:
             self.wait_until(ready, within_s=within_s)
 
     def wait_until(self, ready: Callable[[], bool], *, within_s: float = 60.0) -> None:
-        """Wait until `ready` says so; a process that is not in time is killed.
+        """Wait until `ready` returns True; a process that is not in time is killed.
 
         Raises:
             ServerFailed: it ended, or was not ready in time.
@@ -170,12 +170,12 @@ class ServerProcess:
             os.killpg(self.pid, number)
 
     def pause(self) -> None:
-        """Stop it from running (SIGSTOP), and wait until it stands; its connections stay open."""
+        """Stop it (SIGSTOP), and wait until it is stopped; its connections stay open."""
         self.signal(signal.SIGSTOP)
         wait_until_stopped(self.pid)
 
     def resume(self) -> None:
-        """Let it run again (SIGCONT)."""
+        """Continue it (SIGCONT)."""
         self.signal(signal.SIGCONT)
 
     def kill(self) -> None:
@@ -198,15 +198,15 @@ class ServerProcess:
 
 
 def wait_until_stopped(pid: int) -> None:
-    """Wait until no thread of a process runs any more that was sent SIGSTOP, or has ended.
+    """Wait until all threads of a process that was sent SIGSTOP are stopped, or have ended.
 
-    A thread stops only when it is to run next: on a busy machine others answer until then.
+    A thread stops only when it is scheduled next: on a busy machine others answer until then.
     """
-    while not _stands(pid):
+    while not _is_stopped(pid):
         time.sleep(_LOOK_S)
 
 
-def _stands(pid: int) -> bool:
+def _is_stopped(pid: int) -> bool:
     states = (
         path.read_text().rpartition(")")[2].split()[0]
         for path in Path("/proc").glob(f"{pid}/task/*/stat")
@@ -217,7 +217,7 @@ def _stands(pid: int) -> bool:
 
 
 class Server:
-    """A server of one process; what it keeps stays in its folder until it is started again."""
+    """A server of one process, whose data stay in its folder between starts."""
 
     _process: ServerProcess
 
@@ -240,7 +240,7 @@ class Server:
         self._process.pause()
 
     def resume(self) -> None:
-        """Let it run again (SIGCONT)."""
+        """Continue it (SIGCONT)."""
         self._process.resume()
 
     def stop(self) -> None:

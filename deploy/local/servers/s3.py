@@ -1,4 +1,4 @@
-"""What the S3 servers have in common: one pair of keys, one bucket, a folder of their own."""
+"""S3 servers for tests: one pair of keys, one bucket, a folder of their own."""
 
 from typing import Final, Self
 
@@ -10,23 +10,23 @@ REGION: Final = "us-east-1"
 
 
 class S3Server(Server):
-    """An S3 server; what it acknowledged is served again after a restart."""
+    """An S3 server; acknowledged objects survive a restart."""
 
     _bucket: str
 
     @property
     def endpoint(self) -> str:
-        """Where it answers: `http://127.0.0.1:…`."""
+        """Its address: `http://127.0.0.1:…`."""
         raise NotImplementedError
 
     @property
     def url(self) -> str:
-        """Its bucket, for `rung.storage.open_store`; `environment` says where it is."""
+        """Its bucket, for `rung.storage.open_store` with the variables of `environment`."""
         return f"s3://{self._bucket}"
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables with which Rung finds it and may use it."""
+        """Variables with its address and credentials."""
         return {
             "RUNG_S3_ENDPOINT": self.endpoint,
             "RUNG_S3_REGION": REGION,
@@ -38,7 +38,7 @@ class S3Server(Server):
         """Start it, or start it again, and wait until it takes objects.
 
         Raises:
-            ServerFailed: there is no program, or it did not start; the message says what it said.
+            ServerFailed: there is no program, or it did not start; the message has its log.
         """
         raise NotImplementedError
 

@@ -1,8 +1,8 @@
 """SeaweedFS as one process: a real S3 server, from a wheel.
 
 `weed mini` runs master, volume server, filer and S3 gateway in one process. Its ports stay the
-same over restarts, and what it acknowledged outlives a SIGKILL: it lies in files, which the
-operating system writes down. (It does not sync them, so a power cut is another matter.)
+same over restarts, and acknowledged objects survive a SIGKILL: they are in files, which the
+operating system writes. (It does not sync them, so they may not survive a loss of power.)
 
 Not handled: TLS, several nodes, quotas.
 """
@@ -46,7 +46,7 @@ class Seaweed(S3Server):
         """Prepare it; nothing is started yet.
 
         Args:
-            folder: for its data and its log; what is there from an earlier life is served again.
+            folder: for its data and its log; existing data are served again.
             bucket: made at the start where it is missing; empty for none.
             host: where it listens.
         """
@@ -58,7 +58,7 @@ class Seaweed(S3Server):
 
     @property
     def endpoint(self) -> str:
-        """Where it answers: `http://127.0.0.1:…`."""
+        """Its address: `http://127.0.0.1:…`."""
         return f"http://{self._host}:{self._ports['s3.port']}"
 
     def start(self) -> Self:

@@ -36,14 +36,14 @@ class Service(ServerProcess):
             options: of its command line.
             log: where its log goes.
             environment: variables besides this process's.
-            prefix: what it is run by, such as `ip netns exec NAME`; its probe cannot be asked
-                from here then.
+            prefix: command that runs it, such as `ip netns exec NAME`; its probe is not reachable
+                then.
         """
         self.name: Final = name
         self._probe: Final = f"127.0.0.1:{free_port()}"
         self._apart: Final = bool(prefix)
         self._unready = ""
-        """What it said when it was asked last, and was not ready."""
+        """The reason of the last probe that was not ready."""
         command = [sys.executable, "-m", "rung.cli", "service", name, *options]
         super().__init__(
             [*command, "--probe", self._probe], log=log, environment=environment, prefix=prefix
@@ -51,7 +51,7 @@ class Service(ServerProcess):
 
     @property
     def ready(self) -> bool:
-        """Whether it says that it is ready."""
+        """Whether its probe is ready."""
         try:
             self._get("/readyz")
         except urllib.error.HTTPError as refused:
@@ -63,7 +63,7 @@ class Service(ServerProcess):
         return False
 
     def ask(self, path: str) -> str | None:
-        """Return what it answers to a probe, None if it does not, or says no."""
+        """Return the answer of its probe to a path, None if there is none or it is an error."""
         with contextlib.suppress(OSError):
             return self._get(path)
         return None
@@ -72,7 +72,7 @@ class Service(ServerProcess):
         """Wait until it is ready.
 
         Raises:
-            ServerFailed: it ended, or was not in time; the message says what it waits for.
+            ServerFailed: it ended, or was not in time; the message has the reason.
         """
         if self._apart:
             return

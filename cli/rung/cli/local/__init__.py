@@ -1,1 +1,1 @@
-"""One machine: `rung up`, `rung down`, `rung status`, the demonstration."""
+"""One machine: `rung up`, `rung down`, the data folder, the demonstration."""

@@ -1,7 +1,7 @@
-"""`make demo`: a real search on this machine, watched live, audited at the end.
+"""`make demo`: a real search on this machine, followed live and audited at the end.
 
 Starts `rung up` on a free port in a temporary folder, submits `examples/digits`, follows it, and
-prints what a newcomer wants to know. It drives the very commands that a user types.
+prints a summary. It runs the commands that a user would type.
 """
 
 import json
@@ -26,7 +26,7 @@ _console = Console()
 def main() -> None:
     """Run the demo; exits with the code of the search or of its audit.
 
-    It is ended by SIGTERM as by Ctrl-C: with the server that it started.
+    SIGTERM and Ctrl-C end it together with the server that it started.
     """
     signal.signal(signal.SIGTERM, _leave)
     folder = Path(tempfile.mkdtemp(prefix="rung-demo-"))
@@ -36,7 +36,7 @@ def main() -> None:
     try:
         _rung("up", "--detach", "--port", "0")
         code = search()
-    except subprocess.CalledProcessError as error:  # which has said why
+    except subprocess.CalledProcessError as error:  # the command has printed the reason
         command = " ".join(error.cmd[3:])
         _console.print(f"The demo cannot go on: `rung {command}` failed.")
         code = error.returncode
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def search() -> int:
-    """Run the example's search on the server that the environment names, and tell of it.
+    """Run the example's search on the server of the environment, and print a summary.
 
     Returns:
         The exit code of the search, or else that of its audit.
@@ -61,7 +61,7 @@ def search() -> int:
     if not submitted:
         return code
     experiment = submitted[0]["id"]
-    while not _json("show", experiment)["ended_at"]:  # who watched it was killed
+    while not _json("show", experiment)["ended_at"]:  # the command that followed it was killed
         code = _rung("wait", experiment, check=False)
     _report(experiment, time.monotonic() - started)
     _console.rule("audit: every decision decided again")

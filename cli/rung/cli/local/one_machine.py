@@ -16,7 +16,7 @@ import structlog
 from rung.agent.config import EXIT_REFUSED
 from rung.agent.spool_file import SET_ASIDE as SPOOL_SET_ASIDE
 from rung.cli.local.data_folder import DataFolder, DataFolderError
-from rung.cli.local.up_options import UpOptions
+from rung.cli.local.up import UpOptions
 from rung.cli.operations.components import READERS, audit_all
 from rung.cli.operations.service import tables
 from rung.events import UndecodableEvent, decode, partition_of, topic

@@ -1,13 +1,14 @@
-"""`rung up`: all of Rung on one machine."""
+"""`rung up` and `rung down`: all of Rung on one machine."""
 
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, NamedTuple
 
 import click
 
@@ -15,19 +16,64 @@ from rung.agent.size import Size
 from rung.cli.local.data_folder import (
     DataFolder,
     Server,
+    check_owner,
     default_path,
+    holder_of,
+    is_running,
     is_stopped,
     made,
     private,
     read_server,
 )
-from rung.cli.local.up_options import UpOptions
 from rung.cli.output import print_json_line
 from rung.events import RungError
 
 DEFAULT_PORT: Final = 8080
 _SAY_S: Final = 15.0
-"""How often to say that it is still starting."""
+"""Interval of messages during a long start."""
+_STOP_S_MAX: Final = 60.0
+
+
+class UpOptions(NamedTuple):
+    """The options of `rung up`; None where one was not given."""
+
+    port: int
+    slots: int | None = None
+    isolation: str = "auto"
+    """Of trials, as the agent's `--isolation`."""
+    keep_token: bool = False
+    anchor: str | None = None
+    """A file or an URL that gets the signed heads of the seals."""
+    logs_max_bytes: int | None = None
+    """Stored bytes of a run's log."""
+    logs_keep_days: int | None = None
+    """Days after which log lines are deleted; 0: never."""
+    logs_total_bytes: int | None = None
+    """Bytes of all log lines above which the oldest logs are deleted."""
+
+    def arguments(self) -> list[str]:
+        """Return them as arguments of `rung up`."""
+        valued = {
+            "--anchor": self.anchor,
+            "--logs-keep-days": self.logs_keep_days,
+            "--logs-total-bytes": self.logs_total_bytes,
+        }
+        given = [text for name, value in valued.items() for text in _given(name, value)]
+        token = ["--keep-token"] if self.keep_token else []
+        return ["--port", str(self.port), *self.agent_arguments(), *given, *token]
+
+    def agent_arguments(self) -> list[str]:
+        """Return those that the agent has, too, as its arguments."""
+        valued = {
+            "--isolation": self.isolation,
+            "--slots": self.slots,
+            "--logs-max-bytes": self.logs_max_bytes,
+        }
+        return [text for name, value in valued.items() for text in _given(name, value)]
+
+
+def _given(name: str, value: object) -> list[str]:
+    return [] if value is None else [name, str(value)]
 
 
 @click.command()
@@ -49,12 +95,12 @@ _SAY_S: Final = 15.0
     type=click.Choice(["auto", "namespaces", "off"]),
     default="auto",
     show_default=True,
-    help="What keeps trials from acting as Rung and as each other; auto: namespaces if they work.",
+    help="Isolation of trials from Rung and from each other; auto: namespaces if they work.",
 )
 @click.option(
     "--keep-token",
     is_flag=True,
-    help="Go on letting in those who have the token of the last start. [a new one at each start]",
+    help="Keep the token of the last start valid. [a new one at each start]",
 )
 @click.option(
     "--anchor",
@@ -66,13 +112,13 @@ _SAY_S: Final = 15.0
     "--logs-max-bytes",
     type=Size(),
     envvar="RUNG_LOGS_MAX_BYTES",
-    help="How much of a run's log is stored, whatever an experiment asks for. [64MiB]",
+    help="Limit of the stored log of a run; an experiment may set a lower one. [64MiB]",
 )
 @click.option(
     "--logs-keep-days",
     type=click.IntRange(0, 36_500),
     envvar="RUNG_LOGS_KEEP_DAYS",
-    help="Days after which printed lines are deleted; 0: never. [as it was set before]",
+    help="Days after which log lines are deleted; 0: never. [as it was set before]",
 )
 @click.option(
     "--logs-total-bytes",
@@ -87,7 +133,7 @@ def up(
 ) -> None:
     """Start Rung on this machine: services, ledger, agent and page.
 
-    What was damaged and can be rebuilt is set aside; warnings about it go to standard error.
+    Damaged files that can be rebuilt are set aside, with a warning on standard error.
     """
     path = (data or default_path()).expanduser().absolute()
     if anchor and "://" not in anchor:
@@ -100,7 +146,7 @@ def up(
 
 
 def _say(path: Path, server: Server, *, as_json: bool) -> None:
-    """Print how the server is reached; the token belongs to the page's address, not to logs."""
+    """Print the address of the page with its token, or JSON without the token."""
     for warning in server.warnings:
         click.echo(f"Warning: {warning}", err=True)
     if as_json:
@@ -110,7 +156,7 @@ def _say(path: Path, server: Server, *, as_json: bool) -> None:
 
 
 def _serve(path: Path, options: UpOptions, *, as_json: bool) -> None:
-    # Imported here, so that `rung --help` does not pay for the services.
+    # Imported here, so that `rung up --help` does not import the services.
     from rung.cli.local.one_machine import listen, run  # noqa: PLC0415 - see above
     from rung.runtime.health.checks import HEALTH  # noqa: PLC0415 - see above
     from rung.runtime.http.limits import raise_open_files  # noqa: PLC0415 - see above
@@ -139,7 +185,7 @@ def _serve(path: Path, options: UpOptions, *, as_json: bool) -> None:
             with HEALTH.measured("rung"):
                 asyncio.run(run(folder, listener, options, started, ready=ready, umask=umask))
     except BaseExceptionGroup as group:
-        # A task group collects what its services raised; people want the first reason.
+        # The first error of the services' task group is the cause of the others.
         refused = group.subgroup(RungError) or group.subgroup(OSError)
         if refused is None:
             raise
@@ -154,24 +200,24 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def _for_its_owner(file: Path) -> IO[bytes]:
-    """Open a file that its owner alone may read, whoever could before: the token goes there."""
+    """Open a file with the owner's permissions alone, because the token is written to it."""
     handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     os.fchmod(handle, 0o600)
     return os.fdopen(handle, "wb")
 
 
 def _detach(path: Path, options: UpOptions) -> Server:
-    """Start `rung up` in a session of its own and wait until it runs, however long it takes.
+    """Start `rung up` in a session of its own and wait until it runs, without a time limit.
 
-    Killed while it folds a large ledger, it would begin anew the next time.
+    A start that is killed while it folds a large ledger would only have to start again.
 
     Raises:
-        RungError: it ended instead, with what it printed; or something stopped it.
+        RungError: it ended, with its output as the message; or it was stopped by a signal.
     """
     command = [sys.executable, "-m", "rung.cli", "up", "--data", str(path), *options.arguments()]
-    said = path / "up.out"
+    printed = path / "up.out"
     with made(path):
-        output = _for_its_owner(said)
+        output = _for_its_owner(printed)
     with output:
         process = subprocess.Popen(  # noqa: S603 - our own command
             command,
@@ -180,7 +226,7 @@ def _detach(path: Path, options: UpOptions) -> Server:
             stderr=output,
             start_new_session=True,
         )
-    began = told = time.monotonic()
+    began = informed = time.monotonic()
     while process.poll() is None:
         with contextlib.suppress(RungError):
             server = read_server(path)
@@ -191,17 +237,43 @@ def _detach(path: Path, options: UpOptions) -> Server:
                 f"`rung up` (process {process.pid}) was stopped while it started:"
                 f" `kill -CONT {process.pid}` lets it go on, `rung down --data {path}` ends it"
             )
-        if time.monotonic() - told > _SAY_S:
-            told = time.monotonic()
+        if time.monotonic() - informed > _SAY_S:
+            informed = time.monotonic()
             click.echo(
-                f"Rung is starting for {told - began:.0f} s now (process {process.pid}): a large"
-                f" ledger takes its time. {path}/log/rung.log says more; `rung down --data {path}`"
-                " ends it.",
+                f"Rung has been starting for {informed - began:.0f} s (process {process.pid}): a"
+                f" large ledger takes its time. {path}/log/rung.log has more; `rung down --data"
+                f" {path}` ends it.",
                 err=True,
             )
         time.sleep(0.05)
     raise RungError(
-        said.read_text(errors="replace").strip().removeprefix("Error: ")
+        printed.read_text(errors="replace").strip().removeprefix("Error: ")
         or f"`rung up` ended with exit code {process.returncode} and could not say why: is the"
-        f" disk of {path} full? Without --detach it tells the terminal"
+        f" disk of {path} full? Without --detach the terminal shows it"
     )
+
+
+@click.command()
+@click.option("--data", type=click.Path(path_type=Path), help="Data folder [RUNG_DATA, ~/.rung].")
+@click.option("--json", "as_json", is_flag=True, help="Print the data folder and its process.")
+def down(data: Path | None, *, as_json: bool) -> None:
+    """Stop the Rung of a data folder; trials resume from their checkpoints at the next start."""
+    path = (data or default_path()).expanduser().absolute()
+    check_owner(path)
+    pid = holder_of(path)
+    if pid is not None:
+        with contextlib.suppress(ProcessLookupError):  # it ended by itself a moment ago
+            os.kill(pid, signal.SIGTERM)
+            os.kill(pid, signal.SIGCONT)  # one that is stopped acts on no signal before
+        deadline = time.monotonic() + _STOP_S_MAX
+        while is_running(path):
+            if time.monotonic() > deadline:
+                raise RungError(
+                    f"process {pid} does not stop; see {path}/log/rung.log, "
+                    f"or end it with `kill -9 {pid}`: nothing is lost"
+                )
+            time.sleep(0.05)
+    if as_json:
+        print_json_line({"data": str(path), "pid": pid})
+    else:
+        click.echo(f"Rung no longer runs on {path}.")
