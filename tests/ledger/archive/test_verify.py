@@ -145,7 +145,10 @@ async def test_an_altered_decision(store: FolderStore, ledger: MemoryLedger) -> 
     assert problem.kind == "chain"
     assert "was altered" in problem.text
     verdict = await audit_all(await ArchiveLedger.open(store))
-    assert [difference.process for difference in verdict.differences] == ["searcher"]
+    first, *consequences = verdict.differences
+    assert first.recorded is not None
+    assert first.recorded["type"] == "rung.run.requested.v1"
+    assert {it.process for it in (first, *consequences)} == {"searcher"}
 
 
 async def test_a_history_rewritten_to_its_end(store: FolderStore, ledger: MemoryLedger) -> None:
