@@ -35,7 +35,8 @@ class Reader:
         self._cluster = cluster
         self._consumer: AIOKafkaConsumer | None = None
         self._starting = asyncio.Lock()
-        self._users = 0
+        self._users: set[asyncio.Future[Any]] = set()
+        self._closed = False
         self._locks: defaultdict[TopicPartition, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._ends: dict[TopicPartition, int] = {}
         """Positions that partitions reach at least."""
@@ -90,7 +91,10 @@ class Reader:
         )
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections; reads under way raise LedgerUnavailable."""
+        self._closed = True
+        for using in self._users:
+            using.cancel()
         if self._consumer is not None:
             await stop(self._consumer)
 
@@ -112,18 +116,25 @@ class Reader:
                 except ConsumerStoppedError:
                     raise errors.KafkaConnectionError("the connections were closed") from None
 
-        self._users += 1
+        what = f"{what} {place.topic}/{partition}"
+        using = asyncio.ensure_future(self._cluster.persist(attempt, what, topic=place.topic))
+        self._users.add(using)
         try:
-            return await self._cluster.persist(
-                attempt, f"{what} {place.topic}/{partition}", topic=place.topic
-            )
+            await asyncio.wait({using})
+            return using.result()
+        except asyncio.CancelledError:
+            if using.cancelled() and self._closed:
+                address = self._cluster.address
+                raise LedgerUnavailable(f"{what}: the ledger {address} is closed") from None
+            raise
         except LedgerUnavailable:
-            if self._users == 1 and self._consumer is not None:
+            if self._users == {using} and self._consumer is not None:
                 consumer, self._consumer = self._consumer, None
                 await stop(consumer)
             raise
         finally:
-            self._users -= 1
+            using.cancel()
+            self._users.discard(using)
 
     async def _started(self) -> AIOKafkaConsumer:
         async with self._starting:
