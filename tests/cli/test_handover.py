@@ -9,18 +9,19 @@ from typing import Final
 import pytest
 
 from rung.api import Audit
-from rung.cli.operations.components import CONSUMERS, audit_all
+from rung.cli.operations.components import CONSUMERS, RELAYS, audit_all
 from rung.cli.operations.ledger.handover import hand_over
 from rung.events import decode, topic
 from rung.events.checkpoint import CheckpointDeleted, CheckpointStored
 from rung.events.experiment import ExperimentSubmitted
 from rung.ledger import Draft, MemoryLedger, Record
 from rung.ledger.export.export import Undone, export, import_
+from rung.runtime.processor.processor import types_of
 from rung.sim.agent import Agent
 from rung.sim.clock import in_virtual_time
 from rung.sim.scenario import EXPERIMENT, Outcome, ended, memory_folder, outcome, run, running
 from rung.sim.workload import calm
-from rung.sim.world import LATENCY_MS_MAX, Faults, World
+from rung.sim.world import Faults, World
 from rung.storage import checkpoint_prefix
 from rung.storage.checkpoint.manifest import MANIFEST
 
@@ -30,8 +31,6 @@ SEARCHED: Final = (topic.EXPERIMENTS, topic.SEARCHES, topic.RETIREMENTS)
 PLACED: Final = (topic.POOLS, topic.PLACEMENTS)
 MOMENTS_MS: Final = (170, 190)
 """Between two moments at which a search is left, in the two tests."""
-RELAYED_MS: Final = 4 * LATENCY_MS_MAX
-"""So much later at most a decision is relayed: it is read and written, behind another batch."""
 
 
 class Home:
@@ -98,6 +97,17 @@ async def moved(old: Home, records: Mapping[str, Sequence[Record]]) -> tuple[Hom
     return home, await hand_over(home.world.ledger)
 
 
+def unrelayed(records: Mapping[str, Sequence[Record]]) -> int:
+    """Return of how many decisions on record that are to be relayed nothing was."""
+    missing = 0
+    for it in RELAYS:
+        (there,) = ([decode(record.value).data for record in records[name]] for name in it.appends)
+        decided = (decode(record.value).data for record in records[it.topic])
+        types = types_of(it.handles)
+        missing += sum(data.TYPE in types and data not in there for data in decided)
+    return missing
+
+
 async def settled(home: Home) -> Outcome:
     """Return what came of a search that goes on in a new home."""
     async with home.running():
@@ -137,14 +147,15 @@ def test_partitions_of_slightly_different_moments(first: tuple[str, ...]) -> Non
             for later_ms in (5, 20, 110, 400):
                 old, (before, after) = await left("grid", moment_ms, later_ms)
                 records = {name: before[name] for name in first}
-                home, undone = await moved(old, {**records, **{n: after[n] for n in second}})
+                records |= {name: after[name] for name in second}
+                home, undone = await moved(old, records)
+                assert undone.forwarded == unrelayed(records), (moment_ms, later_ms)
                 state, _ = found(await settled(home))
                 assert state == "completed", (moment_ms, later_ms)
                 handed[moment_ms, later_ms] = undone
 
     in_virtual_time(ends())
-    relayed = [undone for (_, later_ms), undone in handed.items() if later_ms > RELAYED_MS]
-    assert any(undone.forwarded for undone in relayed) == (first == PLACED)
+    assert any(undone.forwarded for undone in handed.values()) or first == SEARCHED
     assert any(undone.lost for undone in handed.values()) == (first == SEARCHED)
 
 

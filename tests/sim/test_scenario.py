@@ -16,6 +16,8 @@ from rung.sim.workload import METHODS, ORDER_FREE, STORM, calm, stormy
 from rung.sim.world import World
 
 SEEDS = int(os.environ.get("RUNG_SIM_SEEDS", "60"))
+PARTS = 4
+"""In which the seeds are simulated, so that workers share them."""
 
 
 @pytest.fixture(autouse=True)
@@ -56,8 +58,9 @@ def _simulated(method: str, seed: int) -> Simulated:
 
 
 @pytest.mark.sim
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("method", sorted(METHODS))
-def test_every_search_ends_and_audits_under_faults(method: str) -> None:
+def test_every_search_ends_and_audits_under_faults(method: str, part: int) -> None:
     """Whatever is killed or repeated: the search ends, once, and all invariants hold.
 
     `rung.sim.run` checks them; a failure names its seed, and `python -m rung.sim` repeats it.
@@ -65,7 +68,7 @@ def test_every_search_ends_and_audits_under_faults(method: str) -> None:
     those of the undisturbed search.
     """
     expected = _found(run(calm(method), 0)) if method in ORDER_FREE else None
-    for seed in range(SEEDS):
+    for seed in range(part, SEEDS, PARTS):
         try:
             outcome = run(stormy(method), seed)
         except AssertionError as error:
