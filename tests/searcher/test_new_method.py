@@ -12,9 +12,9 @@ import pytest
 
 import rung.methods.table
 
-pytestmark = pytest.mark.timeout(
-    400
-)  # 160 simulated searches, on a machine that does other things
+# 160 simulated searches.
+pytestmark = [pytest.mark.sim, pytest.mark.timeout(400)]
+
 _HERE = Path(__file__).parent
 _METHODS = Path(rung.methods.table.__file__).parent
 
