@@ -28,7 +28,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.evolve import config
 
-from rung.events import Event, Payload, encode, fact, partition_of
+from rung.events import Event, Payload, fact, partition_of
 from rung.events.allocation import AgentJoined, AllocationReleased, Slot
 from rung.events.experiment import ExperimentSubmitted
 from rung.events.trial import RunRequested, RunSpec, TrialExited, TrialValidated
@@ -196,7 +196,7 @@ def _drafts(
         first, then = workload(key, facts // partitions, share)
         for number, data in enumerate(first + then):
             event = fact(data, source="/rung/bench", origin="bench", sequence=number, time="t")
-            draft = Draft(event.topic, event.key, encode(event))
+            draft = Draft.of(event)
             (opening if number < len(first) else work).append(draft)
     return opening, work
 

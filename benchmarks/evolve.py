@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.cli.operations.components import PROCESSORS
-from rung.events import encode, fact
+from rung.events import fact
 from rung.events.experiment import ExperimentSubmitted, KillRequested
 from rung.events.trial import TrialValidated
 from rung.ledger import Draft
@@ -68,7 +68,7 @@ def drafts(events: int, trials: int) -> list[Draft]:
     result = []
     for number, data in enumerate(payloads):
         event = fact(data, source="/rung/bench", origin="bench", sequence=number, time="t")
-        result.append(Draft(event.topic, event.key, encode(event)))
+        result.append(Draft.of(event))
     return result
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rung.events import decode, encode, fact, partition_of
+from rung.events import decode, fact, partition_of
 from rung.events.trial import TrialValidated
 from rung.ledger import Draft, SqliteLedger
 
@@ -40,7 +40,7 @@ def make_drafts(count: int) -> list[Draft]:
             sequence=number,
             time="2025-01-01T00:00:00.000000Z",
         )
-        drafts.append(Draft(event.topic, event.key, encode(event)))
+        drafts.append(Draft.of(event))
     return drafts
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rung.api import LogSelection
-from rung.events import encode, fact
+from rung.events import fact
 from rung.events.experiment import ExperimentSubmitted
 from rung.gateway.context import Parts
 from rung.gateway.service import serve
@@ -125,7 +125,7 @@ async def gateway(folder: Path) -> None:
     name = "printed0"
     data = ExperimentSubmitted(experiment_id=name, config={}, source="", code_digest=None)
     event = fact(data, source="/b", origin="b", sequence=1, time="2026-01-01T00:00:00.000Z")
-    await ledger.append([Draft(event.topic, event.key, encode(event))])
+    await ledger.append([Draft.of(event)])
     engine = Embedded(folder / "printed")
     store = SeriesStore(engine, ledger_id=ledger.id)
     await store.open()

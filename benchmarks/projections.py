@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from rung.events import Event, Payload, decision, encode, fact, topic
+from rung.events import Event, Payload, decision, fact, topic
 from rung.events.checkpoint import CheckpointStored
 from rung.events.codec import decode
 from rung.events.experiment import ExperimentEnded, ExperimentSubmitted
@@ -115,7 +115,7 @@ class Writer:
 
     async def _append(self, events: list[Event]) -> list[int]:
         self.records += len(events)
-        return await self.ledger.append([Draft(it.topic, it.key, encode(it)) for it in events])
+        return await self.ledger.append([Draft.of(it) for it in events])
 
     def _trial(self, name: str, trial_id: str) -> list[Payload]:
         of: dict[str, Any] = {"experiment_id": name, "trial_id": trial_id, "run": 1}

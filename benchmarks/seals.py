@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from rung.events import encode, fact
+from rung.events import fact
 from rung.events.metric import MetricRow, MetricsReported
 from rung.ledger import Draft, SqliteLedger
 from rung.ledger.seals import SealKey
@@ -50,7 +50,7 @@ def make_drafts(count: int) -> list[Draft]:
             sequence=number,
             time="2025-01-01T00:00:00.000Z",
         )
-        drafts.append(Draft(event.topic, event.key, encode(event)))
+        drafts.append(Draft.of(event))
     return drafts
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "deploy" / "local"))
 
-from rung.events import encode, fact
+from rung.events import fact
 from rung.events.metric import LogLine, LogsPrinted, MetricRow, MetricsReported
 from rung.ledger import Draft, Record
 from rung.ledger.memory import MemoryLedger
@@ -86,7 +86,7 @@ def make_drafts(kind: str, rows: int, each: int) -> list[Draft]:
             sequence=number,
             time="2026-01-01T00:00:00.000Z",
         )
-        drafts.append(Draft(event.topic, event.key, encode(event)))
+        drafts.append(Draft.of(event))
     return drafts
 
 

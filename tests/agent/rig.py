@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from rung.agent.agent import Agent
 from rung.agent.config import Settings
 from rung.config.run_config import run_config
-from rung.events import Event, LedgerUnavailable, Payload, decision, decode, encode, fact, topic
+from rung.events import Event, LedgerUnavailable, Payload, decision, decode, fact, topic
 from rung.events.allocation import (
     AgentJoined,
     AllocationGranted,
@@ -180,7 +180,7 @@ class Rig:
         cause = fact(asked, source="/test", origin="test", sequence=1, time="2026-01-01")
         last = await self.ledger.end(topic.POOLS, 0) - 1
         event = decision(data, source="/test", cause=cause, position=last, index=next(_DECISIONS))
-        await self.ledger.append([Draft(event.topic, event.key, encode(event))])
+        await self.ledger.append([Draft.of(event)])
 
     async def end_of(self, allocation_id: str) -> "Ended":
         """Return what became of a run, once it is released."""

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from rung.agent.placements import Placement, Placements
-from rung.events import Event, LedgerRefused, decision, encode, fact
+from rung.events import Event, LedgerRefused, decision, fact
 from rung.events.allocation import AllocationSignaled, JoinRefused
 from rung.events.trial import RunWithdrawn
 from rung.ledger import Draft, MemoryLedger, Record
@@ -29,7 +29,7 @@ def _signal(position: int, index: int = 0, pool: str = POOL) -> Event:
 
 
 async def _append(ledger: MemoryLedger, events: Sequence[Event]) -> None:
-    await ledger.append([Draft(it.topic, it.key, encode(it)) for it in events])
+    await ledger.append([Draft.of(it) for it in events])
 
 
 async def _obeyed(

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from rung.agent.pool_facts import PoolFacts
-from rung.events import Payload, encode, fact
+from rung.events import Payload, fact
 from rung.events.allocation import AgentJoined, AgentLost, AllocationAddressed
 from rung.ledger import Draft, MemoryLedger
 
@@ -37,7 +37,7 @@ def joined(agent_id: str) -> AgentJoined:
 def record(payload: Payload) -> Draft:
     """Return what is appended of a fact."""
     event = fact(payload, source="/test", origin="test", sequence=1, time="2026-01-01")
-    return Draft(event.topic, event.key, encode(event))
+    return Draft.of(event)
 
 
 async def heard(before: Sequence[Draft], after: Sequence[Draft]) -> list[Payload]:

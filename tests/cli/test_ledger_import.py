@@ -15,7 +15,7 @@ from rung.checkpoint_gc.archiver import archive_now
 from rung.cli.local.data_folder import DataFolder, DataFolderError
 from rung.cli.operations.ledger.import_command import make_configs, objects_of
 from rung.config.run_config import run_config
-from rung.events import LedgerTrimmed, Payload, decision, encode, fact, topic
+from rung.events import LedgerTrimmed, Payload, decision, fact, topic
 from rung.events.checkpoint import CheckpointDeleted, CheckpointRetired, CheckpointStored
 from rung.events.docs.asyncapi import example_of
 from rung.events.experiment import ExperimentEnded
@@ -217,7 +217,7 @@ async def test_which_objects_are_wanted() -> None:
     ]
     retired = CheckpointRetired(checkpoint_id="c1", reason="r", **about)
     events.append(decision(retired, source="/x", cause=events[3], position=2, index=0))
-    await ledger.append([Draft(event.topic, event.key, encode(event)) for event in events])
+    await ledger.append([Draft.of(event) for event in events])
     assert objects_of((await exported(ledger)).splitlines()[1:]) == [
         "checkpoints/aaaaaaaa/c0/manifest.json",
         "code/f00.tar.gz",
@@ -235,7 +235,7 @@ async def test_configurations_that_are_missing_are_made(tmp_path: Path) -> None:
     )
     event = fact(submitted, source="/x", origin="x", sequence=1, time="t")
     ledger = MemoryLedger()
-    await ledger.append([Draft(event.topic, event.key, encode(event))])
+    await ledger.append([Draft.of(event)])
     lines = (await exported(ledger)).splitlines()[1:]
 
     lacking = make_configs(lines, store, objects_of(lines))

@@ -12,7 +12,7 @@ from cli.conftest import Rung
 from rung.cli.operations.gateway import _parts
 from rung.cli.operations.service import SERVICES
 from rung.cli.operations.service import service as group
-from rung.events import encode, partition_of
+from rung.events import partition_of
 from rung.events.experiment import ExperimentSubmitted, PauseRequested
 from rung.ledger import Draft, MemoryLedger
 from rung.ledger.factory import open_ledger
@@ -117,7 +117,7 @@ async def test_a_service_ends_with_a_snapshot(tmp_path: Path) -> None:
     try:
         writer = FactWriter(ledger, source="/rung/gateway", origin="gateway/1")
         asked = [writer.stamp(PauseRequested(experiment_id=EXPERIMENT)) for _ in range(600)]
-        await ledger.append([Draft(it.topic, it.key, encode(it)) for it in asked])
+        await ledger.append([Draft.of(it) for it in asked])
         await writer.write(
             ExperimentSubmitted(
                 experiment_id=EXPERIMENT, config=config("single"), source="", code_digest=None

@@ -13,7 +13,7 @@ from gateway.client import Client
 from gateway.conftest import EXPERIMENT_FILE, World
 from gateway.scenario import EXPERIMENT, History, submitted
 from rung.api import Audit, Difference
-from rung.events import Event, encode, partition_of, topic
+from rung.events import Event, partition_of, topic
 from rung.events import decision as decided
 from rung.events.allocation import (
     AgentJoined,
@@ -243,7 +243,7 @@ async def _decide(world: World, *data: Any) -> None:
         decided(each, source="/rung/scheduler", cause=cause, position=position, index=index)
         for index, each in enumerate(data)
     ]
-    await world.ledger.append([Draft(it.topic, it.key, encode(it)) for it in events])
+    await world.ledger.append([Draft.of(it) for it in events])
 
 
 async def test_agents_and_queue_are_shown(world: World) -> None:

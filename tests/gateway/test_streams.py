@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from gateway.client import TOKEN, Client
 from gateway.conftest import EXPERIMENT_FILE, World, until
 from gateway.scenario import EXPERIMENT, drafts, play, submitted
-from rung.events import LedgerTrimmed, Payload, decode, encode, fact, topic
+from rung.events import LedgerTrimmed, Payload, decode, fact, topic
 from rung.events.experiment import PauseRequested
 from rung.events.metric import LogLine, LogsPrinted, MetricRow, MetricsReported
 from rung.gateway.settings import Settings
@@ -95,7 +95,7 @@ async def test_what_is_relayed_comes_once(world: World) -> None:
     pause = fact(
         PauseRequested(experiment_id=EXPERIMENT), source="/rung/t", origin="t", sequence=1, time=""
     )
-    await world.ledger.append([Draft(it.topic, it.key, encode(it)) for it in (copy, pause)])
+    await world.ledger.append([Draft.of(it) for it in (copy, pause)])
     written = len(history.facts) + len(history.decisions)
     async with world.gateway() as client, opened(client, EVENTS) as events:
         ids = [it.data["id"] for it in await take(events, written + 1)]

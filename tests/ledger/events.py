@@ -1,6 +1,6 @@
 """Events for the tests of the archive: a ledger in which some experiments were decided."""
 
-from rung.events import Event, Payload, decision, encode, fact
+from rung.events import Event, Payload, decision, fact
 from rung.events.allocation import AgentJoined, AllocationDropped, Slot
 from rung.events.checkpoint import CheckpointRetired
 from rung.events.experiment import ExperimentPaused, PauseRequested
@@ -12,7 +12,7 @@ TIME = "2025-01-01T00:00:00Z"
 
 def drafted(event: Event) -> Draft:
     """Return the draft of an event."""
-    return Draft(event.topic, event.key, encode(event))
+    return Draft.of(event)
 
 
 async def state_fact(ledger: Ledger, payload: Payload, number: int) -> tuple[Event, int]:

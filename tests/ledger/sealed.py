@@ -5,7 +5,6 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from rung.events import encode
 from rung.events.codec import PAYLOADS
 from rung.events.docs.asyncapi import example_of
 from rung.ledger import Draft, Ledger
@@ -21,7 +20,7 @@ RARELY = SealSettings(heads_every_s=3600)
 def example(kind: str) -> Draft:
     """Return an example of a type, ready to be appended."""
     event = example_of(kind)
-    return Draft(event.topic, event.key, encode(event))
+    return Draft.of(event)
 
 
 def altered(value: bytes) -> Iterator[tuple[str, bytes]]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ledger.conformance import draft, read_all
 from ledger.events import populate, state_fact
 from ledger.test_export import EXPERIMENTS, causes_hold, dropped, exported, original
-from rung.events import LedgerError, LedgerUnavailable, decode, encode, fact, partition_of, topic
+from rung.events import LedgerError, LedgerUnavailable, decode, fact, partition_of, topic
 from rung.events.deadletter import MessageDropped
 from rung.events.experiment import PauseRequested
 from rung.events.ledger_import import ImportCompleted, ImportKeysListed, ImportStarted
@@ -280,7 +280,7 @@ async def test_what_others_write_meanwhile(number: int) -> None:
             if self.appends == number:
                 asked = PauseRequested(experiment_id=self.key)
                 event = fact(asked, source="/rung/x", origin="x", sequence=1, time=AT)
-                await self.inner.append([Draft(event.topic, event.key, encode(event))] * 2)
+                await self.inner.append([Draft.of(event)] * 2)
             return await super().append(drafts)
 
     faults: tuple[Fault | None, ...] = (None, "nothing", "all")

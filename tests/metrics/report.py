@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from rung.events import Payload, encode, fact
+from rung.events import Payload, fact
 from rung.events.metric import LogLine, LogsPrinted, MetricRow, MetricsReported
 from rung.events.trial import MetricValue
 from rung.ledger import Draft, Record
@@ -58,7 +58,7 @@ def logs(lines: Sequence[LogLine], *, trial: int = 0, run: int = 1) -> LogsPrint
 def draft(data: Payload, sequence: int, *, origin: str = "agent/a/spool") -> Draft:
     """Return an event as an agent appends it."""
     event = fact(data, source="/rung/agent/a", origin=origin, sequence=sequence, time=TIME)
-    return Draft(event.topic, event.key, encode(event))
+    return Draft.of(event)
 
 
 def record(

@@ -12,7 +12,7 @@ import structlog
 from ledger.sealed import seal
 from metrics.lines import all_lines
 from metrics.report import EXPERIMENT, draft, line, logs, metrics, record, row
-from rung.events import LedgerUnavailable, decode, encode, fact, topic
+from rung.events import LedgerUnavailable, decode, fact, topic
 from rung.events.deadletter import MessageRejected, MessageRetryRequested
 from rung.events.metric import MetricsReported
 from rung.ledger import Draft
@@ -235,7 +235,7 @@ async def test_code_that_raises_rejects_its_record_alone(
         topic="metrics", partition=0, position=1, key=TRIAL, reader="metrics"
     )
     event = fact(asked, source="/rung/gateway", origin="g", sequence=1, time="t")
-    await ledger.append([Draft(event.topic, event.key, encode(event))])
+    await ledger.append([Draft.of(event)])
 
     async def taken() -> bool:
         return await ledger.end("deadletter", 0) == 3

@@ -10,7 +10,7 @@ import pytest
 from gateway.scenario import EXPERIMENT, config, play, submitted
 from page.browser import Browser
 from page.conftest import TOKEN, Site
-from rung.events import Payload, decision, decode, encode, fact, partition_of
+from rung.events import Payload, decision, decode, fact, partition_of
 from rung.events.allocation import AgentJoined, DrainRequested, Slot
 from rung.events.experiment import ExperimentSubmitted, KillRequested, PauseRequested
 from rung.events.metric import LogLine, LogsPrinted, MetricRow, MetricsReported
@@ -178,7 +178,7 @@ async def test_a_trial_with_anothers_weights_names_it(site: Site, opened: Browse
         parent=f"{EXPERIMENT}.4",
     )
     event = decision(copied, source="/rung/searcher", cause=cause, position=10_000, index=0)
-    await site.ledger.append([Draft(event.topic, event.key, encode(event))])
+    await site.ledger.append([Draft.of(event)])
     await opened.run(f"location.hash = '#/x/{EXPERIMENT}/search?trial=0'")
     await opened.says("Trial 0", ".drawer h2")
     await opened.until("document.querySelector('.drawer .facts').innerText.match(/trial 4/i)")
@@ -295,7 +295,7 @@ async def test_a_server_that_is_far_behind_is_shown_as_it_is(
     monkeypatch.setattr(ReadModels, "reached", never)
     validated, _ = _reported(0, 10, value=0.25)
     event = fact(validated, source="/rung/test", origin="t", sequence=0, time="t")
-    await site.ledger.append([Draft(event.topic, event.key, encode(event))])
+    await site.ledger.append([Draft.of(event)])
     await opened.says("0.25", ".head .facts")
     assert all("503" in text for text in opened.complaints), opened.complaints
     opened.complaints.clear()

@@ -15,7 +15,7 @@ async def append_decision(ledger: Ledger, data: Payload) -> None:
     partition = partition_of(event.key, ledger.partitions(event.topic))
     position = await ledger.end(event.topic, partition)
     event = decision(data, source="/rung/test", cause=cause, position=position, index=0)
-    await ledger.append([Draft(event.topic, event.key, encode(event))])
+    await ledger.append([Draft.of(event)])
 
 
 def as_read(line: bytes) -> bytes:

@@ -9,7 +9,7 @@ import sys
 from itertools import count
 from pathlib import Path
 
-from rung.events import Payload, encode
+from rung.events import Payload
 from rung.events.allocation import AllocationLost
 from rung.events.experiment import ExperimentPaused
 from rung.ledger import Draft, SqliteLedger
@@ -41,7 +41,7 @@ async def main(folder: Path, first: int) -> None:
     async def write(key: str) -> None:
         for number in count(first):
             event = pause(number, key)
-            await ledger.append([Draft(event.topic, event.key, encode(event))])
+            await ledger.append([Draft.of(event)])
             sys.stdout.write(f"acknowledged {key} {number}\n")
             sys.stdout.flush()
 

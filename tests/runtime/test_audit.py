@@ -10,7 +10,7 @@ from runtime.tally import Tally, pause
 
 
 async def _append(ledger: MemoryLedger, events: Sequence[Event]) -> None:
-    await ledger.append([Draft(it.topic, it.key, encode(it)) for it in events])
+    await ledger.append([Draft.of(it) for it in events])
 
 
 def _decided(facts: Sequence[Event]) -> list[Event]:

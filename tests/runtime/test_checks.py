@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
 
-from rung.events import LedgerUnavailable, encode
+from rung.events import LedgerUnavailable
 from rung.ledger import Draft, MemoryLedger
 from rung.runtime import host
 from rung.runtime.health import checks
@@ -77,7 +77,7 @@ async def _until(
 
 async def _pause(ledger: MemoryLedger, number: int) -> None:
     event = pause(number)
-    await ledger.append([Draft(event.topic, event.key, encode(event))])
+    await ledger.append([Draft.of(event)])
 
 
 async def test_a_process_is_not_ready_before_its_loops_run(health: ProcessHealth) -> None:
@@ -134,7 +134,7 @@ async def test_an_append_that_never_returns_makes_a_process_ill(health: ProcessH
         ledger.silent = True
         ledger.there.clear()
         event = pause(1)
-        await MemoryLedger.append(ledger, [Draft(event.topic, event.key, encode(event))])
+        await MemoryLedger.append(ledger, [Draft.of(event)])
 
         async def hangs() -> list[str]:
             found = await health.liveness()
@@ -167,7 +167,7 @@ async def test_a_loop_that_the_ledger_failed_is_unready_and_counted(health: Proc
         await _until(health.readiness, well=True)
         ledger.there.clear()
         event = pause(1)
-        await MemoryLedger.append(ledger, [Draft(event.topic, event.key, encode(event))])
+        await MemoryLedger.append(ledger, [Draft.of(event)])
 
         async def rests() -> list[str]:
             return [line for line in await health.readiness() if "starts again after" in line]

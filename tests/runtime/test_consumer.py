@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 
-from rung.events import Event, LedgerUnavailable, encode, topic
+from rung.events import Event, LedgerUnavailable, topic
 from rung.events.experiment import PauseRequested, ResumeRequested
 from rung.ledger import Draft, MemoryLedger
 from rung.runtime.relay import Relay, relay
@@ -70,7 +70,7 @@ async def relaying(ledger: Counted) -> AsyncIterator[None]:
 
 async def write(ledger: Counted, *events: Event) -> None:
     """Append facts."""
-    await ledger.append([Draft(event.topic, event.key, encode(event)) for event in events])
+    await ledger.append([Draft.of(event) for event in events])
 
 
 async def test_facts_and_position_are_one_step() -> None:

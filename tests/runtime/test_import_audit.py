@@ -13,7 +13,7 @@ from ledger.archive.history import simulated
 from rung.checkpoint_gc.service import components as checkpoint_gc
 from rung.cli.operations.components import CONSUMERS, audit_all
 from rung.cli.operations.ledger.handover import hand_over
-from rung.events import decode, encode, fact, partition_of, topic
+from rung.events import decode, fact, partition_of, topic
 from rung.events.deadletter import MessageDropped
 from rung.ledger import Draft, Ledger, MemoryLedger
 from rung.ledger.export.export import export, import_
@@ -175,7 +175,7 @@ async def test_a_history_with_a_dropped_fact_audits_the_same_elsewhere(
     """What was dropped is passed over in the new home, too, wherever the fact lies there."""
     home = MemoryLedger(partitions=1)
     events = [pause(1, "a"), pause(1, "p"), kill(2, "p"), pause(3, "p"), kill(2, "a")]
-    await home.append([Draft(it.topic, it.key, encode(it)) for it in events])
+    await home.append([Draft.of(it) for it in events])
     drop = MessageDropped(
         topic=topic.EXPERIMENTS, partition=0, position=2, key="p", reader="searcher"
     )
@@ -184,7 +184,7 @@ async def test_a_history_with_a_dropped_fact_audits_the_same_elsewhere(
         fact(data, source="/rung/gateway", origin=f"g{number}", sequence=1, time="t")
         for number, data in enumerate(letters)
     ]
-    await home.append([Draft(it.topic, it.key, encode(it)) for it in asked])
+    await home.append([Draft.of(it) for it in asked])
     async with running(home):
         await until(home, topic.SEARCHES, 6)
     assert (await decisions.audit(home, Tally(), key="p")).same
@@ -193,7 +193,7 @@ async def test_a_history_with_a_dropped_fact_audits_the_same_elsewhere(
     await export(home, out, experiment_id=experiment_id)
     elsewhere = MemoryLedger(partitions=3)
     earlier = [pause(number, "earlier") for number in range(9)]
-    await elsewhere.append([Draft(it.topic, it.key, encode(it)) for it in earlier])
+    await elsewhere.append([Draft.of(it) for it in earlier])
     await elsewhere.append([Draft(topic.EXPERIMENTS, f"e{number}", b"{}") for number in range(40)])
     imported = await import_(elsewhere, out.getvalue().splitlines(), at=AT)
     assert imported.experiments == (["a", "p"] if experiment_id is None else ["p"])
@@ -201,7 +201,7 @@ async def test_a_history_with_a_dropped_fact_audits_the_same_elsewhere(
     assert (verdict.same, verdict.decisions, verdict.pending) == (True, 4, 0)
     async with running(elsewhere):
         resumed = pause(4, "p")
-        await elsewhere.append([Draft(resumed.topic, resumed.key, encode(resumed))])
+        await elsewhere.append([Draft.of(resumed)])
         found = 0
         async for records in elsewhere.follow(topic.SEARCHES, partition_of("p", 3), 0):
             found += sum(record.key == "p" for record in records)

@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rung.events import Event, Fenced, Payload, decode, encode
+from rung.events import Event, Fenced, Payload, decode
 from rung.events.allocation import AllocationLost
 from rung.events.experiment import ExperimentPaused
 from rung.ledger import Draft, MemoryLedger, Record
@@ -154,7 +154,7 @@ async def _play(steps: list[str]) -> MemoryLedger:
 
 
 async def _append(ledger: MemoryLedger, *events: Event) -> None:
-    await ledger.append([Draft(e.topic, e.key, encode(e)) for e in events])
+    await ledger.append([Draft.of(e) for e in events])
 
 
 def _alone(facts: list[Record]) -> tuple[PartitionFold[Count], list[Event]]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rung.cli.operations.components import PROCESSORS
-from rung.events import Event, LedgerError, Payload, decode, encode, fact
+from rung.events import Event, LedgerError, Payload, decode, fact
 from rung.events.experiment import ExperimentSubmitted
 from rung.events.installation import LEVEL, InstallationUpgraded, PoolUpgraded
 from rung.events.ledger_import import ImportStarted
@@ -69,7 +69,7 @@ def submitted(key: str, level: int) -> Event:
 
 async def append(ledger: Noting, *events: Event) -> None:
     """Append facts."""
-    await ledger.append([Draft(e.topic, e.key, encode(e)) for e in events])
+    await ledger.append([Draft.of(e) for e in events])
 
 
 async def decided(ledger: Noting, topic: str = "searches") -> list[Event]:

@@ -26,7 +26,7 @@ from runtime.tally import Count, Tally, kill, pause, resume
 
 
 async def _append(ledger: MemoryLedger, *events: Event) -> None:
-    await ledger.append([Draft(e.topic, e.key, encode(e)) for e in events])
+    await ledger.append([Draft.of(e) for e in events])
 
 
 async def _events(ledger: MemoryLedger, topic: str) -> list[Event]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from rung.events import LedgerUnavailable, encode
+from rung.events import LedgerUnavailable
 from rung.ledger import Draft, MemoryLedger, Record
 from rung.runtime.health.checks import ProcessHealth
 from rung.runtime.metrics import catalog
@@ -15,7 +15,7 @@ from runtime.tally import pause
 
 def _draft(number: int) -> Draft:
     event = pause(number)
-    return Draft(event.topic, event.key, encode(event))
+    return Draft.of(event)
 
 
 def _number(text: str) -> float:

@@ -260,7 +260,7 @@ async def _running(ledger: MemoryLedger, it: Component) -> AsyncIterator[None]:
 
 
 async def _append(ledger: MemoryLedger, *events: Event) -> None:
-    await ledger.append([Draft(it.topic, it.key, encode(it)) for it in events])
+    await ledger.append([Draft.of(it) for it in events])
 
 
 async def _letters(ledger: MemoryLedger) -> list[Payload]:

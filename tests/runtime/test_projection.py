@@ -17,7 +17,6 @@ from rung.events import (
     LedgerError,
     LedgerUnavailable,
     Payload,
-    encode,
     fact,
     partition_of,
     topic,
@@ -57,7 +56,7 @@ def _draft(key: str, sequence: int, kind: type[PauseRequested | ResumeRequested]
     event = fact(
         kind(experiment_id=key), source="/rung/test", origin="test", sequence=sequence, time="t"
     )
-    return Draft(event.topic, event.key, encode(event))
+    return Draft.of(event)
 
 
 async def _pause(ledger: MemoryLedger, *keys: str, first: int = 1) -> None:
@@ -430,7 +429,7 @@ async def _ask(
         reader=letter.reader,
     )
     event = fact(data, source="/rung/g", origin="g", sequence=len(letters), time="t")
-    await ledger.append([Draft(event.topic, event.key, encode(event))])
+    await ledger.append([Draft.of(event)])
 
 
 async def _answered(ledger: MemoryLedger, count: int) -> list[Payload]:
@@ -471,7 +470,7 @@ async def test_a_dead_letter_that_is_tried_again_is_folded_in_its_place(
             reader=letter.reader,
         )
         event = fact(data, source="/rung/g", origin="g", sequence=1, time="t")
-        await ledger.append([Draft(event.topic, event.key, encode(event))])
+        await ledger.append([Draft.of(event)])
         async with asyncio.timeout(20):
             async for _ in ledger.follow(topic.DEADLETTER, where, 2):
                 break

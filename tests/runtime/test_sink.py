@@ -51,7 +51,7 @@ def _decisions(count: int, *, generosity: int = 2) -> list[Event]:
 
 
 async def _append(ledger: MemoryLedger, events: Sequence[Event]) -> None:
-    await ledger.append([Draft(it.topic, it.key, encode(it)) for it in events])
+    await ledger.append([Draft.of(it) for it in events])
 
 
 async def _acted(ledger: Watched, known: list[dict[str, Any]] | None = None) -> list[str]:

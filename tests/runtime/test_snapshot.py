@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rung.events import Event, LedgerUnavailable, encode
+from rung.events import Event, LedgerUnavailable
 from rung.ledger import Draft, MemoryLedger
 from rung.runtime import PartitionFold
 from rung.runtime.processor.loop import refold, scan_decisions
@@ -36,7 +36,7 @@ async def _settled() -> AsyncIterator[None]:
 
 
 async def _append(ledger: MemoryLedger, *events: Event) -> None:
-    await ledger.append([Draft(event.topic, event.key, encode(event)) for event in events])
+    await ledger.append([Draft.of(event) for event in events])
 
 
 class Replica:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ledger.conformance import read_all, take
-from rung.events import LedgerUnavailable, decode, encode
+from rung.events import LedgerUnavailable, decode
 from rung.events.allocation import AllocationLost
 from rung.events.experiment import ExperimentPaused, PauseRequested
 from rung.ledger import Draft, SqliteLedger, staged
@@ -70,7 +70,7 @@ async def write(ledger: SqliteLedger, key: str) -> None:
         event = pause(number, key)
         while True:
             try:
-                await ledger.append([Draft(event.topic, event.key, encode(event))])
+                await ledger.append([Draft.of(event)])
             except LedgerUnavailable:
                 continue
             break

@@ -23,6 +23,8 @@ A broken invariant is an `assert` instead, and the process dies.
 
 from typing import ClassVar
 
+import msgspec
+
 
 class RungError(Exception):
     """What Rung raises on purpose; its message is for users."""
@@ -118,3 +120,9 @@ class InvalidConfig(RungError):
     def __init__(self, problems: list[tuple[str, str]]) -> None:
         self.problems = problems
         super().__init__("\n".join(f"{path}: {text}" for path, text in problems))
+
+
+def invalid_field(error: msgspec.ValidationError) -> tuple[str, str]:
+    """Return the path of an invalid field, empty for the whole value, and what is wrong with it."""
+    text, _, path = str(error).partition(" - at ")
+    return path.strip("`").removeprefix("$").removeprefix("."), text

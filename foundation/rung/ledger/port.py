@@ -7,9 +7,9 @@ Methods that use the disk or the network are coroutines and never block the even
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Final, NamedTuple, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol, Self, runtime_checkable
 
-from rung.events import topic
+from rung.events import Event, encode, topic
 from rung.events.errors import LedgerError
 
 _READ_MAX: Final = 1_000
@@ -34,6 +34,11 @@ class Draft(NamedTuple):
     topic: str
     key: str
     value: bytes
+
+    @classmethod
+    def of(cls, event: Event) -> Self:
+        """Return an event as it is appended."""
+        return cls(event.topic, event.key, encode(event))
 
 
 class Readable(Protocol):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Union
 
 import msgspec
 
-from rung.events.errors import InvalidConfig
+from rung.events.errors import InvalidConfig, invalid_field
 from rung.methods.method import Method, SearchOptions
 
 MODULES: Final = (
@@ -77,8 +77,7 @@ def read_options(searcher: Mapping[str, Any], *, timed: bool = True) -> SearchOp
     try:
         return msgspec.convert(given | {"name": canonical(str(name))}, kind)
     except msgspec.ValidationError as error:
-        text, _, path = str(error).partition(" - at ")
-        path = path.strip("`").removeprefix("$").removeprefix(".")
+        path, text = invalid_field(error)
         raise InvalidConfig([(f"searcher.{path}" if path else "searcher", text)]) from error
 
 

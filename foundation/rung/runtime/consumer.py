@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Container, Sequence
 from typing import Final
 
-from rung.events import Event, LedgerError, UndecodableEvent, encode
+from rung.events import Event, LedgerError, UndecodableEvent
 from rung.events.codec import decode_handled
 from rung.ledger import Draft, Ledger, Record, append_and_commit
 from rung.runtime.deadletter import DeadLetters, Request, dead_letter, log_rejected
@@ -177,4 +177,4 @@ class Consumer:
 
 
 def _drafts(events: Sequence[Event]) -> list[Draft]:
-    return [Draft(event.topic, event.key, encode(event)) for event in events]
+    return [Draft.of(event) for event in events]

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, assert_never
 
 import structlog
 
-from rung.events import Event, UndecodableEvent, decode, encode, fact, partition_of
+from rung.events import Event, UndecodableEvent, decode, fact, partition_of
 from rung.events.codec import decode_handled
 from rung.events.deadletter import (
     MessageDropped,
@@ -153,7 +153,7 @@ class DeadLetters:
             sequence=0,
             time=now(),
         )
-        return Draft(event.topic, event.key, encode(event))
+        return Draft.of(event)
 
 
 def messages_in(records: Sequence[Record]) -> Iterator[tuple[int, Event, Message]]:
@@ -221,4 +221,4 @@ def dead_letter(
         sequence=record.position if asked is None else asked,
         time=now(),
     )
-    return Draft(event.topic, event.key, encode(event))
+    return Draft.of(event)

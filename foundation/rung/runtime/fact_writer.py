@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Final
 
-from rung.events import Event, Payload, encode, fact
+from rung.events import Event, Payload, fact
 from rung.ledger import Draft, Ledger
 from rung.runtime import tracing
 
@@ -49,7 +49,7 @@ class FactWriter:
                 origin and sequence is safe.
         """
         event = self.stamp(data, actor=actor, origin=origin, sequence=sequence, cause=cause)
-        await self._ledger.append([Draft(event.topic, event.key, encode(event))])
+        await self._ledger.append([Draft.of(event)])
         return event
 
     def stamp(

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from rung.backoff import CHANCE
-from rung.events import Event, Payload, decode, encode, fact
+from rung.events import Event, Payload, decode, fact
 from rung.ledger import Draft, MemoryLedger, Record
 from rung.runtime.fact_writer import CLOCK, now
 from rung.runtime.processor.fold import is_new_fact
@@ -171,5 +171,5 @@ class World:
             sequence=self._numbers[origin],
             time=now(),
         )
-        draft = Draft(event.topic, event.key, encode(event))
+        draft = Draft.of(event)
         self.append([draft, draft] if self.happens(self.faults.repeat) else [draft])

@@ -32,7 +32,7 @@ from typing import Final
 import structlog
 
 from rung.agent.spool_file import Spooled, SpoolFile
-from rung.events import Payload, encode, fact
+from rung.events import Payload, fact
 from rung.ledger import Draft
 from rung.runtime import tracing
 from rung.runtime.fact_writer import now
@@ -168,7 +168,7 @@ class Spool:
                 time=now(),
                 traceparent=traceparent,
             )
-            draft = Draft(event.topic, event.key, encode(event))
+            draft = Draft.of(event)
             with self._lock:
                 self._pending.append(Spooled(self._next, draft))
                 self._pending_bytes += len(draft.value)

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct, field
 
-from rung.events import Event, Payload, UndecodableEvent, decode, encode, fact, partition_of, topic
+from rung.events import Event, Payload, UndecodableEvent, decode, fact, partition_of, topic
 from rung.events.errors import LedgerError
 from rung.events.ledger_import import (
     ImportCompleted,
@@ -168,7 +168,7 @@ class ImportRecord:
                 sequence=self._sequence,
                 time=self._time,
             )
-            drafts.append(Draft(event.topic, event.key, encode(event)))
+            drafts.append(Draft.of(event))
         return await self._ledger.append(drafts)
 
 

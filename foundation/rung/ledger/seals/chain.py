@@ -21,7 +21,6 @@ from rung.events import (
     LedgerDamaged,
     UndecodableEvent,
     decode,
-    encode,
     fact,
     partition_of,
     topic,
@@ -205,7 +204,7 @@ def make_seal(
 def draft_of(data: PartitionSealed | PartitionTrimmed, time: str) -> Draft:
     """Return the draft of a seal's event."""
     event = _event_of(data, time)
-    return Draft(event.topic, event.key, encode(event))
+    return Draft.of(event)
 
 
 def _event_of(data: PartitionSealed | PartitionTrimmed, time: str) -> Event:

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import structlog
 
-from rung.events import Event, Fenced, LedgerError, LedgerUnavailable, encode
+from rung.events import Event, Fenced, LedgerError, LedgerUnavailable
 from rung.ledger import Draft, Ledger, Record, staged
 from rung.runtime.assignment.assignment import AllPartitions, Assignment
 from rung.runtime.deadletter import DeadLetters, Request, dead_letter, log_rejected
@@ -215,7 +215,7 @@ class _Hosted:
 
     async def _append(self, new: list[Event]) -> None:
         expected = self._fold.decisions
-        drafts = [Draft(event.topic, event.key, encode(event)) for event in new]
+        drafts = [Draft.of(event) for event in new]
         positions = await self._ledger.append(drafts)
         if positions != list(range(expected, expected + len(new))):
             raise Fenced(

@@ -5,7 +5,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct, field
 
-from rung.events.errors import InvalidConfig
+from rung.events.errors import InvalidConfig, invalid_field
 from rung.events.experiment import BracketPlan, Submission
 from rung.events.trial import TrialState, Withdrawal
 from rung.methods.method import WORST
@@ -238,8 +238,8 @@ def read_settings(config: dict[str, Any]) -> SearchSettings:
     try:
         read = msgspec.convert(config, _Config)
     except msgspec.ValidationError as error:
-        text, _, path = str(error).partition(" - at ")
-        raise InvalidConfig([(path.strip("`").removeprefix("$.") or "config", text)]) from error
+        path, text = invalid_field(error)
+        raise InvalidConfig([(path or "config", text)]) from error
     resources = read.resources
     return SearchSettings(
         method=str(read.searcher.get("name")),

@@ -21,7 +21,7 @@ from typing import Final
 from rung.checkpoint_gc.service import DELETER
 from rung.cli.operations.components import RELAYS
 from rung.cli.operations.ledger.source import records_of
-from rung.events import Event, UndecodableEvent, decode, encode, fact, topic
+from rung.events import Event, UndecodableEvent, decode, fact, topic
 from rung.events.allocation import (
     AllocationDropped,
     AllocationLost,
@@ -105,7 +105,7 @@ async def _relay(ledger: Ledger, notes: sqlite3.Connection) -> int:
             for made in relayed(it, ledger.id, record, event):
                 if isinstance(made.data, AllocationLost | AllocationDropped):
                     _insert(notes, "ended", made.data.allocation_id)
-                drafts.append(Draft(made.topic, made.key, encode(made)))
+                drafts.append(Draft.of(made))
         if drafts:
             await ledger.append(drafts)
         count += len(drafts)
@@ -136,7 +136,7 @@ async def _end_runs(ledger: Ledger, notes: sqlite3.Connection) -> int:
         for allocation_id, pool, experiment_id, trial_id, run in found
     ]
     if facts:
-        await ledger.append([Draft(item.topic, item.key, encode(item)) for item in facts])
+        await ledger.append([Draft.of(item) for item in facts])
     return len(facts)
 
 

@@ -15,6 +15,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta, Struct
 
+from rung.events.errors import invalid_field
 from rung.gateway.problem import bad_parameter
 
 Q = TypeVar("Q", bound=Struct)
@@ -63,8 +64,8 @@ def read_query(request: web.Request, kind: type[Q]) -> Q:
     try:
         query = msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
-        text, _, path = str(error).partition(" - at ")
-        raise bad_parameter(path.strip("`").removeprefix("$.") or "query", text) from None
+        path, text = invalid_field(error)
+        raise bad_parameter(path or "query", text) from None
     for name, field in zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True):
         if name in values and getattr(query, field) is None:  # msgspec reads `null` as None
             raise bad_parameter(name, "must not be null; leave it out instead")

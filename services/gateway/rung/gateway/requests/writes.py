@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from rung.events import Event, Payload, encode, partition_of
+from rung.events import Event, Payload, partition_of
 from rung.events.installation import PoolUpgraded
 from rung.gateway.context import Context
 from rung.gateway.problem import Problem, bad_parameter
@@ -126,7 +126,7 @@ async def write(context: Context, facts: Sequence[Event]) -> None:
     """
     reached: Positions = {}
     for event in facts:
-        (position,) = await context.ledger.append([Draft(event.topic, event.key, encode(event))])
+        (position,) = await context.ledger.append([Draft.of(event)])
         partition = partition_of(event.key, context.ledger.partitions(event.topic))
         reached[event.topic, partition] = position
     after.note(reached)

@@ -7,7 +7,6 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from rung import api
-from rung.events import encode
 from rung.events.metric import LogsDeleted
 from rung.gateway.context import (
     context_of,
@@ -117,7 +116,7 @@ async def collect_logs(request: web.Request) -> web.Response:
         if sizes and not query.dry_run:
             await context.ledger.append(
                 [
-                    Draft(fact.topic, fact.key, encode(fact))
+                    Draft.of(fact)
                     for number, each in enumerate(sizes, 1)
                     for fact in [
                         context.writer.stamp(

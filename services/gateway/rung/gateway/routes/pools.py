@@ -13,7 +13,7 @@ from aiohttp import web
 from rung import api
 from rung.api import ProblemItem
 from rung.events.allocation import PoolConfigured
-from rung.events.errors import InvalidConfig
+from rung.events.errors import InvalidConfig, invalid_field
 from rung.gateway.context import Context, context_of, reply
 from rung.gateway.problem import Problem, bad_parameter, unavailable
 from rung.gateway.projections.pools import PoolProjection, request_of, request_text
@@ -65,9 +65,8 @@ def _wanted(body: bytes) -> api.PoolPolicy:
     try:
         return msgspec.json.decode(body, type=api.PoolPolicy)
     except msgspec.ValidationError as error:
-        text, _, path = str(error).partition(" - at ")
-        item = ProblemItem(path=path.strip("`").removeprefix("$.") or "body", message=text)
-        raise _refused([item]) from None
+        path, text = invalid_field(error)
+        raise _refused([ProblemItem(path=path or "body", message=text)]) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Problem(400, "malformed", f"the body is no JSON: {error}") from None
 

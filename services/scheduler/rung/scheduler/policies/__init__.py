@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from rung.events.errors import InvalidConfig
+from rung.events.errors import InvalidConfig, invalid_field
 from rung.scheduler.policies.policy import Policy
 from rung.scheduler.policies.priority import Priority
 
@@ -29,8 +29,7 @@ def policy_of(name: str, options: Mapping[str, Any]) -> Policy:
     try:
         return msgspec.convert(options, POLICIES[name])
     except msgspec.ValidationError as error:
-        text, _, path = str(error).partition(" - at ")
-        path = path.strip("`").removeprefix("$").removeprefix(".")
+        path, text = invalid_field(error)
         raise InvalidConfig([(f"options.{path}" if path else "options", text)]) from error
 
 
