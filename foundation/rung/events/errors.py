@@ -123,6 +123,6 @@ class InvalidConfig(RungError):
 
 
 def invalid_field(error: msgspec.ValidationError) -> tuple[str, str]:
-    """Return the path of an invalid field, empty for the whole value, and what is wrong with it."""
+    """Return the path of an invalid field (empty for the whole value) and its error."""
     text, _, path = str(error).partition(" - at ")
     return path.strip("`").removeprefix("$").removeprefix("."), text
