@@ -13,7 +13,8 @@ def remove_tree(folder: Path, *parts: str) -> None:
     """Delete a folder and all that it holds, as far as that is possible; nothing is raised.
 
     What is no folder, such as a link or a pipe, is deleted itself. A trial may nest folders deeper
-    than Python recurses, which `shutil.rmtree` does: those are left to `rm`.
+    than Python recurses, which `shutil.rmtree` does, or make them read-only: those are left to
+    `chmod` and `rm`.
 
     Args:
         folder: the folder, or one above it; links on the way to it are followed.
@@ -30,11 +31,15 @@ def remove_tree(folder: Path, *parts: str) -> None:
 
 
 def _remove_folder(name: str, above: int) -> None:
-    try:
+    with contextlib.suppress(RecursionError):
         shutil.rmtree(name, ignore_errors=True, dir_fd=above)
-    except RecursionError:
-        subprocess.run(  # noqa: S603 - of coreutils
-            ["rm", "-rf", "--", f"/proc/self/fd/{above}/{name}"],  # noqa: S607 - as above
-            check=False,
-            pass_fds=[above],
+    if not os.access(name, os.F_OK, dir_fd=above, follow_symlinks=False):
+        return
+    left = f"/proc/self/fd/{above}/{name}"
+    for command in (
+        ["chmod", "-R", "u+rwX"],
+        ["rm", "-rf"],
+    ):  # of coreutils; neither follows links
+        subprocess.run(  # noqa: S603 - as above
+            [*command, "--", left], check=False, pass_fds=[above], stderr=subprocess.DEVNULL
         )
