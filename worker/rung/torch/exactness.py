@@ -6,6 +6,7 @@ is told in the trial's log, with what would make it exact.
 """
 
 import inspect
+import itertools
 import os
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -173,17 +174,27 @@ def _generators_in(thing: Any, place: str, depth: int) -> Iterator[str]:
     """Yield where in an object, and how deep in what it is made of, generators lie."""
     if is_kept(thing):
         return
-    if isinstance(thing, list | tuple):
-        parts = [(f"{place}[{index}]", each) for index, each in enumerate(thing[:_PARTS_MAX])]
-    else:
-        parts = [(f"{place}.{name}", each) for name, each in sorted(_attributes(thing).items())]
-    for name, each in parts:
+    for name, each in parts_of(thing, place):
         if isinstance(each, _GENERATORS):
             seeded = isinstance(thing, Sampler) and name == f"{place}.generator"
             if not (seeded and isinstance(each, torch.Generator)):
                 yield name
         elif depth < _DEPTH_MAX:
             yield from _generators_in(each, name, depth + 1)
+
+
+def parts_of(thing: Any, place: str) -> Iterator[tuple[str, Any]]:
+    """Yield the entries or attributes of a thing, each with the expression that reaches it."""
+    match thing:
+        case list() | tuple():
+            for index, each in enumerate(thing[:_PARTS_MAX]):
+                yield f"{place}[{index}]", each
+        case dict():
+            for key, each in itertools.islice(thing.items(), _PARTS_MAX):
+                yield f"{place}[{key!r}]", each
+        case _:
+            for name, each in sorted(_attributes(thing).items()):
+                yield f"{place}.{name}", each
 
 
 def _attributes(thing: Any) -> dict[str, Any]:

@@ -21,6 +21,7 @@ import torch
 
 from rung.torch import compiling, exactness, ranks, rng, state
 from rung.torch.averages import TrainingAverages, named
+from rung.torch.completeness import demand_complete
 from rung.torch.context import TrialContext
 from rung.torch.data import TrainingData
 from rung.torch.files import read
@@ -66,7 +67,12 @@ class Loop:
         return self._parts.progress
 
     def run(self, checkpoint_id: str | None) -> None:
-        """Train from wherever the trial is to wherever this run ends."""
+        """Train from wherever the trial is to wherever this run ends.
+
+        Raises:
+            IncompleteCheckpoint: the trial trains what its checkpoints would lack.
+        """
+        demand_complete(self._trial, self._context)
         for model in self._context.models:
             model.train()
         if self._context.distributed.is_chief:
