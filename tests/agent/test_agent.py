@@ -28,7 +28,7 @@ from rung.events.allocation import (
 from rung.events.metric import AgentBeat, LogsDropped, LogsPrinted
 from rung.events.trial import TrialExited, TrialStarted
 from rung.ledger import Draft, MemoryLedger, SqliteLedger
-from rung.ledger.sqlite.through import append_for
+from rung.ledger.sqlite.remote_append import serve_appends
 from servers.process import wait_until_stopped
 
 pytestmark = pytest.mark.processes
@@ -320,7 +320,7 @@ async def test_parent(node: Rig) -> None:
             handed.extend(drafts)
             return await node.ledger.append(drafts)
 
-    appending = asyncio.create_task(append_for(Noting(), ours))
+    appending = asyncio.create_task(serve_appends(Noting(), ours))
     end = os.fstat(theirs.fileno()).st_ino
     with _process(node, "--parent", str(theirs.fileno()), pass_fds=[theirs.fileno()]) as process:
         theirs.close()

@@ -2,7 +2,7 @@
 
 `python appender.py FOLDER KEY COUNT [die]` appends COUNT events, for ever if 0, and prints each
 position once it is acknowledged. With `die` it kills itself after the last commit, before it can
-wake anybody.
+notify followers.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from pathlib import Path
 
 from rung.events import topic
 from rung.ledger import Draft, SqliteLedger
-from rung.ledger.sqlite.notify import Ringer
+from rung.ledger.sqlite.notify import Notifier
 
 
-def die(self: Ringer) -> None:
-    """Die where the doorbells would be rung."""
+def die(self: Notifier) -> None:
+    """Die instead of notifying followers."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -36,5 +36,5 @@ async def main(folder: Path, key: str, count: int) -> None:
 
 if __name__ == "__main__":
     if sys.argv[4:] == ["die"]:
-        setattr(Ringer, "ring", die)  # noqa: B010 - the type checker forbids the assignment
+        setattr(Notifier, "notify", die)  # noqa: B010 - the type checker forbids the assignment
     asyncio.run(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))

@@ -16,7 +16,7 @@ def records(begin: int, end: int, size: int = 1) -> list[Record]:
 
 
 class Disk:
-    """What a channel reads from where it has not got the records; counts the reads."""
+    """The source of records that the channel lacks; counts the reads."""
 
     def __init__(self, end: int, size: int = 1) -> None:
         self.records = records(0, end, size)
@@ -37,7 +37,7 @@ class Disk:
 
 
 async def test_followers_share_a_read() -> None:
-    """A hundred that want what another process appended make one read, then it is at hand."""
+    """A hundred followers of another process's append make one read; it is cached then."""
     disk, channel = Disk(50), Channel()
     channel.grow(50)
     found = await asyncio.gather(*(disk.take(channel, 40) for _ in range(100)))
@@ -47,7 +47,7 @@ async def test_followers_share_a_read() -> None:
 
 
 async def test_own_appends_are_not_read() -> None:
-    """What this process appends comes with its records."""
+    """This process's own appends are cached without a read."""
     disk, channel = Disk(0), Channel()
     for position in range(10):
         channel.grow(position + 1, records(position, position + 1))
@@ -67,7 +67,7 @@ async def test_what_lies_between_own_appends_is_read_once() -> None:
 
 
 async def test_a_follower_far_behind_displaces_nothing() -> None:
-    """What one reads that is far behind is not kept in place of the newest records."""
+    """Records read far behind do not replace the cached newest ones."""
     disk, channel = Disk(100_000), Channel()
     channel.grow(100_000, records(99_000, 100_000))
     assert await disk.take(channel, 500) == records(500, 1500)
@@ -77,8 +77,8 @@ async def test_a_follower_far_behind_displaces_nothing() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3000, 2 << 20])
-async def test_what_is_kept_is_bounded(size: int) -> None:
-    """However much is appended, some 2,000 records and a megabyte are kept at most."""
+async def test_the_cache_is_bounded(size: int) -> None:
+    """However much is appended, some 2,000 records and a megabyte are cached at most."""
     channel, kept = Channel(), 0
     for position in range(20_000 if size == 1 else 500):
         channel.grow(position + 1, records(position, position + 1, size))
@@ -90,8 +90,8 @@ async def test_what_is_kept_is_bounded(size: int) -> None:
     assert kept * size <= 1 << 20
 
 
-async def test_a_failed_read_is_everybodys_and_the_next_is_another() -> None:
-    """All who waited for a read that failed learn why; whoever asks again reads again."""
+async def test_all_waiting_followers_raise_a_failed_read() -> None:
+    """All that wait for a failed read raise its error; a retry reads again."""
     disk, channel = Disk(5), Channel()
     channel.grow(5)
     disk.failure = LedgerUnavailable("the disk is away")
@@ -104,7 +104,7 @@ async def test_a_failed_read_is_everybodys_and_the_next_is_another() -> None:
     assert disk.reads == 2
 
 
-async def test_the_first_of_them_may_leave() -> None:
+async def test_a_read_outlives_its_first_follower() -> None:
     """A read goes on for the others when the one that began it is canceled."""
     disk, channel = Disk(5), Channel()
     channel.grow(5)
@@ -115,8 +115,8 @@ async def test_the_first_of_them_may_leave() -> None:
     assert disk.reads == 1
 
 
-async def test_what_was_trimmed_is_not_at_hand() -> None:
-    """Removed records are read, so that the ledger says that they are gone."""
+async def test_trimmed_records_are_not_cached() -> None:
+    """Removed records are read, so that the ledger raises their error."""
     disk, channel = Disk(10), Channel()
     channel.grow(10, records(0, 10))
     channel.trim(7)

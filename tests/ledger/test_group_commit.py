@@ -1,4 +1,4 @@
-"""Group commit: what shares a transaction, who sees it when, and what a failure takes along."""
+"""Group commit: shared transactions, visibility before and after the commit, failures."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ FACTS, DECISIONS, POOLS = topic.EXPERIMENTS, topic.SEARCHES, topic.POOLS
 
 
 class Disk:
-    """What a ledger's commits go to: it may be slow, or full."""
+    """The disk of a ledger's commits: it may be slow, or full."""
 
     def __init__(self) -> None:
         self.free = threading.Event()
@@ -63,7 +63,7 @@ async def ledger(tmp_path: Path, disk: Disk) -> AsyncIterator[SqliteLedger]:
 
 
 async def answer(ledger: Ledger, name: str, on: str, begin: int = 0) -> None:
-    """Append to one topic what comes on another, for ever."""
+    """Append each record of one topic to another, for ever."""
     async for records in ledger.follow(name, AT, begin):
         await ledger.append([draft("k", it.value, on) for it in records])
 
@@ -87,13 +87,13 @@ async def in_thread(event: threading.Event) -> None:
 
 
 async def values(ledger: Ledger, name: str) -> list[bytes]:
-    """Return what is durable on a topic."""
+    """Return the durable values of a topic."""
     return [it.value for it in await read_all(ledger, name, AT)]
 
 
 @pytest.mark.usefixtures("loops")
 async def test_what_follows_shares_the_transaction(ledger: SqliteLedger) -> None:
-    """A fact, what is decided, what is relayed and what is decided on that are durable at once."""
+    """A fact, the decision, its relayed copy and the decision on that share a commit."""
     before = ledger._commits.commits
     await ledger.append([draft("k", b"fact")])
     assert ledger._commits.commits == before + 1
@@ -102,10 +102,10 @@ async def test_what_follows_shares_the_transaction(ledger: SqliteLedger) -> None
 
 
 @pytest.mark.usefixtures("loops")
-async def test_nobody_else_sees_it_before_it_is_durable(
+async def test_others_see_it_once_it_is_durable(
     tmp_path: Path, ledger: SqliteLedger, disk: Disk
 ) -> None:
-    """Neither who appended it, nor who follows here or in another process, until the commit."""
+    """The appender, and followers here and in another process, get it after the commit."""
     other = await SqliteLedger.open(tmp_path)
     followers = [
         asyncio.create_task(take(it.follow(DECISIONS, AT, 1), 1)) for it in (ledger, other)
@@ -126,10 +126,10 @@ async def test_nobody_else_sees_it_before_it_is_durable(
     await other.close()
 
 
-async def test_a_failed_commit_takes_all_along(
+async def test_a_failed_commit_undoes_all_that_was_staged(
     ledger: SqliteLedger, loops: list[asyncio.Task[None]], disk: Disk
 ) -> None:
-    """Who appended is told, loops end, what they had staged never was; others go on."""
+    """The append raises, loops end, staged records are undone; durable followers continue."""
     seen, outside = staged(ledger), asyncio.create_task(take(ledger.follow(FACTS, AT, 1), 1))
     disk.full = True
     with pytest.raises(LedgerUnavailable, match="full"):
@@ -152,10 +152,10 @@ async def test_a_failed_commit_takes_all_along(
         assert await values(ledger, name) == [b"first"]
 
 
-async def test_what_waited_behind_a_failed_commit_was_of_what_never_was(
+async def test_staged_writes_behind_a_failed_commit_fail(
     ledger: SqliteLedger, loops: list[asyncio.Task[None]], disk: Disk
 ) -> None:
-    """A snapshot of what was staged is not saved; a fact from outside is appended."""
+    """A snapshot of staged records is not saved; a fact from outside is appended."""
     seen = staged(ledger)
     disk.free.clear()
     lost = asyncio.create_task(ledger.append([draft("k", b"lost")]))
@@ -173,9 +173,7 @@ async def test_what_waited_behind_a_failed_commit_was_of_what_never_was(
     assert await ledger.snapshot("state", AT) is None
 
 
-async def test_after_a_failure_nothing_is_shown_before_it_is_durable(
-    ledger: SqliteLedger, disk: Disk
-) -> None:
+async def test_after_a_failure_nothing_is_staged(ledger: SqliteLedger, disk: Disk) -> None:
     """While the disk is full, loops are not started again by each attempt to append."""
     await ledger.append([draft("k", b"first")])
     await take(ledger.follow(FACTS, AT, 0), 1)
@@ -197,8 +195,8 @@ async def test_after_a_failure_nothing_is_shown_before_it_is_durable(
     loop.cancel()
 
 
-async def test_a_busy_follower_holds_nobody_up_for_long(ledger: SqliteLedger) -> None:
-    """What one is slow with is durable without it."""
+async def test_a_busy_follower_delays_a_commit_only_briefly(ledger: SqliteLedger) -> None:
+    """The commit does not wait for a slow follower."""
     first = asyncio.Event()
 
     async def never_done() -> None:
@@ -216,8 +214,8 @@ async def test_a_busy_follower_holds_nobody_up_for_long(ledger: SqliteLedger) ->
     slow.cancel()
 
 
-async def test_a_follower_that_catches_up_holds_nobody_up(ledger: SqliteLedger) -> None:
-    """Who is far behind is not waited for, and sees each record once on its way to the end."""
+async def test_a_follower_that_catches_up_delays_no_commit(ledger: SqliteLedger) -> None:
+    """Commits do not wait for a follower far behind, which gets each record once."""
     await ledger.append([draft("k", b"%d" % number) for number in range(6000)])
     found: list[Record] = []
 
@@ -234,7 +232,7 @@ async def test_a_follower_that_catches_up_holds_nobody_up(ledger: SqliteLedger) 
     assert [it.position for it in found] == list(range(len(found)))
 
 
-async def test_more_than_is_kept_of_a_stream_is_staged(ledger: SqliteLedger, disk: Disk) -> None:
+async def test_more_is_staged_than_the_channel_caches(ledger: SqliteLedger, disk: Disk) -> None:
     """However much is staged at once, followers get all of it, in order."""
     big = [draft("k", b"%d" % number * 50_000) for number in range(20)]
     loop = asyncio.create_task(answer(staged(ledger), FACTS, DECISIONS))
@@ -251,13 +249,13 @@ async def test_more_than_is_kept_of_a_stream_is_staged(ledger: SqliteLedger, dis
 
 
 def test_a_loop_that_ended_holds_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ledger that nobody closed, with a transaction open, keeps nobody else from writing."""
+    """A ledger left open by an ended loop, with a transaction, does not block other writers."""
     left: list[object] = []
 
     async def leave() -> None:
         ledger = await SqliteLedger.open(tmp_path)
         left.append((ledger, asyncio.create_task(ledger.append([draft("k", b"left")]))))
-        while ledger._commits._state != "open":  # noqa: ASYNC110 - nothing tells
+        while ledger._commits._state != "open":  # noqa: ASYNC110 - has no event
             await asyncio.sleep(0)
 
     async def append() -> list[bytes]:

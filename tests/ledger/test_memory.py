@@ -14,7 +14,7 @@ from rung.ledger import Ledger, MemoryLedger
 
 
 class TestMemoryLedger(TrimmingConformance, TransactionalConformance, CutConformance):
-    """Holds the ledger in memory to what all adapters do."""
+    """The ledger in memory conforms to the port."""
 
     @pytest.fixture
     async def ledger(self) -> AsyncIterator[Ledger]:

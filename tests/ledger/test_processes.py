@@ -35,9 +35,9 @@ async def acknowledged(process: Process) -> list[tuple[int, int]]:
     return [(int(position), int(number)) for position, number in pairs]
 
 
-def hanging(doorbells: Path) -> list[str]:
-    """Return the names of the doorbells that are up."""
-    return [path.name for path in doorbells.iterdir() if not path.name.startswith(".")]
+def listening(sockets: Path) -> list[str]:
+    """Return the names of the wake-up sockets."""
+    return [path.name for path in sockets.iterdir() if not path.name.startswith(".")]
 
 
 async def test_processes_append_at_once(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ async def test_processes_append_at_once(tmp_path: Path) -> None:
 
 
 async def test_a_busy_process_does_not_starve_another(tmp_path: Path) -> None:
-    """Beside a process that commits without pause, another one's append takes its turn."""
+    """Beside a process that commits without pause, appends of another one proceed in turn."""
     busy = await start(tmp_path, "busy", 0)
     assert busy.stdout is not None
     await busy.stdout.readline()
@@ -72,7 +72,7 @@ async def test_a_busy_process_does_not_starve_another(tmp_path: Path) -> None:
 
 
 async def test_follower_is_woken_by_another_process(tmp_path: Path) -> None:
-    """What another process appends arrives, although that one began before and after."""
+    """Records of processes that started before and after the follower arrive."""
     ledger = await SqliteLedger.open(tmp_path)
     early = await start(tmp_path, "k", 100)
     following = ledger.follow(topic.EXPERIMENTS, partition_of("k", 4), 0)
@@ -84,8 +84,8 @@ async def test_follower_is_woken_by_another_process(tmp_path: Path) -> None:
     await ledger.close()
 
 
-async def test_killed_between_commit_and_ringing(tmp_path: Path) -> None:
-    """A commit is noticed even if its process dies before it can say so."""
+async def test_killed_between_commit_and_notification(tmp_path: Path) -> None:
+    """Followers get a commit whose process died before it notified them."""
     ledger = await SqliteLedger.open(tmp_path)
     await ledger.append([draft("k")])
     following = ledger.follow(topic.EXPERIMENTS, partition_of("k", 4), 0)
@@ -99,7 +99,7 @@ async def test_killed_between_commit_and_ringing(tmp_path: Path) -> None:
 
 
 async def test_kill_loses_nothing_acknowledged(tmp_path: Path) -> None:
-    """After each of many kills all that was acknowledged is there, batches whole, no gap."""
+    """After each of many kills all acknowledged records are there, batches complete, no gap."""
     chance = random.Random(20)  # noqa: S311 - chooses the moments of the kills
     kept: dict[int, int] = {}
     for _ in range(12):
@@ -119,8 +119,8 @@ async def test_kill_loses_nothing_acknowledged(tmp_path: Path) -> None:
             assert records[position].value == b"%d" % number
 
 
-async def test_doorbells_of_the_dead_are_removed(tmp_path: Path) -> None:
-    """The socket of a killed follower goes when somebody else commits."""
+async def test_sockets_of_killed_processes_are_removed(tmp_path: Path) -> None:
+    """The socket of a killed follower is removed by the next commits."""
     code = (
         "import asyncio, os, sys\n"
         "from pathlib import Path\n"
@@ -137,20 +137,20 @@ async def test_doorbells_of_the_dead_are_removed(tmp_path: Path) -> None:
         sys.executable, "-c", code, str(tmp_path), str(partition_of("k", 4)), stdout=PIPE
     )
     assert process.stdout is not None
-    for _ in range(2):  # it was told of the second: others ring its doorbell
+    for _ in range(2):  # the second one took a notification
         assert await process.stdout.readline() == b"follows\n"
         await ledger.append([draft("k")])
-    doorbells = tmp_path / "doorbells"
-    assert hanging(doorbells)
+    sockets = tmp_path / "doorbells"
+    assert listening(sockets)
     process.kill()
     await process.communicate()
-    while hanging(doorbells):
+    while listening(sockets):
         await ledger.append([draft("k")])
     await ledger.close()
 
 
 async def test_deep_folder(tmp_path: Path) -> None:
-    """A folder whose path is longer than a socket's may be works all the same."""
+    """A folder works whose path is longer than the limit of sockets."""
     folder = tmp_path / ("d" * 120) / ("e" * 120)
     one, two = await SqliteLedger.open(folder), await SqliteLedger.open(folder)
     following = one.follow(topic.EXPERIMENTS, partition_of("k", 4), 0)
@@ -163,13 +163,13 @@ async def test_deep_folder(tmp_path: Path) -> None:
     await two.close()
 
 
-async def test_doorbells_that_never_hung_are_swept(tmp_path: Path) -> None:
-    """What a process left that was killed on the way is removed at the next opening, if old."""
+async def test_unfinished_sockets_are_removed(tmp_path: Path) -> None:
+    """Sockets of processes killed before they listened are removed at the next opening, if old."""
     await (await SqliteLedger.open(tmp_path)).close()
-    doorbells = tmp_path / "doorbells"
+    sockets = tmp_path / "doorbells"
     for name in (".old", ".new"):
-        (doorbells / name).write_bytes(b"")
-    os.utime(doorbells / ".old", (1, 1))
+        (sockets / name).write_bytes(b"")
+    os.utime(sockets / ".old", (1, 1))
     await (await SqliteLedger.open(tmp_path)).close()
-    assert (doorbells / ".new").exists()
-    assert not (doorbells / ".old").exists()
+    assert (sockets / ".new").exists()
+    assert not (sockets / ".old").exists()

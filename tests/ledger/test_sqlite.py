@@ -26,7 +26,7 @@ from rung.ledger.sqlite.reader import Reader
 class TestSqliteLedger(
     DurableConformance, TrimmingConformance, TransactionalConformance, DurableCutConformance
 ):
-    """Holds the SQLite adapter to what all adapters do."""
+    """The SQLite adapter conforms to the port."""
 
     @pytest.fixture
     async def ledger(self, tmp_path: Path) -> AsyncIterator[Ledger]:
@@ -43,7 +43,7 @@ class TestSqliteLedger(
 
 @pytest.mark.ledger
 class TestStagedSqliteLedger(LedgerConformance):
-    """Holds what processors and relays use to the same."""
+    """The staged view of the ledger conforms to the port."""
 
     @pytest.fixture
     async def ledger(self, tmp_path: Path) -> AsyncIterator[Ledger]:
@@ -140,13 +140,13 @@ async def test_a_stream_is_read_once_however_many_follow(
         taking = [asyncio.create_task(take(following, 1)) for following in followers]
         await two.append([Draft("logs", "k", b"%d" % number)])
         assert {records[0].value for records in await asyncio.gather(*taking)} == {b"%d" % number}
-    assert reads <= 40  # of the end, where it looked, and of the record
+    assert reads <= 40  # the end and the record, of each append
     await one.close()
     await two.close()
 
 
 async def test_trimmed_records_are_not_shared(tmp_path: Path) -> None:
-    """A follower that lies behind gets nothing of what was removed, by whomever."""
+    """A follower that lies behind gets no removed records, whichever process trimmed."""
     one, two = await SqliteLedger.open(tmp_path), await SqliteLedger.open(tmp_path)
     at = partition_of("k", 4)
     for trimming, until in ((one, 5), (two, 15)):

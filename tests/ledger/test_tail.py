@@ -31,7 +31,7 @@ async def test_from_the_beginning() -> None:
 
 
 async def test_from_the_end_for_one_key() -> None:
-    """Only what comes from now on, and only of the key."""
+    """Only records appended later, and only of the key."""
     ledger = MemoryLedger()
     await ledger.append([draft("k", b"old")])
     async with aclosing(tail(ledger, BOTH, key="k")) as records:
@@ -42,7 +42,7 @@ async def test_from_the_end_for_one_key() -> None:
 
 
 async def test_failures_come_through() -> None:
-    """An unknown topic and a ledger that is closed end it with their reason."""
+    """An unknown topic and a closed ledger raise their error."""
     ledger = MemoryLedger()
     with pytest.raises(LedgerError, match="weather"):
         await anext(tail(ledger, ["weather"]))

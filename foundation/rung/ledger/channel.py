@@ -1,18 +1,18 @@
 """The tail of one stream, shared by all followers in this process.
 
-It knows where the stream ends, keeps its newest records, and wakes followers that wait for more.
-An adapter tells it, in the event loop, whatever lets the stream grow: this process's own appends
-with their records, those of other processes with the new end alone.
+A channel has the stream's end and its newest records, and wakes followers that wait for more. The
+adapter calls it, in the event loop, whenever the stream grows: after this process's own appends
+with their records, after those of other processes with the new end alone.
 
-A follower at the end gets its records from here. Where they are not at hand, the first follower
-that wants them reads them, the others at that position wait for the same read, and what it
-brought is kept. So a stream is read once, however many follow it. A follower that lies further
-back than what is kept reads by itself until it catches up: memory does not depend on how many
-follow, nor on how slow they are.
+A follower at the end gets its records from here. Where the channel lacks them, the first follower
+reads them, others at that position wait for the same read, and the channel caches the result. So a
+stream is read once, however many follow it. A follower that lies before the cached records reads
+by itself until it catches up: memory depends neither on the number of followers nor on their
+speed.
 
-*Early* followers get records as soon as these are staged: they have their positions, but may not
-be durable yet. All others wait for the end to reach them. The adapter makes what it staged durable
-once no early follower is *busy* with it: what they append because of it goes along.
+*Staged* followers get records as soon as these are staged: these have positions, but may not be
+durable yet. All others wait for the durable end. The adapter makes staged records durable once no
+staged follower is *busy* with them, together with what these followers appended in response.
 """
 
 import asyncio
@@ -29,13 +29,41 @@ _TAIL_BYTES: Final = 1 << 20
 Read = Callable[[], Awaitable[Sequence[Record]]]
 
 
-class Early:
-    """Where an early follower is."""
+class StagedFollower:
+    """The position of one staged follower."""
 
     def __init__(self, position: int) -> None:
         self.position = position
         self.waiting = False
-        """Whether it has taken what it was given."""
+        """Whether it has processed all that it got."""
+
+
+class _Waiters:
+    """Coroutines that wait for a stream to grow."""
+
+    def __init__(self) -> None:
+        self._futures: list[asyncio.Future[None]] = []
+
+    async def wait(self) -> None:
+        """Wait for the next `wake`; raise its failure."""
+        future = asyncio.get_running_loop().create_future()
+        self._futures.append(future)
+        try:
+            await future
+        finally:
+            if future in self._futures:
+                self._futures.remove(future)
+
+    def wake(self, failure: LedgerError | None = None) -> None:
+        """Wake all that wait now."""
+        woken, self._futures = self._futures, []
+        for future in woken:
+            if future.done():
+                continue
+            if failure is None:
+                future.set_result(None)
+            else:
+                future.set_exception(failure)
 
 
 class Channel:
@@ -43,102 +71,101 @@ class Channel:
 
     def __init__(self) -> None:
         self.end = 0
-        """The lowest position that nobody is known to have written yet."""
+        """The durable end, as far as this process has read or written."""
         self.staged_end = 0
-        """The lowest position behind that of which nothing is staged."""
-        self._early: list[Early] = []
-        self._awaiting: list[asyncio.Future[None]] = []
-        """Early followers that wait."""
+        """The end including staged records."""
+        self._staged_followers: list[StagedFollower] = []
+        self._staged_waiters = _Waiters()
+        self._waiters = _Waiters()
         self._tail: list[Record] = []
         self._tail_bytes = 0
         self._reading: dict[int, asyncio.Task[Sequence[Record]]] = {}
-        self._waiting: list[asyncio.Future[None]] = []
         self._closed: LedgerError | None = None
 
     def grow(self, end: int, records: Sequence[Record] = ()) -> None:
-        """Take note that the stream reaches up to `end`, and of its newest records."""
+        """Extend the stream to `end`; cache its newest records."""
         if end > self.end:
             self.end = end
-            self._wake(None)
+            self._waiters.wake()
         if records:
-            self._keep(records)
+            self._cache(records)
         if end > self.staged_end:
             self.staged_end = end
-            self._wake_early(None)
+            self._staged_waiters.wake()
 
     def stage(self, durable: int, records: Sequence[Record]) -> None:
-        """Show records to early followers.
+        """Pass records to staged followers.
 
         Args:
-            durable: where the stream ends that others know.
-            records: from there on, or from behind those that are staged.
+            durable: the stream's durable end.
+            records: from there on, or behind those that are staged.
         """
         self.grow(durable)
-        self._keep(records)
+        self._cache(records)
         self.staged_end = max(self.staged_end, records[-1].position + 1)
-        self._wake_early(None)
+        self._staged_waiters.wake()
 
     def unstage(self, failure: LedgerError) -> None:
-        """Forget what is staged; send early followers away, whatever they have taken."""
+        """Drop staged records; all staged followers raise the failure."""
         if self._tail:
-            self._forget_from(max(0, self.end - self._tail[0].position))
+            self._drop_from(max(0, self.end - self._tail[0].position))
         self.staged_end = self.end
-        self._early.clear()
-        self._wake_early(failure)
+        self._staged_followers.clear()
+        self._staged_waiters.wake(failure)
 
     @property
     def busy(self) -> bool:
-        """Whether an early follower is at what is staged, or about to be.
+        """Whether a staged follower is at staged records, or about to be.
 
-        One that lies further back is not waited for.
+        Those that lie further back do not count.
         """
         return self.staged_end > self.end and any(
             it.position >= self.end and not (it.waiting and it.position >= self.staged_end)
-            for it in self._early
+            for it in self._staged_followers
         )
 
     @contextlib.contextmanager
-    def early(self, position: int) -> Iterator[Early]:
-        """Take note of an early follower, while the context lasts."""
-        it = Early(position)
-        self._early.append(it)
+    def staged_follower(self, position: int) -> Iterator[StagedFollower]:
+        """Register a staged follower, while the context lasts."""
+        it = StagedFollower(position)
+        self._staged_followers.append(it)
         try:
             yield it
         finally:
-            if it in self._early:
-                self._early.remove(it)
+            if it in self._staged_followers:
+                self._staged_followers.remove(it)
 
     def trim(self, position: int) -> None:
-        """Forget the records before a position, which were removed."""
+        """Drop the records before a position, which were removed."""
         if self._tail:
-            self._forget(max(0, min(position - self._tail[0].position, len(self._tail))))
+            self._drop(max(0, min(position - self._tail[0].position, len(self._tail))))
 
     def fail(self, failure: LedgerError) -> None:
-        """Make all who wait now meet a failure."""
-        self._wake(failure)
-        self._wake_early(failure)
+        """Raise a failure in all followers that wait now."""
+        self._waiters.wake(failure)
+        self._staged_waiters.wake(failure)
 
     def close(self, reason: LedgerError) -> None:
-        """Make all who wait now, and all who will, meet the reason."""
+        """Raise the reason in all followers that wait now or later."""
         self._closed = reason
         self.fail(reason)
 
     async def records(
-        self, position: int, limit: int, read: Read, *, early: bool = False
+        self, position: int, limit: int, read: Read, *, staged: bool = False
     ) -> Sequence[Record]:
         """Return records from `position` on, which must lie before the end.
 
         Args:
             position: of the first.
-            limit: how many at most, of those that are kept.
-            read: reads records from the position on; called where they are not at hand.
-            early: whether staged records are among those, and the end is theirs.
+            limit: how many cached records at most.
+            read: reads records from the position on; called where they are not cached.
+            staged: whether staged records are included, and the end is theirs.
 
         Raises:
             LedgerError: reading failed.
         """
-        behind = self.staged_end if early else self.end
-        found = self._recent(position, min(limit, behind - position))
+        behind = self.staged_end if staged else self.end
+        found = self._cached(position, min(limit, behind - position))
         if found:
             return found
         reading = self._reading.get(position)
@@ -151,27 +178,22 @@ class Channel:
     async def wait(self, position: int) -> None:
         """Wait until the stream reaches beyond `position`."""
         while self.end <= position:
-            await self._wait_in(self._waiting)
+            self._check_open()
+            await self._waiters.wait()
 
-    async def wait_early(self, it: Early) -> None:
-        """Wait until something is staged, or durable, behind where an early follower is."""
+    async def wait_staged(self, it: StagedFollower) -> None:
+        """Wait until there are staged or durable records at a staged follower's position."""
         it.waiting = True
         while self.staged_end <= it.position:
-            await self._wait_in(self._awaiting)
+            self._check_open()
+            await self._staged_waiters.wait()
         it.waiting = False
 
-    async def _wait_in(self, others: list[asyncio.Future[None]]) -> None:
+    def _check_open(self) -> None:
         if self._closed is not None:
             raise self._closed
-        waiting = asyncio.get_running_loop().create_future()
-        others.append(waiting)
-        try:
-            await waiting
-        finally:
-            if waiting in others:
-                others.remove(waiting)
 
-    def _recent(self, position: int, limit: int) -> Sequence[Record]:
+    def _cached(self, position: int, limit: int) -> Sequence[Record]:
         if not self._tail or not self._tail[0].position <= position <= self._tail[-1].position:
             return ()
         first = position - self._tail[0].position
@@ -182,20 +204,16 @@ class Channel:
             records = await read()
         finally:
             del self._reading[position]
-        if records and records[-1].position + 1 >= self._kept_from:
-            self._keep(records)
+        oldest = self._tail[0].position if self._tail else self.end
+        if records and records[-1].position + 1 >= oldest:
+            self._cache(records)
         return records
 
-    @property
-    def _kept_from(self) -> int:
-        """The position of the oldest record that is kept, the end if none is."""
-        return self._tail[0].position if self._tail else self.end
-
-    def _keep(self, records: Sequence[Record]) -> None:
-        """Keep records beside those that are kept, or in place of them where a gap is between."""
+    def _cache(self, records: Sequence[Record]) -> None:
+        """Join records with the cached ones, or replace those where a gap lies between."""
         first, behind = records[0].position, records[-1].position + 1
         if not self._tail or first > self._tail[-1].position + 1:
-            self._forget(len(self._tail))
+            self._drop(len(self._tail))
             self._tail = list(records)
         elif behind < self._tail[0].position:
             return
@@ -209,38 +227,21 @@ class Channel:
         while len(self._tail) > _TAIL_RECORDS or self._tail_bytes > _TAIL_BYTES:
             durable = max(0, self.end - self._tail[0].position)
             if not durable:
-                break  # what is staged is nowhere else
-            self._forget(min((len(self._tail) + 1) // 2, durable))
+                break  # staged records exist only here
+            self._drop(min((len(self._tail) + 1) // 2, durable))
 
-    def _forget(self, count: int) -> None:
+    def _drop(self, count: int) -> None:
+        """Drop the oldest cached records."""
         self._tail_bytes -= sum(len(record.value) for record in self._tail[:count])
         del self._tail[:count]
 
-    def _forget_from(self, count: int) -> None:
-        """Forget what comes after so many."""
+    def _drop_from(self, count: int) -> None:
+        """Drop all but the oldest `count` cached records."""
         self._tail_bytes -= sum(len(record.value) for record in self._tail[count:])
         del self._tail[count:]
 
-    def _wake(self, failure: LedgerError | None) -> None:
-        woken, self._waiting = self._waiting, []
-        _tell(woken, failure)
-
-    def _wake_early(self, failure: LedgerError | None) -> None:
-        woken, self._awaiting = self._awaiting, []
-        _tell(woken, failure)
-
-
-def _tell(waiting: list[asyncio.Future[None]], failure: LedgerError | None) -> None:
-    for it in waiting:
-        if it.done():
-            continue
-        if failure is None:
-            it.set_result(None)
-        else:
-            it.set_exception(failure)
-
 
 def _retrieve(reading: asyncio.Task[Sequence[Record]]) -> None:
-    """Take note of a failure, also where all who waited for it were cancelled."""
+    """Retrieve a failure, also where every follower that awaited it was cancelled."""
     if not reading.cancelled():
         reading.exception()

@@ -1,4 +1,4 @@
-"""Opens whichever ledger an URL or a path names."""
+"""Opens the ledger at a URL or a path."""
 
 import socket
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from urllib.parse import unquote
 from rung.events.errors import LedgerError
 from rung.ledger.port import Ledger
 from rung.ledger.sqlite.ledger import SqliteLedger
-from rung.ledger.sqlite.through import ThroughLedger
+from rung.ledger.sqlite.remote_append import RemoteAppendLedger
 from rung.storage import ObjectStore
 
 _KAFKA: Final = "kafka://"
@@ -22,11 +22,11 @@ async def open_ledger(where: str | Path, snapshots: ObjectStore | None = None) -
     Args:
         where: a folder, `sqlite:FOLDER`, or `kafka://host:9092,other:9092/prefix`; settings of
             a Kafka cluster come from the environment (`RUNG_KAFKA_…`).
-        snapshots: where a ledger on Kafka keeps snapshots; one in a file keeps them itself.
+        snapshots: where a ledger on Kafka keeps snapshots; one in a file stores them itself.
 
     Raises:
         LedgerUnavailable: it does not answer.
-        LedgerMissing: it was not made yet.
+        LedgerMissing: it does not exist.
         LedgerError: it cannot be used.
     """
     url = str(where)
@@ -41,19 +41,21 @@ async def open_ledger(where: str | Path, snapshots: ObjectStore | None = None) -
     return await SqliteLedger.open(_folder(url))
 
 
-async def open_through(where: str, connection: socket.socket, gone: Callable[[], None]) -> Ledger:
-    """Open a ledger in a file to which the process appends that started this one.
+async def open_remote_append(
+    where: str, connection: socket.socket, disconnected: Callable[[], None]
+) -> Ledger:
+    """Open a ledger in a file, appending through the parent process.
 
     Args:
         where: a folder, or `sqlite:FOLDER`.
-        connection: to that process.
-        gone: called when it is gone.
+        connection: to the parent.
+        disconnected: called when it closes.
 
     Raises:
         LedgerError: it cannot be used.
     """
-    ledger = await ThroughLedger.open(_folder(where), create=False)
-    await ledger.connect(connection, gone)
+    ledger = await RemoteAppendLedger.open(_folder(where), create=False)
+    await ledger.connect(connection, disconnected)
     return ledger
 
 

@@ -15,7 +15,7 @@ from rung.events.errors import (
 from rung.ledger.channel import Channel
 from rung.ledger.port import FLEETING, Draft, Record, check_trim
 
-_KEPT: Final = {topic.HEARTBEATS: 1000}
+_RETENTION: Final = {topic.HEARTBEATS: 1000}
 _BATCH: Final = 1000
 
 
@@ -55,7 +55,7 @@ class _Stream:
 class MemoryLedger:
     """A ledger that ends with its process; implements `rung.ledger.port.Ledger`.
 
-    Nothing waits for anything: without threads, and the same order of events every time.
+    It has no threads, so the order of events is deterministic.
     """
 
     def __init__(self, *, partitions: int = 4, ledger_id: str | None = None) -> None:
@@ -70,7 +70,7 @@ class MemoryLedger:
 
     @property
     def id(self) -> str:
-        """The ledger's own name, drawn when it was created."""
+        """The ledger's id, drawn when it was created."""
         return self._id
 
     def partitions(self, topic: str) -> int:
@@ -91,8 +91,8 @@ class MemoryLedger:
             positions.append(stream.end)
             stream.records.append(Record(name, partition, stream.end, key, value))
         for stream, _, draft in placed:
-            if draft.topic in _KEPT:
-                stream.trim(_KEPT[draft.topic])
+            if draft.topic in _RETENTION:
+                stream.trim(_RETENTION[draft.topic])
             stream.channel.grow(stream.end)
         return positions
 
@@ -134,13 +134,13 @@ class MemoryLedger:
             yield records
 
     async def position(self, consumer: str, topic: str, partition: int) -> int:
-        """Return the position a consumer committed last, 0 if it never did."""
+        """Return the last committed position of a consumer, 0 if there is none."""
         self._check_open()
         self._stream(topic, partition)
         return self._consumers.get((consumer, topic, partition), 0)
 
     async def commit(self, consumer: str, topic: str, partition: int, position: int) -> None:
-        """Remember where a consumer goes on after a restart."""
+        """Commit the position at which a consumer resumes."""
         self._check_open()
         self._stream(topic, partition)
         self._consumers[consumer, topic, partition] = position
@@ -187,7 +187,7 @@ class MemoryLedger:
         self._snapshots = copy._snapshots
 
     async def close(self) -> None:
-        """Let go of the ledger; followers get LedgerUnavailable."""
+        """Close the ledger; followers get LedgerUnavailable."""
         self._closed = True
         for stream in self._streams.values():
             stream.channel.close(_REFUSAL)

@@ -14,7 +14,7 @@ from rung.events.errors import LedgerError
 
 _READ_MAX: Final = 1_000
 FLEETING: Final = frozenset({topic.HEARTBEATS})
-"""Topics whose removed records are not needed: reading below their start begins at it."""
+"""Topics whose removed records are not needed: reads below their start begin at it."""
 
 
 class Record(NamedTuple):
@@ -42,7 +42,7 @@ class Draft(NamedTuple):
 
 
 class Readable(Protocol):
-    """What readers need of a ledger, also of an archive or an export."""
+    """The reading half of a ledger, also of an archive or an export."""
 
     @property
     def id(self) -> str:
@@ -140,17 +140,17 @@ class Transactional(Protocol):
     def transaction(self) -> AbstractAsyncContextManager[Ledger]:
         """Open a transaction.
 
-        What is appended, committed and saved through the ledger that it yields becomes visible to
-        others, and durable, when the body ends; reads through it see it before. If the body raises
-        or the process is killed, nothing is changed. Memory does not grow with it where the ledger
-        lies on a disk. What it yields need not support `follow`.
+        Writes through the ledger that it yields become durable, and visible to others, when the
+        body ends; its own reads include them. If the body raises or the process is killed, nothing
+        is changed. On a disk, memory does not grow with the transaction. The ledger that it yields
+        need not support `follow`.
 
         Nothing else may append meanwhile: in the body, appending through the ledger itself waits
         for ever or is refused.
 
         Raises:
             LedgerUnavailable: the disk is full; nothing was changed.
-            LedgerError: something else was appended meanwhile, where that is not kept waiting;
+            LedgerError: something else was appended meanwhile, where such appends do not wait;
                 nothing was changed.
         """
         ...
@@ -169,10 +169,10 @@ class Combining(Protocol):
 
 @runtime_checkable
 class Staging(Protocol):
-    """A ledger in which records count for some of its readers before they are durable."""
+    """A ledger some of whose readers get records before these are durable."""
 
     def staged(self) -> Ledger:
-        """Return the ledger as those see it that do nothing outside of it, see `staged`."""
+        """Return the ledger including staged records, see the function `staged`."""
         ...
 
 
@@ -229,17 +229,17 @@ async def read_of(
 
 
 def staged(ledger: Ledger) -> Ledger:
-    """Return the ledger as processors and relays see it, which do nothing outside of it.
+    """Return the ledger for processors and relays, whose only effects are writes to it.
 
-    What they are shown, and what they append, commit and save, may not be durable yet. It becomes
-    durable in order: nothing of theirs without what they were shown before. So what follows from a
-    fact can become durable together with it.
+    Records that it returns, and what is appended, committed and saved through it, may not be
+    durable yet. They become durable in order: no write without the records that were read before
+    it. So a fact and its consequences can become durable together.
 
-    If that fails, nothing of it ever was, whoever appended to the ledger itself is told, and what
-    this returned is of no use any more: each call of it raises the failure. Its user forgets what
-    it has folded, and starts again with another one.
+    If that fails, nothing of it was written: appends to the ledger itself raise, and so does each
+    further call of what this returned. Its user discards the state that it folded and starts again
+    with a new one.
 
-    Where everything is durable before it is shown, this is the ledger itself.
+    Where records are always durable before they are read, this is the ledger itself.
     """
     return ledger.staged() if isinstance(ledger, Staging) else ledger
 

@@ -8,7 +8,7 @@ from rung.events.errors import LedgerError
 from rung.ledger.port import Ledger, Record
 
 _AHEAD: Final = 64
-"""How many batches may wait for a slow reader."""
+"""Batches that are buffered for a slow reader."""
 
 
 async def tail(
@@ -25,8 +25,8 @@ async def tail(
 
     Args:
         ledger: what to follow.
-        topics: their names.
-        start: with what is there already, or with what comes from now on.
+        topics: to follow.
+        start: with the first record that exists, or with the next one.
         key: only records of this key.
 
     Raises:

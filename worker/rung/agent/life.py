@@ -9,7 +9,7 @@ from typing import Any
 from rung.agent.agent import Agent
 from rung.agent.config import Settings
 from rung.ledger import Ledger
-from rung.ledger.factory import open_through
+from rung.ledger.factory import open_remote_append
 from rung.runtime import logs
 from rung.runtime.bootstrap import Place, observed, open_when_ready
 from rung.runtime.health.checks import HEALTH
@@ -37,7 +37,7 @@ async def live(place: Place, settings: Settings, parent: socket.socket | None) -
         if parent is None:
             opening = open_when_ready(place.ledger)
         else:
-            opening = open_through(place.ledger, parent, gone.set)
+            opening = open_remote_append(place.ledger, parent, gone.set)
         ledger = await _open(observed(opening), stop, gone)
         if ledger is None:
             return

@@ -27,7 +27,7 @@ from rung.ledger import Ledger, SqliteLedger
 from rung.ledger.export.import_record import check_imported
 from rung.ledger.seals import FILE as KEY_FILE
 from rung.ledger.seals import SealKey
-from rung.ledger.sqlite.through import append_for
+from rung.ledger.sqlite.remote_append import serve_appends
 from rung.metrics.clickhouse.embedded import SET_ASIDE as SERIES_SET_ASIDE
 from rung.metrics.recovery import Recovery
 from rung.metrics.service import NAME as METRICS
@@ -273,7 +273,7 @@ async def _keep_agent(
                 _log.error("agent not started", error=str(error), starting_again_in_s=wait_s)
                 await asyncio.sleep(wait_s)
                 continue
-            appending = asyncio.create_task(append_for(ledger, ours))
+            appending = asyncio.create_task(serve_appends(ledger, ours))
             try:
                 code = await process.wait()
                 failures += code > 0  # not where a signal ended it

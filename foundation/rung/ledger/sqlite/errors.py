@@ -1,4 +1,4 @@
-"""What SQLite and the system say when something fails, in words that a person can act on."""
+"""Translates errors of SQLite and of the system into errors of ledgers, with advice."""
 
 import errno
 import sqlite3
@@ -8,7 +8,7 @@ from typing import Final
 from rung.events.errors import LedgerDamaged, LedgerError, LedgerUnavailable
 
 BUSY_MS: Final = 10_000
-"""How long a statement waits for a program that is none of Rung's."""
+"""How long a statement waits for a lock of another program."""
 
 RESCUE: Final = (
     "Stop Rung, keep a copy of the file, and restore the folder from a backup, or save what is "
@@ -60,7 +60,7 @@ _ERRNOS: Final = {
 
 
 def explain(error: sqlite3.Error | OSError, path: Path) -> LedgerError:
-    """Turn what SQLite or the system said into what a person can act on."""
+    """Return the ledger's error for one of SQLite or of the system."""
     if isinstance(error, OSError):
         code = _ERRNOS.get(error.errno or 0, sqlite3.SQLITE_IOERR)
     else:

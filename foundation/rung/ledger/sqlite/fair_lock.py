@@ -1,13 +1,13 @@
-"""A lock between processes that is handed on in the order of arrival, without polling.
+"""A lock between processes that is granted in the order of arrival, without polling.
 
-SQLite's own lock is asked for again and again with growing sleeps, so a process that commits
-without pause can keep another one waiting for seconds. Here whoever wants to write first takes
-the *turn*, then the *pen*, and then lets go of the turn: a writer that comes straight back
-queues for the turn behind the one that already waits for the pen. Both are `flock`s, which the
-kernel hands on at once and takes back from a process that is killed.
+SQLite's own lock is tried again and again with growing sleeps, so a process that commits without
+pause can keep another one waiting for seconds. Here a writer locks the *queue* (`turn.lock`), then
+the *file* (`pen.lock`), and then unlocks the queue: a writer that comes straight back waits for
+the queue, behind the one that already waits for the file. Both are `flock`s, which the kernel
+grants at once, and releases when their process is killed.
 
-Commits and checkpoints all happen with the pen in hand. That also keeps SQLite releases before
-3.51.3 clear of their WAL-reset defect, which needs a checkpoint and a commit at the same moment.
+Commits and checkpoints all happen under this lock. That also keeps SQLite releases before 3.51.3
+clear of their WAL-reset defect, which needs a checkpoint and a commit at the same moment.
 """
 
 import fcntl
@@ -17,18 +17,18 @@ from types import TracebackType
 from typing import Self
 
 
-class Turnstile:
+class FairLock:
     """The right to write to one ledger; a context manager, used by one thread."""
 
     def __init__(self, folder: Path) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        self._turn = os.open(folder / "turn.lock", flags, 0o600)
-        self._pen = os.open(folder / "pen.lock", flags, 0o600)
+        self._queue = os.open(folder / "turn.lock", flags, 0o600)
+        self._file = os.open(folder / "pen.lock", flags, 0o600)
 
     def __enter__(self) -> Self:
-        fcntl.flock(self._turn, fcntl.LOCK_EX)
-        fcntl.flock(self._pen, fcntl.LOCK_EX)
-        fcntl.flock(self._turn, fcntl.LOCK_UN)
+        fcntl.flock(self._queue, fcntl.LOCK_EX)
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        fcntl.flock(self._queue, fcntl.LOCK_UN)
         return self
 
     def __exit__(
@@ -37,9 +37,9 @@ class Turnstile:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        fcntl.flock(self._pen, fcntl.LOCK_UN)
+        fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Let go of the lock files; what is held is given back."""
-        os.close(self._pen)
-        os.close(self._turn)
+        """Close the lock files, which releases the lock."""
+        os.close(self._file)
+        os.close(self._queue)

@@ -1,9 +1,8 @@
-"""Finds out whether a ledger's file is whole, fast enough to be asked at every start.
+"""The integrity check of a ledger's file, fast enough for every start.
 
-A small file is checked page by page. A large one is checked for truncation, exactly: each page
-that the database counts must lie in the file or in the write-ahead log. SQLite itself would not
-notice a page that is missing from the file's end before somebody reads it, if the write-ahead
-log holds a newer header.
+A small file is checked page by page. A large one is checked for truncation: each page that the
+database counts must lie in the file or in the write-ahead log. SQLite itself notices a page that
+is missing from the file's end only when it is read, if the write-ahead log holds a newer header.
 """
 
 import os
@@ -23,7 +22,7 @@ _LOCK_BYTE: Final = 1 << 30
 
 
 def check_size(path: Path) -> None:
-    """Refuse an empty file; call before SQLite opens it and takes it for a new one."""
+    """Refuse an empty file; call before SQLite, which would make it a new database."""
     if path.stat().st_size == 0:
         raise LedgerDamaged(
             f"{path} is empty: it was truncated. Restore the folder from a backup, or remove the "
@@ -31,8 +30,8 @@ def check_size(path: Path) -> None:
         )
 
 
-def check_whole(database: sqlite3.Connection, path: Path) -> None:
-    """Refuse a truncated or damaged file; call while nobody else writes."""
+def check_integrity(database: sqlite3.Connection, path: Path) -> None:
+    """Refuse a truncated or damaged file; call while no process writes."""
     (page_size,) = database.execute("PRAGMA page_size").fetchone()
     (pages,) = database.execute("PRAGMA page_count").fetchone()
     size = path.stat().st_size
@@ -55,7 +54,7 @@ def check_whole(database: sqlite3.Connection, path: Path) -> None:
 
 
 def _pages_in_log(path: Path, page_size: int) -> set[int]:
-    """Return which pages the write-ahead log holds in its present generation."""
+    """Return which pages the write-ahead log holds in its current generation."""
     pages: set[int] = set()
     try:
         log = os.open(path.with_name(path.name + "-wal"), os.O_RDONLY)

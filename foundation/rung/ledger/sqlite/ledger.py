@@ -1,8 +1,8 @@
 """The ledger as one SQLite file, for all processes of one machine.
 
-`ledger.db` lies in a folder of its own, beside the locks of the `turnstile` and the sockets of
-the `doorbell`. One thread writes (`writer`), a few read (`reader`); the event loop makes
-transactions of what is written (`group_commit`). Several processes may have the same ledger open.
+`ledger.db` lies in its own folder, beside the files of `fair_lock` and the sockets of `notify`.
+One thread writes (`writer`), a few read (`reader`); the event loop groups writes to transactions
+(`group_commit`). Several processes may have the same ledger open.
 
 Write-ahead log with `synchronous=FULL`: what `append` returned has been synced to the disk.
 """
@@ -19,10 +19,10 @@ from rung.events.errors import LedgerDamaged, LedgerMissing
 from rung.ledger.channel import Channel
 from rung.ledger.port import Record
 from rung.ledger.sqlite.errors import explain
-from rung.ledger.sqlite.fair_lock import Turnstile
+from rung.ledger.sqlite.fair_lock import FairLock
 from rung.ledger.sqlite.group_commit import GroupCommit
-from rung.ledger.sqlite.integrity import check_size, check_whole
-from rung.ledger.sqlite.notify import Ringer, sweep
+from rung.ledger.sqlite.integrity import check_integrity, check_size
+from rung.ledger.sqlite.notify import FOLDER, Notifier, remove_unfinished
 from rung.ledger.sqlite.reader import Reader
 from rung.ledger.sqlite.schema import (
     PARTITIONS_MAX,
@@ -32,14 +32,13 @@ from rung.ledger.sqlite.schema import (
     create,
     topic_numbers,
 )
-from rung.ledger.sqlite.tables import About, SqliteTables
+from rung.ledger.sqlite.tables import Metadata, SqliteTables
 from rung.ledger.sqlite.transaction import SqliteTransaction
 from rung.ledger.sqlite.watcher import Watcher
 from rung.ledger.sqlite.writer import Row, Statement
 
 FILE: Final = "ledger.db"
 _BATCH: Final = 1000
-_DOORBELLS: Final = "doorbells"
 _ANNOUNCE: Final = "UPDATE ledger SET value = value + 1 WHERE name = 'doorbells'"
 
 T = TypeVar("T")
@@ -50,12 +49,12 @@ class SqliteLedger(SqliteTables):
 
     @classmethod
     async def open(cls, folder: Path, *, partitions: int = 4, create: bool = True) -> Self:
-        """Open the ledger in a folder, checking that it is whole.
+        """Open the ledger in a folder, checking its integrity.
 
         Args:
             folder: where `ledger.db` lies or will lie.
             partitions: of each topic, for a new ledger; an existing one keeps its own number.
-            create: whether to make the folder and the file if they are not there.
+            create: whether to make the folder and the file if they are missing.
 
         Raises:
             LedgerDamaged: the file is truncated, corrupt, of a newer version, or no ledger.
@@ -65,23 +64,23 @@ class SqliteLedger(SqliteTables):
         """
         path = folder / FILE
         try:
-            about = await asyncio.to_thread(_prepare, path, partitions if create else None)
-            return cls(about)
+            metadata = await asyncio.to_thread(_prepare, path, partitions if create else None)
+            return cls(metadata)
         except (sqlite3.Error, OSError) as error:
             raise explain(error, path) from error
 
-    def __init__(self, about: About) -> None:
-        super().__init__(about)
-        doorbells = about.path.parent / _DOORBELLS
+    def __init__(self, metadata: Metadata) -> None:
+        super().__init__(metadata)
+        sockets = metadata.path.parent / FOLDER
         self._closed = False
-        self._reader = Reader(about.path)
-        self._watcher = Watcher(doorbells, self._reader, self._announce)
-        ringer = Ringer(doorbells, self._watcher.doorbell)
-        self._commits = GroupCommit(about, ringer, self._watcher)
+        self._reader = Reader(metadata.path)
+        self._watcher = Watcher(sockets, self._reader, self._announce)
+        notifier = Notifier(sockets, self._watcher.socket_name)
+        self._commits = GroupCommit(metadata, notifier, self._watcher)
 
     def staged(self) -> "SqliteStaged":
-        """Return the ledger with what is not durable yet; see `rung.ledger.port.Staging`."""
-        return SqliteStaged(self._about, self, self._watcher, self._commits)
+        """Return the ledger including staged records; see `rung.ledger.port.Staging`."""
+        return SqliteStaged(self._metadata, self, self._watcher, self._commits)
 
     async def follow(
         self, topic: str, partition: int, position: int
@@ -99,11 +98,11 @@ class SqliteLedger(SqliteTables):
             yield records
 
     async def trim(self, topic: str, partition: int, position: int) -> None:
-        """Remove the records before a position, also from what followers share."""
+        """Remove the records before a position, also from the channels of followers."""
         try:
             await super().trim(topic, partition, position)
         finally:
-            await self._watcher.look()
+            await self._watcher.refresh()
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[SqliteTransaction]:
@@ -113,17 +112,17 @@ class SqliteLedger(SqliteTables):
         """
         if self._closed:
             raise self._commits.refusal
-        opened = SqliteTransaction(self._about, Ringer(self._path.parent / _DOORBELLS, ""))
+        opened = SqliteTransaction(self._metadata, Notifier(self._path.parent / FOLDER, ""))
         async with opened.running():
             yield opened
 
     async def close(self) -> None:
-        """Finish pending appends and let go of the ledger; followers get LedgerUnavailable."""
+        """Finish pending appends and close the ledger; followers get LedgerUnavailable."""
         self._closed = True
         await self._commits.drain()
         await self._watcher.close(self._commits.refusal)
         await self._reader.close()
-        await self._commits.close()  # last, so that its connection folds the write-ahead log in
+        await self._commits.close()  # last, so that its connection checkpoints the write-ahead log
 
     async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         return await self._reader.run(query)
@@ -136,31 +135,23 @@ class SqliteLedger(SqliteTables):
     ) -> list[int]:
         if self._closed:
             raise self._commits.refusal
-        return await self._commits.write(rows, size, statement, early=False)
+        return await self._commits.write(rows, size, statement, staged=False)
 
 
 class SqliteStaged(SqliteTables):
-    """The ledger as early followers see it, until a commit fails; see `group_commit`."""
+    """The ledger including staged records, until a commit fails; see `group_commit`."""
 
     def __init__(
-        self, about: About, durable: SqliteLedger, watcher: Watcher, commits: GroupCommit
+        self, metadata: Metadata, durable: SqliteLedger, watcher: Watcher, commits: GroupCommit
     ) -> None:
-        """Take note of which commits have failed before.
-
-        Args:
-            about: what the ledger's file says about itself.
-            durable: the ledger.
-            watcher: has its channels.
-            commits: what makes writes durable.
-        """
-        super().__init__(about)
+        super().__init__(metadata)
         self._durable = durable
         self._watcher = watcher
         self._commits = commits
         self._epoch = commits.epoch
 
     async def read(self, topic: str, partition: int, position: int, limit: int) -> list[Record]:
-        """Return up to `limit` records from `position` on, also such as are staged."""
+        """Return up to `limit` records from `position` on, staged ones included."""
         first = self._first(topic, partition)
         while True:
             self._check()
@@ -186,14 +177,14 @@ class SqliteStaged(SqliteTables):
         await self.read(topic, partition, position, 1)
         if staged := self._commits.staged(first):
             channel.stage(staged[0].position, staged)
-        with channel.early(position) as place:
+        with channel.staged_follower(position) as place:
             while True:
-                self._commits.rested()
+                self._commits.commit_when_idle()
                 self._check()
-                await channel.wait_early(place)
+                await channel.wait_staged(place)
                 position = place.position
                 read = partial(self._durable.read, topic, partition, position, _BATCH)
-                records = await channel.records(position, _BATCH, read, early=True)
+                records = await channel.records(position, _BATCH, read, staged=True)
                 if not records:
                     raise _cut_off(self._path, topic, partition, position, channel)
                 place.position = records[-1].position + 1
@@ -204,7 +195,7 @@ class SqliteStaged(SqliteTables):
         await self._durable.trim(topic, partition, position)
 
     async def close(self) -> None:
-        """Let go of the ledger."""
+        """Close the ledger."""
         await self._durable.close()
 
     async def _read(self, query: Callable[[sqlite3.Connection], T]) -> T:
@@ -216,11 +207,11 @@ class SqliteStaged(SqliteTables):
         self, rows: Sequence[Row], size: int, statement: Statement | None
     ) -> list[int]:
         self._check()
-        return await self._commits.write(rows, size, statement, early=True)
+        return await self._commits.write(rows, size, statement, staged=True)
 
     def _check(self) -> None:
         if self._epoch != self._commits.epoch:
-            assert self._commits.failure is not None, "as a commit failed"
+            assert self._commits.failure is not None, "a commit failed"
             raise self._commits.failure
 
 
@@ -230,7 +221,7 @@ def _cut_off(
     return LedgerDamaged(f"{path}: {topic}/{partition} ends at {position}, not at {channel.end}")
 
 
-def _prepare(path: Path, partitions: int | None) -> About:
+def _prepare(path: Path, partitions: int | None) -> Metadata:
     """Check the file, after making it if `partitions` are given; blocks."""
     path = path.absolute()
     if partitions is not None:
@@ -241,15 +232,15 @@ def _prepare(path: Path, partitions: int | None) -> About:
             raise LedgerMissing(f"there is no ledger in {path.parent}")
         create(path, partitions)
     check_size(path)
-    (path.parent / _DOORBELLS).mkdir(mode=0o700, exist_ok=True)
-    sweep(path.parent / _DOORBELLS)
+    (path.parent / FOLDER).mkdir(mode=0o700, exist_ok=True)
+    remove_unfinished(path.parent / FOLDER)
     with (
-        contextlib.closing(Turnstile(path.parent)) as turnstile,
-        turnstile,
+        contextlib.closing(FairLock(path.parent)) as lock,
+        lock,
         contextlib.closing(connect(path)) as database,
     ):
         check_version(database, path)
-        check_whole(database, path)
+        check_integrity(database, path)
         found: dict[str, str] = dict(database.execute("SELECT name, value FROM ledger").fetchall())
         numbers = topic_numbers(database)
     count = int(found["partitions"])
@@ -258,4 +249,4 @@ def _prepare(path: Path, partitions: int | None) -> About:
         for name, number in numbers.items()
     }
     names = {first: (name, part) for name, at in firsts.items() for part, first in enumerate(at)}
-    return About(path, found["id"], count, firsts, names)
+    return Metadata(path, found["id"], count, firsts, names)

@@ -1,17 +1,17 @@
 """Wakes the followers of other processes when something was appended, without polling.
 
-A process that follows hangs up a *doorbell*: a Unix socket in the ledger's `doorbells` folder.
-Every process that appends keeps a connection to each doorbell and sends one byte after each
-commit. Nothing is missed:
+A process that follows subscribes: it listens on a *wake-up socket*, a Unix socket in the ledger's
+`doorbells` folder. Every process that appends keeps a connection to each of these and sends one
+byte after each commit. No append is missed:
 
-* hanging up a doorbell is followed by a commit, whose mark (`PRAGMA data_version`) makes every
-  other appender look at the folder again inside its next transaction; whoever committed before
-  that is seen by the read that comes after;
-* an appender that is killed between its commit and its ringing closes the connection by dying,
-  and a closed connection counts as a ring;
-* a full buffer means that the follower has not yet looked at an earlier ring.
+* a new wake-up socket is followed by a commit, whose mark (`PRAGMA data_version`) makes every
+  other appender scan the folder inside its next transaction; earlier commits are found by the read
+  that follows;
+* an appender that is killed between its commit and its notification thereby closes the
+  connection, and a closed connection counts as a notification;
+* a full buffer means that an earlier notification was not read yet.
 
-A socket on which nobody listens belonged to a killed process; the next appender removes it.
+A socket without a listener belonged to a killed process; the next appender removes it.
 """
 
 import asyncio
@@ -27,31 +27,32 @@ from typing import Final
 
 from rung.events.errors import LedgerError
 
+FOLDER: Final = "doorbells"
 _BACKLOG: Final = 128
-_HANGING_SECONDS_MAX: Final = 60
-_LONGEST: Final = 100
+_BINDING_SECONDS_MAX: Final = 60
+_PATH_BYTES_MAX: Final = 100
 """Bytes that any Unix allows in a socket's path (Linux 108, others 104, each with a NUL)."""
 
 
-class Doorbell:
-    """A follower's side: calls `heard` in the event loop whenever another process committed."""
+class WakeUpSocket:
+    """A follower's side: calls `woken` in the event loop whenever another process committed."""
 
-    def __init__(self, folder: Path, heard: Callable[[], None]) -> None:
+    def __init__(self, folder: Path, woken: Callable[[], None]) -> None:
         self.name: Final = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self._folder = folder
-        self._heard = heard
+        self._woken = woken
         self._listener: socket.socket | None = None
-        self._callers: dict[int, socket.socket] = {}
+        self._connections: dict[int, socket.socket] = {}
 
-    def hang(self) -> None:
+    def listen(self) -> None:
         """Begin to listen, unless it does; must run in the event loop."""
         if self._listener is not None:
             return
         listener = _socket()
         try:
-            with _door(self._folder) as door:
-                # Under its name only once it listens, lest an appender take it for a dead one's.
-                listener.bind(door("." + self.name))
+            with _addresses(self._folder) as address:
+                # Under its name only once it listens: appenders remove sockets without a listener.
+                listener.bind(address("." + self.name))
                 listener.listen(_BACKLOG)
             (self._folder / f".{self.name}").rename(self._folder / self.name)
         except OSError:
@@ -60,97 +61,97 @@ class Doorbell:
         self._listener = listener
         asyncio.get_running_loop().add_reader(listener.fileno(), self._accept)
 
-    def take_down(self) -> None:
+    def close(self) -> None:
         """Stop listening and remove the socket; must run in the event loop."""
         loop = asyncio.get_running_loop()
         (self._folder / self.name).unlink(missing_ok=True)
-        for caller in [*self._callers.values(), *filter(None, [self._listener])]:
-            loop.remove_reader(caller.fileno())
-            caller.close()
-        self._callers.clear()
+        for opened in [*self._connections.values(), *filter(None, [self._listener])]:
+            loop.remove_reader(opened.fileno())
+            opened.close()
+        self._connections.clear()
         self._listener = None
 
     def _accept(self) -> None:
         assert self._listener is not None
         with contextlib.suppress(BlockingIOError, ConnectionError):
-            caller, _ = self._listener.accept()
-            caller.settimeout(0)
-            number = caller.fileno()
-            self._callers[number] = caller
-            asyncio.get_running_loop().add_reader(number, self._hear, number)
+            connection, _ = self._listener.accept()
+            connection.settimeout(0)
+            number = connection.fileno()
+            self._connections[number] = connection
+            asyncio.get_running_loop().add_reader(number, self._receive, number)
 
-    def _hear(self, number: int) -> None:
-        caller = self._callers[number]
+    def _receive(self, number: int) -> None:
+        connection = self._connections[number]
         try:
-            more = caller.recv(4096)
+            received = connection.recv(4096)
         except BlockingIOError:
             return
         except ConnectionError:
-            more = b""
-        if not more:
+            received = b""
+        if not received:
             asyncio.get_running_loop().remove_reader(number)
-            self._callers.pop(number).close()
-        self._heard()
+            self._connections.pop(number).close()
+        self._woken()
 
 
-class Ringer:
+class Notifier:
     """An appender's side; used by its writer thread alone."""
 
     def __init__(self, folder: Path, own: str) -> None:
         self._folder = folder
         self._own = own
-        self._doorbells: dict[str, socket.socket] = {}
-        self.unheard = False
-        """Whether a doorbell did not answer at the last look, so that another one is due."""
+        self._connections: dict[str, socket.socket] = {}
+        self.incomplete = False
+        """Whether a socket did not accept the last time, so that another `connect` is due."""
 
-    def look(self) -> None:
-        """Connect to the doorbells that are there now; call before committing."""
-        self.unheard = False
+    def connect(self) -> None:
+        """Connect to the wake-up sockets that are there now; call before committing."""
+        self.incomplete = False
         with os.scandir(self._folder) as entries:
             names = {entry.name for entry in entries if not entry.name.startswith(".")}
         names.discard(self._own)
-        for name in [name for name in self._doorbells if name not in names]:
-            self._doorbells.pop(name).close()
-        for name in sorted(names.difference(self._doorbells)):
+        for name in [name for name in self._connections if name not in names]:
+            self._connections.pop(name).close()
+        for name in sorted(names.difference(self._connections)):
             self._connect(name)
 
-    def ring(self) -> None:
-        """Say that something was committed."""
-        for name, doorbell in list(self._doorbells.items()):
+    def notify(self) -> None:
+        """Wake the followers of other processes, after a commit."""
+        for name, connection in list(self._connections.items()):
             try:
-                doorbell.send(b"!", socket.MSG_DONTWAIT)
+                connection.send(b"!", socket.MSG_DONTWAIT)
             except BlockingIOError:
-                continue  # it has rung already and nobody has looked yet
+                continue  # an earlier notification was not read yet
             except OSError:
-                self._doorbells.pop(name).close()
-                self.unheard = True
+                self._connections.pop(name).close()
+                self.incomplete = True
 
     def close(self) -> None:
-        """Let go of all doorbells."""
-        for doorbell in self._doorbells.values():
-            doorbell.close()
-        self._doorbells.clear()
+        """Close all connections."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
 
     def _connect(self, name: str) -> None:
-        doorbell = _socket()
+        connection = _socket()
         try:
-            with _door(self._folder) as door:
-                doorbell.connect(door(name))
+            with _addresses(self._folder) as address:
+                connection.connect(address(name))
         except (ConnectionRefusedError, FileNotFoundError):
             (self._folder / name).unlink(missing_ok=True)
-            doorbell.close()
+            connection.close()
         except BlockingIOError:
-            doorbell.close()  # too many wait at the door
-            self.unheard = True
+            connection.close()  # its backlog is full
+            self.incomplete = True
         else:
-            self._doorbells[name] = doorbell
+            self._connections[name] = connection
 
 
-def sweep(folder: Path) -> None:
-    """Remove what processes left that were killed while they hung up their doorbell."""
+def remove_unfinished(folder: Path) -> None:
+    """Remove sockets of processes that were killed before they listened."""
     for path in folder.glob(".*"):
         with contextlib.suppress(FileNotFoundError):
-            if time.time() - path.lstat().st_mtime > _HANGING_SECONDS_MAX:
+            if time.time() - path.lstat().st_mtime > _BINDING_SECONDS_MAX:
                 path.unlink()
 
 
@@ -161,8 +162,8 @@ def _socket() -> socket.socket:
 
 
 @contextlib.contextmanager
-def _door(folder: Path) -> Iterator[Callable[[str], str]]:
-    """Give names in the folder a path that is short enough for a socket."""
+def _addresses(folder: Path) -> Iterator[Callable[[str], str]]:
+    """Yield a function from names in the folder to paths that are short enough for a socket."""
     folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield lambda name: _short(folder, folder_fd, name)
@@ -172,11 +173,11 @@ def _door(folder: Path) -> Iterator[Callable[[str], str]]:
 
 def _short(folder: Path, folder_fd: int, name: str) -> str:
     path = str(folder / name)
-    if len(os.fsencode(path)) <= _LONGEST:
+    if len(os.fsencode(path)) <= _PATH_BYTES_MAX:
         return path
     if Path("/proc/self/fd").is_dir():
         return f"/proc/self/fd/{folder_fd}/{name}"
     raise LedgerError(
-        f"the path {path} is too long for a socket on this system ({_LONGEST} bytes); "
+        f"the path {path} is too long for a socket on this system ({_PATH_BYTES_MAX} bytes); "
         "choose a data folder with a shorter path"
     ) from OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))

@@ -1,8 +1,8 @@
-"""Reads a ledger's file in threads of its own, without ever holding up the writer.
+"""Reads a ledger's file in its own threads, without delaying the writer.
 
-A batch of records is fetched as one long row. Python's sqlite3 gives up the interpreter lock at
-every row and, beside a busy event loop, gets it back five milliseconds later: a thousand rows
-would take seconds.
+A batch of records is fetched as one long row. Python's sqlite3 releases the interpreter lock at
+every row and, beside a busy event loop, waits five milliseconds for it: a thousand rows would take
+seconds.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ import msgspec
 from rung.events.errors import LedgerDamaged, LedgerTrimmed, LedgerUnavailable
 from rung.ledger.port import Record
 from rung.ledger.sqlite.errors import explain
-from rung.ledger.sqlite.schema import POSITIONS_MAX, TRIMMED, connect
+from rung.ledger.sqlite.schema import POSITIONS_MAX, connect
 
 _THREADS: Final = 3
 _CACHE_KIB: Final = 8192
 _BATCH_BYTES: Final = 8 << 20
-"""A batch ends at the record that reaches this, so that big values do not pile up."""
+"""A batch ends at the record that reaches this, which bounds memory."""
 
 _EXTENT: Final = """
 SELECT count(*), min(id), max(id), sum(size)
@@ -40,7 +40,7 @@ FROM (SELECT key, value FROM records WHERE id >= ? AND id <= ? ORDER BY id)
 """
 _ROOTED_MAX: Final = 200
 _PASSED_MAX: Final = 50_000
-"""So many records are looked at in one query."""
+"""Records that one query scans."""
 _ROOTED: Final = """
 SELECT json_group_array(id), json_group_array(key), json_group_array(length(value)),
     group_concat(value, '')
@@ -57,6 +57,7 @@ SELECT json_group_array(json_array(
         WHERE trims.name = 'trimmed/' || firsts.value)
 )) FROM json_each(?) AS firsts
 """  # noqa: S608 - no input
+_TRIMMED: Final = "SELECT value FROM ledger WHERE name = 'trimmed/' || ?"
 _FIRST: Final = "SELECT min(id) FROM records WHERE id >= ? AND id < ?"
 _LAST: Final = "SELECT max(id) FROM records WHERE id >= ? AND id < ?"
 
@@ -90,7 +91,7 @@ class Reader:
         return await running
 
     async def close(self) -> None:
-        """Finish what is being read and close the connections."""
+        """Finish pending reads and close the connections."""
         await asyncio.to_thread(self._executor.shutdown)
         for connection in self._connections:
             connection.close()
@@ -126,12 +127,19 @@ def read_trimmed(database: sqlite3.Connection, first: int) -> int:
 
     The records before it are being deleted, or are deleted.
     """
-    found: tuple[bytes | str] | None = database.execute(TRIMMED, (f"{first}",)).fetchone()
+    found: tuple[bytes | str] | None = database.execute(_TRIMMED, (f"{first}",)).fetchone()
     return 0 if found is None else int(found[0])
 
 
+def read_removed(database: sqlite3.Connection, first: int) -> tuple[int, int]:
+    """Return the range of trimmed positions of a stream whose records were not deleted yet."""
+    end = read_trimmed(database, first)
+    found: tuple[int | None] = database.execute(_FIRST, (first, first + end)).fetchone()
+    return end if found[0] is None else found[0] - first, end
+
+
 def read_extents(database: sqlite3.Connection, firsts: Sequence[int]) -> list[tuple[int, int]]:
-    """Return, for each stream, up to where it was trimmed and where it ends; one row for all."""
+    """Return the trimmed position and the end of each stream, by one query."""
     (found,) = database.execute(_EXTENTS, (msgspec.json.encode(firsts).decode(),)).fetchone()
     return [
         (trimmed or 0, (trimmed or 0) if last is None else last - first + 1)
@@ -190,7 +198,7 @@ def read_records(
         ends = list(accumulate(_numbers.decode(sizes)))
         if len(ends) == count:
             break
-        # Trimmed between the queries: look again.
+        # Trimmed between the queries: read again.
     start = oldest - first
     return _records(topic, partition, range(start, start + count), keys, ends, joined)
 
@@ -244,7 +252,7 @@ def _records(  # noqa: PLR0913, PLR0917 - the columns of a batch
 
 
 def _within(database: sqlite3.Connection, oldest: int, newest: int) -> int:
-    """Return how many records reach the batch's bound."""
+    """Return how many records fill a batch."""
     (sizes,) = database.execute(_SIZES, (oldest, newest)).fetchone()
     ends = enumerate(accumulate(_numbers.decode(sizes)), 1)
     return next((count for count, end in ends if end >= _BATCH_BYTES), newest - oldest + 1)

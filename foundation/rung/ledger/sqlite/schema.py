@@ -1,7 +1,8 @@
-"""The SQLite file of a ledger: its tables, its versions, and what can be wrong with it.
+"""The SQLite file of a ledger: its tables and versions.
 
-    ledger     name → value: the ledger's id, its number of partitions, who wrote it last; under
-               `trimmed/<first id of a stream>` the position before which its records were removed
+    ledger     name → value: the ledger's id, its number of partitions, the version that made it;
+               under `trimmed/<first id of a stream>` the position before which its records were
+               removed
     topics     number → name
     records    id → key, value; the id is topic number << 50 | partition << 40 | position
     consumers  consumer, topic, partition → the position committed last
@@ -11,7 +12,7 @@ One integer key keeps each stream's records side by side in one B-tree. People r
 `events`, which takes the id apart: `SELECT * FROM events WHERE topic = 'searches'`.
 
 The file is made under another name and linked into place once it is complete, so an empty
-`ledger.db` was cut short by something else.
+`ledger.db` was truncated.
 """
 
 import contextlib
@@ -31,8 +32,6 @@ APPLICATION: Final = 0x52756E67  # "Rung"
 VERSION: Final = 1
 PARTITIONS_MAX: Final = 1024
 POSITIONS_MAX: Final = 1 << 40
-TRIMMED: Final = "SELECT value FROM ledger WHERE name = 'trimmed/' || ?"
-"""The position before which a stream's records were removed, by the stream's first id."""
 _WAL_PAGES: Final = 4000
 """The write-ahead log is folded into the file when it has grown to this (16 MB)."""
 
@@ -63,7 +62,7 @@ COMMIT;
 
 
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
-    """Open a connection as the ledger uses it; what is read comes as bytes when read-only."""
+    """Open a connection with the ledger's settings; a read-only one returns text as bytes."""
     if read_only:
         uri = path.absolute().as_uri() + "?mode=ro"
         database = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
@@ -84,13 +83,13 @@ def create(path: Path, partitions: int) -> None:
     try:
         with contextlib.closing(sqlite3.connect(made, isolation_level=None)) as database:
             database.executescript(_SCHEMA)
-            about = {
+            metadata = {
                 "id": str(uuid.uuid4()),
                 "partitions": str(partitions),
                 "rung": version("rung"),
                 "doorbells": "0",
             }
-            database.executemany("INSERT INTO ledger VALUES (?, ?)", about.items())
+            database.executemany("INSERT INTO ledger VALUES (?, ?)", metadata.items())
             database.execute("PRAGMA journal_mode = WAL")
         with contextlib.suppress(FileExistsError):
             os.link(made, path)
@@ -105,7 +104,11 @@ def create(path: Path, partitions: int) -> None:
 
 
 def check_version(database: sqlite3.Connection, path: Path) -> None:
-    """Refuse a file that is no ledger, or one of a newer version."""
+    """Check that a file is a ledger of a version that this release reads.
+
+    Raises:
+        LedgerDamaged: it is not.
+    """
     (application,) = database.execute("PRAGMA application_id").fetchone()
     (found,) = database.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION:
@@ -123,7 +126,7 @@ def check_version(database: sqlite3.Connection, path: Path) -> None:
 
 
 def topic_numbers(database: sqlite3.Connection) -> dict[str, int]:
-    """Return the number of each topic that this version knows; new ones are given theirs."""
+    """Return the number of each topic; topics that the file lacks are added."""
     query = "SELECT name, number FROM topics"
     known: dict[str, int] = dict(database.execute(query).fetchall())
     missing = [(name,) for name in TOPICS if name not in known]

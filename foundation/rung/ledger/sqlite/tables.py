@@ -1,4 +1,4 @@
-"""What can be asked of a ledger's SQLite file, however its statements are run."""
+"""Reads and writes of a ledger's SQLite file; subclasses run the statements."""
 
 import functools
 import sqlite3
@@ -12,14 +12,14 @@ from rung.ledger.port import Draft, Record, check_trim
 from rung.ledger.sqlite.reader import (
     read_end,
     read_records,
+    read_removed,
     read_rooted,
     read_start,
-    read_trimmed,
 )
-from rung.ledger.sqlite.writer import Retention, Row, Statement
+from rung.ledger.sqlite.writer import DELETE, Retention, Row, Statement
 
 RETENTION: Final = {topic.HEARTBEATS: Retention(keep=1000, every=250)}
-"""Topics of which only each partition's newest records are kept."""
+"""Topics whose partitions keep only their newest records."""
 VALUE_BYTES_MAX: Final = 64 << 20
 
 _TRIM: Final = """
@@ -27,14 +27,12 @@ INSERT INTO ledger VALUES (?, ?) ON CONFLICT (name) DO UPDATE
 SET value = max(CAST(value AS INTEGER), CAST(excluded.value AS INTEGER))
 """
 _TRIM_RECORDS: Final = 64
-_DELETE: Final = "DELETE FROM records WHERE id >= ? AND id < ?"
-_OLDEST: Final = "SELECT min(id) FROM records WHERE id >= ? AND id < ?"
 
 T = TypeVar("T")
 
 
-class About(NamedTuple):
-    """What a ledger's file says about itself."""
+class Metadata(NamedTuple):
+    """The metadata of a ledger's file."""
 
     path: Path
     id: str
@@ -48,15 +46,14 @@ class About(NamedTuple):
 class SqliteTables:
     """Reads and writes the file's tables; subclasses run the statements."""
 
-    def __init__(self, about: About) -> None:
-        """Take what the file says about itself."""
-        self._about = about
-        self._path = about.path
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+        self._path = metadata.path
 
     @property
     def id(self) -> str:
-        """The ledger's own name, drawn when it was created."""
-        return self._about.id
+        """The ledger's id, drawn when it was created."""
+        return self._metadata.id
 
     def partitions(self, topic: str) -> int:
         """Return how many partitions a topic has."""
@@ -75,7 +72,7 @@ class SqliteTables:
     async def _append(self, drafts: Sequence[Draft], statement: Statement | None) -> list[int]:
         rows: list[Row] = []
         size = 0
-        partitions = self._about.partitions
+        partitions = self._metadata.partitions
         for name, key, value in drafts:
             if len(value) > VALUE_BYTES_MAX:
                 raise EventTooLarge(
@@ -95,7 +92,7 @@ class SqliteTables:
     async def read_of(
         self, topic: str, partition: int, begin: int, end: int, root: str
     ) -> tuple[list[Record], int]:
-        """Return some records with keys of a root; others are passed over within SQLite."""
+        """Return some records with keys of a root; SQLite skips the others."""
         stream = (topic, partition, self._first(topic, partition))
         read = functools.partial(read_rooted, stream=stream, begin=begin, end=end, root=root)
         return await self._read(read)
@@ -113,21 +110,21 @@ class SqliteTables:
     async def trim(self, topic: str, partition: int, position: int) -> None:
         """Remove the records before a position; their space is used again.
 
-        That they are removed is on disk first; then they are deleted in transactions of
-        some milliseconds each, between which others write. What a crash leaves of them the next
-        trim deletes.
+        First the new start becomes durable; then the records are deleted in transactions of some
+        milliseconds each, between which others write. After a crash the next trim deletes the
+        rest.
         """
         first = self._first(topic, partition)
         check_trim(topic, partition, position, await self.end(topic, partition))
         await self._write((), 0, (_TRIM, (f"trimmed/{first}", str(position))))
-        oldest, end = await self._read(functools.partial(_removed, first=first))
+        oldest, end = await self._read(functools.partial(read_removed, first=first))
         while oldest < end:
             until = min(oldest + _TRIM_RECORDS, end)
-            await self._write((), 0, (_DELETE, (first + oldest, first + until)))
+            await self._write((), 0, (DELETE, (first + oldest, first + until)))
             oldest = until
 
     async def position(self, consumer: str, topic: str, partition: int) -> int:
-        """Return the position a consumer committed last, 0 if it never did."""
+        """Return the last committed position of a consumer, 0 if there is none."""
         found: int | None = await self._one(
             "SELECT position FROM consumers WHERE consumer = ? AND topic = ? AND partition = ?",
             (consumer, topic, partition),
@@ -135,7 +132,7 @@ class SqliteTables:
         return found or 0
 
     async def commit(self, consumer: str, topic: str, partition: int, position: int) -> None:
-        """Remember where a consumer goes on after a restart."""
+        """Commit the position at which a consumer resumes."""
         await self._write((), 0, self._commit_of(consumer, topic, partition, position))
 
     def _commit_of(self, consumer: str, topic: str, partition: int, position: int) -> Statement:
@@ -156,7 +153,7 @@ class SqliteTables:
 
     def _firsts(self, topic: str) -> list[int]:
         try:
-            return self._about.firsts[topic]
+            return self._metadata.firsts[topic]
         except KeyError:
             raise LedgerError(
                 f"there is no topic {topic!r}; there are {', '.join(TOPICS)}"
@@ -187,15 +184,10 @@ class SqliteTables:
         raise NotImplementedError
 
 
-def retention_of(about: About) -> dict[int, Retention]:
+def retention_of(metadata: Metadata) -> dict[int, Retention]:
     """Return the retention of streams, by their first ids."""
     return {
-        first: retention for name, retention in RETENTION.items() for first in about.firsts[name]
+        first: retention
+        for name, retention in RETENTION.items()
+        for first in metadata.firsts[name]
     }
-
-
-def _removed(database: sqlite3.Connection, first: int) -> tuple[int, int]:
-    """Return the positions from which and up to which a stream's records are to be deleted."""
-    end = read_trimmed(database, first)
-    found: tuple[int | None] = database.execute(_OLDEST, (first, first + end)).fetchone()
-    return end if found[0] is None else found[0] - first, end

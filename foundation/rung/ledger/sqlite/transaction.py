@@ -3,11 +3,10 @@
 Theory of operation. The transaction has a connection of its own, used by one thread. Pages that
 do not fit into the connection's cache go to the write-ahead log, so memory does not grow with what
 is appended; the log does, and is folded into the file after the commit. Without its commit frame
-SQLite ignores what lies in the log: a process that is killed at any moment leaves the ledger as it
-was.
+SQLite ignores these pages: a process that is killed at any moment leaves the ledger unchanged.
 
-The `turnstile` is held from the beginning to the end, so every other writer waits, those of this
-process included. Nothing in the body may append through the ledger that the transaction is of.
+The `FairLock` is held from the beginning to the end, so every other writer waits, those of this
+process included. The body must not append through the ledger itself.
 """
 
 import asyncio
@@ -20,10 +19,10 @@ from typing import Final, TypeVar
 from rung.events.errors import LedgerError, LedgerUnavailable
 from rung.ledger.port import Record
 from rung.ledger.sqlite.errors import explain
-from rung.ledger.sqlite.fair_lock import Turnstile
-from rung.ledger.sqlite.notify import Ringer
+from rung.ledger.sqlite.fair_lock import FairLock
+from rung.ledger.sqlite.notify import Notifier
 from rung.ledger.sqlite.schema import connect
-from rung.ledger.sqlite.tables import About, SqliteTables, retention_of
+from rung.ledger.sqlite.tables import Metadata, SqliteTables, retention_of
 from rung.ledger.sqlite.writer import Changes, Ends, Row, Statement, read_ends
 
 _CACHE_KIB: Final = 65_536
@@ -35,22 +34,22 @@ T = TypeVar("T")
 class SqliteTransaction(SqliteTables):
     """A ledger's file within a transaction; implements `rung.ledger.port.Ledger`, but `follow`.
 
-    It reads what it wrote. It can be used until the `async with` that gave it ends.
+    Its reads include its own writes. It can be used until its `async with` ends.
     """
 
-    def __init__(self, about: About, ringer: Ringer) -> None:
+    def __init__(self, metadata: Metadata, notifier: Notifier) -> None:
         """Prepare it; `running` begins.
 
         Args:
-            about: what the file says about itself.
-            ringer: wakes followers after the commit.
+            metadata: of the file.
+            notifier: wakes followers after the commit.
         """
-        super().__init__(about)
-        self._ringer = ringer
+        super().__init__(metadata)
+        self._notifier = notifier
         self._executor = ThreadPoolExecutor(1, "ledger-transaction")
-        self._turnstile = Turnstile(about.path.parent)
+        self._lock = FairLock(metadata.path.parent)
         self._database: sqlite3.Connection | None = None
-        self._ends = Ends(retention_of(about))
+        self._ends = Ends(retention_of(metadata))
         self._failure: LedgerError | None = None
 
     @contextlib.asynccontextmanager
@@ -72,7 +71,7 @@ class SqliteTransaction(SqliteTables):
                 self._executor.shutdown(wait=False)
 
     def follow(self, topic: str, partition: int, position: int) -> AsyncIterator[Sequence[Record]]:
-        """Refuse: only its owner appends to a transaction."""
+        """Raise: a transaction cannot be followed."""
         place = f"{topic}/{partition} from {position} on"
         raise LedgerError(f"{place}: a transaction cannot be followed")
 
@@ -101,13 +100,13 @@ class SqliteTransaction(SqliteTables):
             raise self._failure from error
 
     def _begin(self) -> None:
-        self._turnstile.__enter__()
+        self._lock.__enter__()
         self._database = connect(self._path)
-        self._database.text_factory = bytes  # as the reader's queries take it
+        self._database.text_factory = bytes  # as the reader's queries expect
         self._database.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         self._database.execute("BEGIN IMMEDIATE")
-        self._ends.learn(read_ends(self._database))
-        self._ringer.look()
+        self._ends.reset(read_ends(self._database))
+        self._notifier.connect()
 
     def _open(self) -> sqlite3.Connection:
         """Return the connection, unless a failed statement ended the transaction."""
@@ -127,13 +126,13 @@ class SqliteTransaction(SqliteTables):
 
     def _commit(self) -> None:
         self._open().execute("COMMIT")
-        self._ringer.ring()
+        self._notifier.notify()
 
     def _end(self) -> None:
-        """Roll back what was not committed, and let go of the file."""
+        """Roll back unless committed, and close the file."""
         try:
             if self._database is not None:
                 self._database.close()  # rolls back
         finally:
-            self._ringer.close()
-            self._turnstile.close()
+            self._notifier.close()
+            self._lock.close()

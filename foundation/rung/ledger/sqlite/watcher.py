@@ -1,4 +1,4 @@
-"""Follows a ledger's file on behalf of all followers in this process."""
+"""Watches a ledger's file on behalf of all followers in this process."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -9,107 +9,106 @@ from rung.events.errors import LedgerError
 from rung.ledger.channel import Channel
 from rung.ledger.port import Record
 from rung.ledger.sqlite.errors import explain
-from rung.ledger.sqlite.notify import Doorbell
+from rung.ledger.sqlite.notify import WakeUpSocket
 from rung.ledger.sqlite.reader import Reader, read_extents
 
 
 class Watcher:
     """Keeps a channel per followed stream up to date, as this and other processes append.
 
-    Until something is followed it costs nothing. With the first follower it hangs up the
-    doorbell; when that rings, one read asks for the ends of all followed streams, and up to where
+    Until something is followed it costs nothing. The first follower opens the wake-up socket; at
+    each notification one read returns, for all followed streams, where they end and up to where
     they were trimmed.
     """
 
     def __init__(
         self, folder: Path, reader: Reader, announce: Callable[[], Awaitable[object]]
     ) -> None:
-        """Begin with nothing to watch.
+        """Begin without streams.
 
         Args:
-            folder: where doorbells hang.
+            folder: of wake-up sockets.
             reader: of the file.
-            announce: makes a commit, by which other processes come to know the doorbell.
+            announce: makes a commit, after which other processes connect to the wake-up socket.
         """
         self._folder = folder
         self._reader = reader
         self._announce = announce
-        self._doorbell = Doorbell(folder, self._heard)
+        self._socket = WakeUpSocket(folder, self._refresh_soon)
         self._channels: dict[int, Channel] = {}
-        self._hanging = asyncio.Lock()
-        self._hung = False
-        self._checking: asyncio.Task[None] | None = None
+        self._subscribing = asyncio.Lock()
+        self._subscribed = False
+        self._refreshing: asyncio.Task[None] | None = None
         self._again = False
         self._closed: LedgerError | None = None
 
     @property
-    def doorbell(self) -> str:
-        """The name of this process's doorbell."""
-        return self._doorbell.name
+    def socket_name(self) -> str:
+        """The name of this process's wake-up socket."""
+        return self._socket.name
 
     async def channel(self, first: int) -> Channel:
-        """Return the channel of a stream, given by its first id; it knows the stream's end."""
-        await self._listen()
+        """Return the channel of a stream, given by its first id."""
+        await self._subscribe()
         channel = self._channels.setdefault(first, Channel())
-        self._heard()
+        self._refresh_soon()
         return channel
 
     def stage(self, first: int, durable: int, records: Sequence[Record]) -> None:
-        """Show what this process is about to append to a stream, see `Channel.stage`."""
+        """Stage what this process is about to append to a stream, see `Channel.stage`."""
         if first in self._channels:
             self._channels[first].stage(durable, records)
 
     def appended(self, first: int, records: Sequence[Record]) -> None:
-        """Take note of what this process appended to a stream."""
+        """Add to its channel what this process appended to a stream."""
         if first in self._channels:
             self._channels[first].grow(records[-1].position + 1, records)
 
     def unstage(self, failure: LedgerError) -> None:
-        """Forget what was to be appended, and send early followers away."""
+        """Drop staged records; staged followers raise the failure."""
         for channel in self._channels.values():
             channel.unstage(failure)
 
     def busy(self, firsts: Iterable[int]) -> bool:
-        """Return whether early followers are at what is staged in some streams."""
+        """Return whether staged followers have work left in some streams."""
         return any(self._channels[first].busy for first in firsts if first in self._channels)
 
-    async def look(self) -> None:
-        """Take note of what was trimmed and appended until now."""
+    async def refresh(self) -> None:
+        """Update the channels with what was trimmed and appended until now."""
         if self._channels and self._closed is None:
-            self._heard()
-            assert self._checking is not None
-            await asyncio.wait([self._checking])
+            self._refresh_soon()
+            assert self._refreshing is not None
+            await asyncio.wait([self._refreshing])
 
     async def close(self, reason: LedgerError) -> None:
-        """Take the doorbell down and send the followers away."""
+        """Close the wake-up socket; followers raise the reason."""
         self._closed = reason
-        if self._checking is not None:
-            self._checking.cancel()
-            await asyncio.gather(self._checking, return_exceptions=True)
-        self._doorbell.take_down()
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            await asyncio.gather(self._refreshing, return_exceptions=True)
+        self._socket.close()
         for channel in self._channels.values():
             channel.close(reason)
 
-    async def _listen(self) -> None:
-        """Hang up the doorbell if that has not been done."""
-        async with self._hanging:
-            if self._closed is None and not self._hung:
+    async def _subscribe(self) -> None:
+        async with self._subscribing:
+            if self._closed is None and not self._subscribed:
                 try:
-                    self._doorbell.hang()
+                    self._socket.listen()
                 except OSError as error:
-                    raise explain(error, self._folder / self._doorbell.name) from error
+                    raise explain(error, self._folder / self._socket.name) from error
                 await self._announce()
-                self._hung = True
+                self._subscribed = True
         if self._closed is not None:
             raise self._closed
 
-    def _heard(self) -> None:
-        if self._checking is None or self._checking.done():
-            self._checking = asyncio.create_task(self._check())
+    def _refresh_soon(self) -> None:
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.create_task(self._refresh())
         else:
             self._again = True
 
-    async def _check(self) -> None:
+    async def _refresh(self) -> None:
         self._again = True
         while self._again:
             self._again = False

@@ -1,8 +1,8 @@
 """The one thread that writes to a ledger's file.
 
-Told to *begin*, it takes the file's lock, opens a transaction and says where the streams end,
-unless nothing was written since the last one but by itself; until the transaction ends nobody else
-writes, so positions are certain. Told to *commit*, it writes what it was given and syncs the disk.
+The command *begin* takes the file's lock, opens a transaction and returns the ends of the streams,
+unless only this thread has written since the last one. No other process writes until the
+transaction ends, so positions are certain. The command *commit* writes changes and syncs the disk.
 
 Statements are few and long (one `INSERT` for up to 512 records), because Python's sqlite3 gives up
 the interpreter lock at every step: beside a busy event loop, a thousand single inserts would take
@@ -21,8 +21,8 @@ import msgspec
 
 from rung.events.errors import LedgerError
 from rung.ledger.sqlite.errors import explain
-from rung.ledger.sqlite.fair_lock import Turnstile
-from rung.ledger.sqlite.notify import Ringer
+from rung.ledger.sqlite.fair_lock import FairLock
+from rung.ledger.sqlite.notify import Notifier
 from rung.ledger.sqlite.schema import POSITIONS_MAX, connect
 
 _CHUNKS: Final = tuple(1 << power for power in range(9, -1, -1))
@@ -44,9 +44,9 @@ _TRIMMED: Final = """
 SELECT json_group_object(substr(name, 9), CAST(value AS INTEGER))
 FROM ledger WHERE name >= 'trimmed/' AND name < 'trimmed0'
 """
-_TRIM: Final = "DELETE FROM records WHERE id >= ? AND id < ?"
-_LOOK_S: Final = 1.0
-"""How often to look whether the event loop is still there, with a transaction open."""
+DELETE: Final = "DELETE FROM records WHERE id >= ? AND id < ?"
+_CHECK_S: Final = 1.0
+"""How often to check, with a transaction open, that the event loop still runs."""
 
 _numbers: Final = msgspec.json.Decoder(list[int])
 _trims: Final = msgspec.json.Decoder(dict[str, int])
@@ -64,17 +64,17 @@ class Retention(NamedTuple):
 
 
 class Changes:
-    """What a transaction writes."""
+    """The records and statements of a transaction."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Begin empty."""
         self.values: list[int | str | bytes] = []
         """The id, key and value of each record."""
         self.statements: list[Statement] = []
-        """What is executed behind them."""
+        """Executed after the inserts."""
 
     def apply(self, database: sqlite3.Connection) -> None:
-        """Write it, within a transaction."""
+        """Execute them, within a transaction."""
         offset = 0
         for rows in _CHUNKS:
             while len(self.values) - offset >= 3 * rows:
@@ -86,24 +86,24 @@ class Changes:
 
 
 class Ends:
-    """Where streams end, for as long as nobody else writes: gives rows their positions."""
+    """The ends of streams while no other process writes: assigns positions to rows."""
 
     def __init__(self, retention: Mapping[int, Retention]) -> None:
         """Begin with empty streams.
 
         Args:
-            retention: by the first id of the stream, where not all is kept.
+            retention: of streams that are not kept for ever, by their first ids.
         """
         self._retention = retention
         self._ends: dict[int, int] = {}
         self._kept_from: dict[int, int] = {}
 
-    def learn(self, ends: dict[int, int]) -> None:
-        """Take where streams end, by their first ids; others are empty."""
+    def reset(self, ends: dict[int, int]) -> None:
+        """Replace the ends, by first ids; other streams are empty."""
         self._ends = ends
 
     def place(self, rows: Sequence[Row], changes: Changes) -> list[int]:
-        """Add rows to what is written; return their positions."""
+        """Add rows to the changes; return their positions."""
         ends, values = self._ends, changes.values
         positions: list[int] = []
         for first, key, value in rows:
@@ -116,15 +116,15 @@ class Ends:
         return positions
 
     def _trim(self, first: int, end: int, changes: Changes) -> None:
-        """Remove what is no longer kept of a stream."""
+        """Delete the records of a stream that are older than its retention."""
         keep, every = self._retention[first]
         if end - self._kept_from.get(first, 0) > keep + every:
-            changes.statements.append((_TRIM, (first, first + end - keep)))
+            changes.statements.append((DELETE, (first, first + end - keep)))
             self._kept_from[first] = end - keep
 
 
 def read_ends(database: sqlite3.Connection) -> dict[int, int]:
-    """Return where streams end that ever had a record, by their first ids."""
+    """Return the ends of all streams that ever had a record, by their first ids."""
     (trimmed,) = database.execute(_TRIMMED).fetchone()
     (last,) = database.execute(_LAST).fetchone()
     ends = {int(first): position for first, position in _trims.decode(trimmed).items()}
@@ -138,15 +138,15 @@ class Began(NamedTuple):
     """A transaction is open."""
 
     ends: dict[int, int] | None
-    """Where streams end, by their first ids; None: as this writer left them."""
+    """The ends of streams, by their first ids; None: as this writer left them."""
 
 
 class Committed(NamedTuple):
-    """It is durable."""
+    """The transaction is durable."""
 
 
 Result = Began | Committed | LedgerError | None
-"""What became of a command; None: the thread has ended."""
+"""The result of a command; None: the thread has ended."""
 
 
 class _Begin:
@@ -154,13 +154,13 @@ class _Begin:
 
 
 class Writer:
-    """Writes to the file, in a thread of its own; each command has one result."""
+    """Writes to the file in its own thread; each command has one result."""
 
     def __init__(
         self,
         path: Path,
         *,
-        ringer: Ringer,
+        notifier: Notifier,
         deliver: Callable[[Result], None],
         alive: Callable[[], bool],
     ) -> None:
@@ -168,19 +168,19 @@ class Writer:
 
         Args:
             path: of the database.
-            ringer: tells other processes of what was committed.
-            deliver: takes results, in the writer's thread.
-            alive: whether the one who gives the commands is still there.
+            notifier: wakes the followers of other processes after a commit.
+            deliver: called with each result, in the writer's thread.
+            alive: whether the event loop that sends commands still runs.
         """
         self._path = path
-        self._ringer = ringer
+        self._notifier = notifier
         self._deliver = deliver
         self._alive = alive
         self._database = connect(path)
-        self._turnstile = Turnstile(path.parent)
-        self._holding = contextlib.ExitStack()
+        self._lock = FairLock(path.parent)
+        self._held = contextlib.ExitStack()
         self._open = False
-        self._mark: int | None = None
+        self._data_version: int | None = None
         self._commands: queue.SimpleQueue[_Begin | Changes | None] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="ledger-writer", daemon=True).start()
 
@@ -189,11 +189,11 @@ class Writer:
         self._commands.put(_Begin())
 
     def commit(self, changes: Changes) -> None:
-        """Write and end the transaction; `Committed` follows, or an error: then nothing was."""
+        """Write and commit; `Committed` follows, or an error: then nothing was written."""
         self._commands.put(changes)
 
     def finish(self) -> None:
-        """Let go of the file."""
+        """Close the file and end the thread."""
         self._commands.put(None)
 
     def _run(self) -> None:
@@ -204,7 +204,7 @@ class Writer:
             self._deliver(failure)
             raise
         finally:
-            self._holding.close()
+            self._held.close()
             self._deliver(None)
 
     def _work(self) -> None:
@@ -221,43 +221,43 @@ class Writer:
                 result = explain(error, self._path)
             self._deliver(result)
         if not self._open:
-            self._holding.enter_context(self._turnstile)
+            self._held.enter_context(self._lock)
         self._database.close()
-        self._holding.close()
-        self._turnstile.close()
-        self._ringer.close()
+        self._held.close()
+        self._lock.close()
+        self._notifier.close()
 
     def _next(self) -> _Begin | Changes | None:
         while True:
             try:
-                return self._commands.get(timeout=_LOOK_S if self._open else None)
+                return self._commands.get(timeout=_CHECK_S if self._open else None)
             except queue.Empty:
                 if not self._alive():
-                    return None  # nothing of what is open was promised to anybody
+                    return None  # no caller is left for the open transaction
 
     def _begin(self) -> dict[int, int] | None:
-        self._holding.enter_context(self._turnstile)
+        self._held.enter_context(self._lock)
         execute = self._database.execute
         execute("BEGIN IMMEDIATE")
         self._open = True
-        (mark,) = execute("SELECT data_version FROM pragma_data_version").fetchone()
-        if mark == self._mark and not self._ringer.unheard:
+        (data_version,) = execute("SELECT data_version FROM pragma_data_version").fetchone()
+        if data_version == self._data_version and not self._notifier.incomplete:
             return None
-        self._ringer.look()
+        self._notifier.connect()
         ends = read_ends(self._database)
-        self._mark = mark  # another process wrote meanwhile, or this one failed to
+        self._data_version = data_version  # another process wrote, or this one failed
         return ends
 
     def _commit(self, changes: Changes) -> None:
         changes.apply(self._database)
         self._database.execute("COMMIT")
         self._open = False
-        self._holding.close()
-        self._ringer.ring()
+        self._held.close()
+        self._notifier.notify()
 
     def _recover(self) -> None:
-        """Undo what a failed transaction left behind."""
-        self._mark = None
+        """Roll back a failed transaction."""
+        self._data_version = None
         try:
             if self._database.in_transaction:
                 self._database.execute("ROLLBACK")
@@ -266,4 +266,4 @@ class Writer:
             self._database = connect(self._path)
         finally:
             self._open = False
-            self._holding.close()
+            self._held.close()

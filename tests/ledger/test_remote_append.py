@@ -1,4 +1,4 @@
-"""Appending through another process: as if by oneself, whatever becomes of either."""
+"""Remote append: like a local one, also where either process ends."""
 
 import asyncio
 import contextlib
@@ -11,8 +11,8 @@ import pytest
 from ledger.conformance import LedgerConformance, draft, read_all
 from rung.events import EventTooLarge, LedgerError, LedgerUnavailable, partition_of, topic
 from rung.ledger import Draft, Ledger, MemoryLedger, SqliteLedger
-from rung.ledger.factory import open_through
-from rung.ledger.sqlite.through import append_for
+from rung.ledger.factory import open_remote_append
+from rung.ledger.sqlite.remote_append import serve_appends
 
 pytestmark = pytest.mark.ledger
 
@@ -20,21 +20,21 @@ AT = partition_of("k", 4)
 
 
 class Pair:
-    """A ledger, and the same one as a process has it that appends through this one."""
+    """A parent's ledger, and the same ledger in a child that appends through it."""
 
     def __init__(self, parent: SqliteLedger, folder: Path) -> None:
         self.parent = parent
-        self.gone = asyncio.Event()
+        self.disconnected = asyncio.Event()
         self._folder = folder
 
     async def open(self, parent: Ledger | None = None) -> Ledger:
-        """Open it for a process; it ends with `end`."""
+        """Open it in a child; `end` ends the parent."""
         ours, theirs = socket.socketpair()
-        self.appending = asyncio.create_task(append_for(parent or self.parent, ours))
-        return await open_through(str(self._folder), theirs, self.gone.set)
+        self.appending = asyncio.create_task(serve_appends(parent or self.parent, ours))
+        return await open_remote_append(str(self._folder), theirs, self.disconnected.set)
 
     async def end(self) -> None:
-        """Let the appending process be gone."""
+        """End the parent."""
         self.appending.cancel()
         await asyncio.gather(self.appending, return_exceptions=True)
 
@@ -48,8 +48,8 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
     await pair.parent.close()
 
 
-class TestThroughLedger(LedgerConformance):
-    """Holds the ledger of a process that appends through another one to what all adapters do."""
+class TestRemoteAppendLedger(LedgerConformance):
+    """The ledger of a child process conforms to the port."""
 
     @pytest.fixture
     async def ledger(self, pair: Pair) -> AsyncIterator[Ledger]:
@@ -60,7 +60,7 @@ class TestThroughLedger(LedgerConformance):
 
 
 async def test_the_other_process_appends(pair: Pair) -> None:
-    """One writer: the appending process makes all transactions."""
+    """One writer: the parent makes all transactions."""
     child = await pair.open()
     before = pair.parent._commits.commits
     for number in range(10):
@@ -95,10 +95,10 @@ class Odd(LedgerUnavailable):
         (Odd("odd"), LedgerUnavailable),
     ],
 )
-async def test_errors_come_as_they_are(
+async def test_errors_keep_their_class_and_reason(
     pair: Pair, error: LedgerError, met: type[LedgerError]
 ) -> None:
-    """Whoever appended learns the reason, and whether it may pass."""
+    """An append raises the parent's reason, and whether it is retriable."""
     child = await pair.open(Refusing(error))
     with pytest.raises(met, match=str(error)) as found:
         await child.append([draft("k")])
@@ -107,7 +107,7 @@ async def test_errors_come_as_they_are(
 
 
 class Slow(MemoryLedger):
-    """Takes for ever."""
+    """Never appends."""
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
         """Wait."""
@@ -116,30 +116,30 @@ class Slow(MemoryLedger):
 
 
 async def test_an_appending_process_that_ends(pair: Pair) -> None:
-    """Whoever waits learns that nobody knows; whoever comes later that nothing was appended."""
+    """Pending appends raise an unknown outcome; later ones raise that nothing was appended."""
     child = await pair.open(Slow())
     waiting = asyncio.create_task(child.append([draft("k")]))
     await asyncio.sleep(0)
-    assert not pair.gone.is_set()
+    assert not pair.disconnected.is_set()
     await pair.end()
     with pytest.raises(LedgerUnavailable, match="gone"):
         await waiting
     with pytest.raises(LedgerUnavailable, match="gone"):
         await child.append([draft("k")])
-    await asyncio.wait_for(pair.gone.wait(), 10)
+    await asyncio.wait_for(pair.disconnected.wait(), 10)
     assert await child.read(topic.EXPERIMENTS, AT, 0, 1) == []
     await child.close()
 
 
 async def test_a_process_that_ends_is_appended_for(pair: Pair) -> None:
-    """What it handed over whole before it was killed is appended; half a message is not."""
+    """A child's complete messages are appended after it was killed; half a message is not."""
     child = await pair.open()
     append = asyncio.create_task(child.append([draft("k", b"whole")]))
     await asyncio.sleep(0)
-    to_writer = child._to_writer  # type: ignore[attr-defined]  # of the adapter
-    to_writer.write(b"\x00\x00\x01\x00half")
-    await to_writer.drain()
-    to_writer.transport.abort()
+    writer = child._writer  # type: ignore[attr-defined]  # of the adapter
+    writer.write(b"\x00\x00\x01\x00half")
+    await writer.drain()
+    writer.transport.abort()
     async with asyncio.timeout(10):
         await pair.appending
     with contextlib.suppress(LedgerUnavailable):

@@ -1,12 +1,12 @@
-"""Appending to a ledger's file through another process, so that one process writes.
+"""Remote append: a child process appends to a ledger's file through its parent.
 
-What several processes append, and what follows from it, shares a transaction only where one of
-them writes all of it. A process that starts another one gives it an end of a socket pair, which
-nobody else can come by: what is handed over there is appended as by `Ledger.append`, and answered
-once it is durable. Whatever else the other process does with the ledger it does with the file.
+Appends of several processes, and their consequences, share a transaction only where one process
+writes them all. So a parent gives its child one end of a private socket pair: the parent appends
+the drafts that it receives there, as `Ledger.append` does, and answers once they are durable. For
+all else the child uses the file.
 
-When either of the two is gone, nobody knows what became of that which has no answer. It is
-appended again, with the same origins and sequences, by whoever has it.
+When either process ends, the outcome of unanswered appends is unknown. They are repeated, with the
+same origins and sequences.
 """
 
 import asyncio
@@ -37,19 +37,19 @@ _KINDS: Final = {
 
 
 class _Request(Struct, array_like=True):
-    """What is to be appended in one piece."""
+    """One atomic append."""
 
     number: int
     drafts: list[Draft]
 
 
 class _Answer(Struct, array_like=True):
-    """What became of it."""
+    """The result of an append."""
 
     number: int
     positions: list[int] = []
     error: str = ""
-    """The name of the error's class; empty if it is durable."""
+    """The name of the error's class; empty if the append is durable."""
     reason: str = ""
 
 
@@ -57,8 +57,8 @@ _requests: Final = msgspec.msgpack.Decoder(_Request)
 _answers: Final = msgspec.msgpack.Decoder(_Answer)
 
 
-async def append_for(ledger: Ledger, connection: socket.socket) -> None:
-    """Append what the process at the other end hands over, until it is gone.
+async def serve_appends(ledger: Ledger, connection: socket.socket) -> None:
+    """Append the drafts that arrive on a connection, until it closes.
 
     Args:
         ledger: appended to.
@@ -88,51 +88,53 @@ async def append_for(ledger: Ledger, connection: socket.socket) -> None:
         writer.close()
 
 
-class ThroughLedger(SqliteLedger):
-    """An open ledger to which another process appends what this one has."""
+class RemoteAppendLedger(SqliteLedger):
+    """An open ledger whose appends another process makes."""
 
-    async def connect(self, connection: socket.socket, gone: Callable[[], None]) -> None:
-        """Hand over from now on; nothing can be appended before.
+    async def connect(self, connection: socket.socket, disconnected: Callable[[], None]) -> None:
+        """Connect to the process that appends; must precede the first append.
 
         Args:
-            connection: to the process that appends, see `append_for`.
-            gone: called when that process is gone.
+            connection: to that process, see `serve_appends`.
+            disconnected: called when the connection closes.
         """
-        reader, self._to_writer = await asyncio.open_connection(sock=connection)
+        reader, self._writer = await asyncio.open_connection(sock=connection)
         self._numbers = itertools.count(1)
         self._unanswered: dict[int, asyncio.Future[list[int]]] = {}
-        self._hearing = asyncio.create_task(self._hear(reader, gone))
+        self._receiving = asyncio.create_task(self._receive_answers(reader, disconnected))
 
     async def append(self, drafts: Sequence[Draft]) -> list[int]:
-        """Have drafts appended in order, all or none of them, and return their positions."""
+        """Append in order, all or none of them, and return their positions."""
         if not drafts:
             return []
         if self._closed:
             raise self._commits.refusal
-        if self._hearing.done():
-            raise self._gone()
+        if self._receiving.done():
+            raise self._disconnected()
         number = next(self._numbers)
         answer: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
         self._unanswered[number] = answer
         try:
-            _send(self._to_writer, _Request(number, list(drafts)))
-            await self._to_writer.drain()
+            _send(self._writer, _Request(number, list(drafts)))
+            await self._writer.drain()
             return await answer
         except ConnectionError as error:
-            raise self._gone() from error
+            raise self._disconnected() from error
         finally:
             self._unanswered.pop(number, None)
 
     async def close(self) -> None:
-        """Wait for pending appends, and let go of the ledger."""
+        """Finish pending appends and close the ledger."""
         self._closed = True
         await asyncio.gather(*self._unanswered.values(), return_exceptions=True)
-        self._hearing.cancel()
-        await asyncio.gather(self._hearing, return_exceptions=True)
+        self._receiving.cancel()
+        await asyncio.gather(self._receiving, return_exceptions=True)
         await super().close()
 
-    async def _hear(self, reader: asyncio.StreamReader, gone: Callable[[], None]) -> None:
-        """Hand on answers until the other process is gone."""
+    async def _receive_answers(
+        self, reader: asyncio.StreamReader, disconnected: Callable[[], None]
+    ) -> None:
+        """Return answers to callers until the connection closes."""
         try:
             while frame := await _receive(reader):
                 it = _answers.decode(frame)
@@ -144,13 +146,13 @@ class ThroughLedger(SqliteLedger):
                 else:
                     answer.set_result(it.positions)
         finally:
-            gone()
-            self._to_writer.close()
+            disconnected()
+            self._writer.close()
             for answer in self._unanswered.values():
                 if not answer.done():
-                    answer.set_exception(self._gone())
+                    answer.set_exception(self._disconnected())
 
-    def _gone(self) -> LedgerUnavailable:
+    def _disconnected(self) -> LedgerUnavailable:
         return LedgerUnavailable(f"the process that appends to the ledger {self._path} is gone")
 
 
@@ -160,7 +162,7 @@ def _send(writer: asyncio.StreamWriter, message: _Request | _Answer) -> None:
 
 
 async def _receive(reader: asyncio.StreamReader) -> bytes:
-    """Return the next message; nothing when the other process is gone."""
+    """Return the next message; empty when the connection is closed."""
     try:
         (size,) = _SIZE.unpack(await reader.readexactly(_SIZE.size))
         return await reader.readexactly(size)
